@@ -1,0 +1,77 @@
+"""Maximal update parametrization (μP) for neural operators: tune small, train large.
+
+>>> import neuralop_mup as nm
+>>> nm.parametrize(model, base={"n_modes": (12, 12), "hidden_channels": 32})  # doctest: +SKIP
+>>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
+from neuralop_mup.coord_check import coord_check
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim import (
+    MuAdam,
+    MuAdamW,
+    MuSGD,
+    check_optimizer,
+    clip_spectral_grad_value_,
+    param_groups,
+)
+from neuralop_mup.parametrize import (
+    is_parametrized,
+    parametrize,
+    save_base_shapes,
+    summary,
+    unparametrize,
+)
+from neuralop_mup.plan import Plan
+from neuralop_mup.roles import Param, Place, register_layer
+
+if TYPE_CHECKING:
+    from neuralop_mup.tuning import log2_grid, sweep, transfer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # put a model into μP, look at it, take it out again
+    "parametrize",
+    "unparametrize",
+    "is_parametrized",
+    "summary",
+    "save_base_shapes",
+    "Plan",
+    # optimizers
+    "MuAdam",
+    "MuAdamW",
+    "MuSGD",
+    "param_groups",
+    "check_optimizer",
+    "clip_spectral_grad_value_",
+    # is it right, and what to train with
+    "coord_check",
+    "sweep",
+    "transfer",
+    "log2_grid",
+    # layers of your own
+    "register_layer",
+    "Param",
+    "Place",
+    # errors
+    "MupError",
+]
+
+# Loaded when first used: they bring in plotting, Optuna and problems, which training a model does not need.
+_LAZY = {
+    "sweep": "neuralop_mup.tuning",
+    "transfer": "neuralop_mup.tuning",
+    "log2_grid": "neuralop_mup.tuning",
+}
+
+
+def __getattr__(name: str):
+    if name in _LAZY:
+        value = getattr(_import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,259 @@
+"""Coordinate check: do features and their updates keep their size as the model grows?
+
+In μP the root-mean-square feature of every block, and its change after a few steps, is Θ(1) in width (Yang & Hu et al.,
+"Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size that is a slope of zero.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim import MuAdam
+from neuralop_mup.roles import check_grid
+
+__all__ = ["CoordCheck", "coord_check"]
+
+
+@dataclass(frozen=True)
+class CoordCheck:
+    """What a coordinate check measured.
+
+    Attributes
+    ----------
+    records : list of dict
+        One per size, seed, step and block: ``size``, ``seed``, ``step``, ``block``, ``kind`` ("init": RMS of the
+        features before training; "update": RMS of their change after ``step`` steps) and ``value``.
+    size_name : str
+        What ``size`` is, for labels.
+    """
+
+    records: list[dict[str, Any]]
+    size_name: str
+
+    @property
+    def blocks(self) -> list[str]:
+        """Block names, from input to output."""
+        return list(dict.fromkeys(r["block"] for r in self.records))
+
+    @property
+    def slopes(self) -> list[dict[str, Any]]:
+        """Least-squares slope of log(value) against log(size).
+
+        One dict per block, kind and step: ``block``, ``kind``, ``step``, ``slope`` (mean over seeds), ``low`` and
+        ``high`` (smallest and largest seed). NaN where some value is zero or not finite.
+        """
+        groups: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
+        for r in self.records:
+            key = (r["block"], r["kind"], r["step"])
+            groups.setdefault(key, {}).setdefault(r["seed"], []).append((r["size"], r["value"]))
+        rows = []
+        for (block, kind, step), by_seed in groups.items():
+            each = [_slope(points) for points in by_seed.values()]
+            rows.append(
+                {
+                    "block": block,
+                    "kind": kind,
+                    "step": step,
+                    "slope": fmean(each),
+                    "low": min(each),
+                    "high": max(each),
+                }
+            )
+        return sorted(rows, key=lambda r: (r["step"], self.blocks.index(r["block"])))
+
+    def passed(self, tolerance: float = 0.25, init_tolerance: float = 0.1) -> bool:
+        """Whether every slope is flat.
+
+        Parameters
+        ----------
+        tolerance : float
+            Largest |slope| of an update.
+        init_tolerance : float
+            Largest |slope| at initialisation. The output may fall instead: under μP it starts as width^(-1/2).
+        """
+        output = self.blocks[-1]
+        for row in self.slopes:
+            limit = init_tolerance if row["kind"] == "init" else tolerance
+            may_fall = row["kind"] == "init" and row["block"] == output
+            size = row["slope"] if may_fall else abs(row["slope"])
+            if not size <= limit:  # NaN does not pass
+                return False
+        return True
+
+    def to_markdown(self) -> str:
+        """Table of slopes: a row a block, a column for init and for each step, mean [smallest, largest] over seeds."""
+        columns = list(dict.fromkeys((r["kind"], r["step"]) for r in self.slopes))
+        cells = {(r["block"], r["kind"], r["step"]): r for r in self.slopes}
+        head = ["block"] + ["init" if kind == "init" else f"update, t = {step}" for kind, step in columns]
+        lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+        for block in self.blocks:
+            row = [block]
+            for kind, step in columns:
+                r = cells[block, kind, step]
+                row.append(f"{r['slope']:+.2f} [{r['low']:+.2f}, {r['high']:+.2f}]")
+            lines.append("| " + " | ".join(row) + " |")
+        return "\n".join(lines)
+
+    def plot(self, path: str | os.PathLike) -> None:
+        """Draw feature updates against size, a panel a step (PNG, SVG or PDF by the path's ending)."""
+        from neuralop_mup.plots import plot_coord_check
+
+        plot_coord_check(self, path)
+
+
+def coord_check(
+    build: Callable[[int], nn.Module],
+    sizes: Sequence[int],
+    batches: Iterable[Mapping[str, torch.Tensor]],
+    *,
+    lr: float,
+    steps: Sequence[int] = (1, 5, 10),
+    seeds: int | Sequence[int] = 3,
+    optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = MuAdam,
+    loss: Callable[..., torch.Tensor] | None = None,
+    size_name: str = "hidden_channels",
+) -> CoordCheck:
+    """Train a few steps at several sizes and measure every block's features and their change.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(size)`` returns a new model, parametrized (``rule="standard"`` for the standard parametrization).
+    sizes : sequence of int
+        At least two widths, or numbers of modes.
+    batches : iterable of dict
+        Training batches ``{"x": …, "y": …}``, used in turn; x of shape (batch, channels, *grid). The first one is also
+        the probe on which features are measured.
+    lr : float
+        Learning rate at base.
+    steps : sequence of int
+        After which training steps to measure.
+    seeds : int or sequence of int
+        Seeds, or how many.
+    optimizer : callable
+        ``optimizer(model, lr)``; Adam with μP learning rates by default.
+    loss : callable, optional
+        ``loss(prediction, **batch)``; mean relative L2 error by default.
+    size_name : str
+        What ``sizes`` are, for labels.
+
+    Returns
+    -------
+    CoordCheck
+        With ``.records``, ``.slopes``, ``.passed()``, ``.to_markdown()`` and ``.plot(path)``.
+
+    Raises
+    ------
+    MupError
+        If fewer than two sizes are given, no batch, no positive step, a model with more modes than the grid has, or an
+        unparametrized model with the default optimizer.
+    """
+    sizes, batches, steps = sorted(set(sizes)), list(batches), sorted(set(steps))
+    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
+        raise MupError(
+            f"A coordinate check needs two sizes, a batch, a seed and steps of 1 or more; got sizes {sizes}, "
+            f"{len(batches)} batches, seeds {seeds}, steps {steps}."
+        )
+    records = []
+    with torch.random.fork_rng(devices=[]):
+        for size in sizes:
+            for seed in seeds:
+                torch.manual_seed(seed)
+                for block, kind, step, value in _measure(build(size), batches, lr, steps, optimizer, loss):
+                    records.append(
+                        {
+                            "size": size,
+                            "seed": seed,
+                            "step": step,
+                            "block": block,
+                            "kind": kind,
+                            "value": value,
+                        }
+                    )
+    return CoordCheck(records, size_name)
+
+
+def _measure(model, batches, lr, steps, optimizer, loss):
+    """Yield (block, kind, step, RMS) for one model."""
+    check_grid(model, tuple(batches[0]["x"].shape[2:]))
+    loss = loss or _relative_l2
+    opt = optimizer(model, lr)
+    start = features(model, batches[0]["x"])
+    for block, value in start.items():
+        yield block, "init", 0, rms(value)
+    for step in range(1, steps[-1] + 1):
+        model.train()
+        batch = batches[(step - 1) % len(batches)]
+        opt.zero_grad()
+        loss(model(batch["x"]), **batch).backward()
+        opt.step()
+        if step in steps:
+            for block, value in features(model, batches[0]["x"]).items():
+                yield block, "update", step, rms(value - start[block])
+
+
+def features(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Output of every block of ``model`` at ``x``, from input to output.
+
+    A block is a child of the model that holds parameters (each member of a ModuleList counts as one); a child that is
+    called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, …
+    """
+    seen: list[tuple[str, torch.Tensor]] = []
+    hooks = [
+        module.register_forward_hook(lambda _m, _in, out, name=name: seen.append((name, out.detach())))
+        for name, module in _blocks(model)
+    ]
+    was_training = model.training
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(x)
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    names = [name for name, _ in seen]
+    calls: dict[str, int] = {}
+    result = {}
+    for name, value in seen:
+        index = calls[name] = calls.get(name, -1) + 1
+        result[f"{name}.{index}" if names.count(name) > 1 else name] = value
+    return result
+
+
+def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+    blocks = []
+    for name, child in model.named_children():
+        if isinstance(child, nn.ModuleList):
+            blocks += _blocks(child, f"{prefix}{name}.")
+        elif any(True for _ in child.parameters()):
+            blocks.append((prefix + name, child))
+    return blocks
+
+
+def rms(x: torch.Tensor) -> float:
+    """Root mean square of |x|, in float64; complex entries count by their modulus."""
+    x = torch.view_as_real(x).double().square().sum(-1) if x.is_complex() else x.double().square()
+    return x.mean().sqrt().item()
+
+
+def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
+    return ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    if not all(math.isfinite(v) and v > 0 for _, v in points):
+        return math.nan
+    xs, ys = [math.log(s) for s, _ in points], [math.log(v) for _, v in points]
+    mx, my = fmean(xs), fmean(ys)
+    return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)

@@ -1,0 +1,271 @@
+"""A plan as optimizer param groups, and the three usual optimizers built on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.parametrize import get_plan, is_parametrized
+from neuralop_mup.plan import Plan, Row, check_masters
+from neuralop_mup.roles import classify
+from neuralop_mup.rules import ROLES
+
+__all__ = ["MuAdam", "MuAdamW", "MuSGD", "check_optimizer", "clip_spectral_grad_value_", "param_groups"]
+
+OPTIMIZERS = ("adam", "sgd")
+
+
+def param_groups(
+    model: nn.Module,
+    lr: float,
+    optimizer: str = "adam",
+    *,
+    weight_decay: float = 0.0,
+    lr_mult: Mapping[str, float] | None = None,
+    eps: float | None = None,
+) -> list[dict[str, Any]]:
+    """Param groups that give each parameter its μP learning rate, for any optimizer of that family.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    lr : float
+        The learning rate at base: what was tuned on the proxy.
+    optimizer : {"adam", "sgd"}
+        Family. ``adam``: updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion, …). ``sgd``: they
+        do (SGD, momentum); the width rule alone, since the paper's mode rule is for Adam.
+    weight_decay : float
+        At base. Each group's is divided by the rule's factor, so that lr · weight_decay is what it is at base
+        (independent decay; for a decoupled optimizer every weight shrinks at the rate it does at base).
+    lr_mult : mapping, optional
+        Master multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule.
+    eps : float, optional
+        Adam's eps at base. If given, each group carries it scaled as its gradients scale with width; if not, the
+        optimizer's own eps applies everywhere.
+
+    Returns
+    -------
+    list of dict
+        One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
+        ``lr_mult`` (lr over the base lr), ``weight_decay`` and, on request, ``eps``. At base there is one group.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, or a number or role is not usable.
+    """
+    plan = get_plan(model)
+    if optimizer not in OPTIMIZERS:
+        raise MupError(f"There is no optimizer family {optimizer!r}: {nearest(str(optimizer), OPTIMIZERS)}")
+    for what, value in (("lr", lr), ("weight_decay", weight_decay), ("eps", eps)):
+        if value is not None and not _usable(value):
+            raise MupError(f"{what} is {value!r}; give a finite number that is not negative.")
+    masters = check_masters(lr_mult, "lr_mult")
+    parameters = dict(model.named_parameters())
+    _check_complete(plan, parameters)
+
+    groups: dict[tuple, dict[str, Any]] = {}
+    for row in plan.rows:
+        # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
+        divisor = 1 / _rule_mult(row, optimizer)
+        master = masters.get(row.role, 1.0)
+        settings = {
+            "lr": lr / divisor * master,
+            "lr_mult": 1 / divisor * master,
+            "weight_decay": weight_decay * divisor,
+        }
+        if eps is not None:
+            settings["eps"] = eps * row.eps_mult
+        key = tuple(float(value) for value in settings.values())
+        group = groups.setdefault(key, {"params": [], "name": [], **settings})
+        group["params"].append(parameters[row.name])
+        if row.role not in group["name"]:
+            group["name"].append(row.role)
+    return _named(list(groups.values()))
+
+
+def _usable(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def _rule_mult(row: Row, family: str) -> float:
+    return row.lr_mult if family == "adam" else row.sgd_lr_mult
+
+
+def _named(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Name each group by its roles; where two groups hold the same roles, add the lr multiplier."""
+    names = ["+".join(sorted(group["name"], key=ROLES.index)) for group in groups]
+    for group, name in zip(groups, names, strict=True):
+        group["name"] = name if names.count(name) == 1 else f"{name} (lr × {group['lr_mult']:.6g})"
+    return groups
+
+
+def _check_complete(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
+    if (missing := [row.name for row in plan.rows if row.name not in parameters]) or (
+        missing := [name for name in parameters if name not in {row.name for row in plan.rows}]
+    ):
+        raise MupError(
+            f"The model's parameters changed after parametrize ({missing[0]!r}): parametrize the finished model."
+        )
+
+
+def MuAdam(
+    model: nn.Module,
+    lr: float = 1e-3,
+    *,
+    impl: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    weight_decay: float = 0.0,
+    lr_mult: Mapping[str, float] | None = None,
+    scale_eps: bool = False,
+    **kwargs: Any,
+) -> torch.optim.Optimizer:
+    """Adam, or any Adam-like ``impl``, with μP learning rates.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    lr : float
+        Learning rate at base. torch's Adam moves the real and the imaginary part of a kernel by lr each, neuralop's
+        AdamW its modulus: a learning rate tuned with one does not carry over to the other.
+    impl : callable
+        ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``.
+    weight_decay : float
+        At base; independent (see :func:`param_groups`).
+    lr_mult : mapping, optional
+        Master multipliers of the learning rate by role.
+    scale_eps : bool
+        Scale Adam's eps with width as gradients scale; needs ``eps`` in ``kwargs``.
+    **kwargs
+        Passed on: ``betas``, ``eps``, …
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        What ``impl`` returns.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized or a number is not usable.
+    """
+    if scale_eps and "eps" not in kwargs:
+        raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
+    groups = param_groups(
+        model,
+        lr,
+        "adam",
+        weight_decay=weight_decay,
+        lr_mult=lr_mult,
+        eps=kwargs["eps"] if scale_eps else None,
+    )
+    return impl(groups, lr=lr, **kwargs)
+
+
+def MuAdamW(
+    model: nn.Module,
+    lr: float = 1e-3,
+    *,
+    impl: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    weight_decay: float = 1e-2,
+    **kwargs: Any,
+) -> torch.optim.Optimizer:
+    """AdamW with μP learning rates and independent weight decay; arguments as for :func:`MuAdam`."""
+    return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
+
+
+def MuSGD(
+    model: nn.Module,
+    lr: float = 1e-3,
+    *,
+    impl: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    weight_decay: float = 0.0,
+    lr_mult: Mapping[str, float] | None = None,
+    **kwargs: Any,
+) -> torch.optim.Optimizer:
+    """SGD, or any SGD-like ``impl``, with μP learning rates: the width rule alone, whatever the mode rule.
+
+    Parameters and errors are those of :func:`MuAdam`.
+    """
+    return impl(param_groups(model, lr, "sgd", weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
+
+
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
+    """Refuse an optimizer whose learning rates do not follow the model's plan.
+
+    Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``.
+    Master multipliers are allowed for: within a role, learning rates must stand in the ratios of the plan.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    optimizer : torch.optim.Optimizer
+        The optimizer that is to train it.
+    family : {"adam", "sgd"}
+        Which of the plan's learning-rate columns applies.
+
+    Raises
+    ------
+    MupError
+        If a parameter is missing from the optimizer, or roles' learning rates are not in the plan's ratios.
+    """
+    plan = get_plan(model)
+    lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+    parameters = dict(model.named_parameters())
+    carries_mult = all("lr_mult" in group for group in optimizer.param_groups)
+    base_lr: dict[str, float] = {}
+    for row in plan.rows:
+        if id(parameters[row.name]) not in lr_of:
+            raise MupError(f"The optimizer does not hold {row.name!r}: build it from this model, after parametrize.")
+        # Groups of ours carry master multipliers per role, so only one role at a time is comparable.
+        role = row.role if carries_mult else "all"
+        lr = lr_of[id(parameters[row.name])] / _rule_mult(row, family)
+        if not math.isclose(base_lr.setdefault(role, lr), lr, rel_tol=1e-6):
+            raise MupError(
+                f"The optimizer gives {row.name!r} a learning rate of {lr_of[id(parameters[row.name])]:.4g}, which does "
+                f"not follow the plan (lr × {_rule_mult(row, family):.4g}): it was built before parametrize or from plain "
+                "model.parameters(). Build it with neuralop_mup.MuAdam(model, lr=…) or from param_groups."
+            )
+
+
+def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
+    """Clip the gradients of Fourier kernels elementwise, real and imaginary part each, in place.
+
+    This is what makes the paper's Assumption 3.4 (sub-Gaussian updates) hold (arXiv:2506.19396, section 3.3; 0.01 for
+    Navier–Stokes). ``torch.nn.utils.clip_grad_value_`` refuses complex gradients. Other parameters are left alone.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any model that can be classified, parametrized or not.
+    clip_value : float
+        Largest magnitude of Re and of Im of a gradient entry.
+
+    Raises
+    ------
+    MupError
+        If ``clip_value`` is not a positive number, or the model has no Fourier kernel.
+    """
+    if not (isinstance(clip_value, (int, float)) and clip_value > 0):
+        raise MupError(f"clip_value is {clip_value!r}; give a positive number such as 0.01.")
+    roles = (
+        {row.name: row.role for row in get_plan(model).rows}
+        if is_parametrized(model)
+        else {name: found.param.role for name, found in classify(model).items()}
+    )
+    kernels = [name for name, role in roles.items() if role == "spectral"]
+    if not kernels:
+        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
+    parameters = dict(model.named_parameters())
+    for name in kernels:
+        grad = parameters[name].grad
+        if grad is not None:
+            real = torch.view_as_real(grad) if grad.is_complex() else grad
+            real.clamp_(-clip_value, clip_value)

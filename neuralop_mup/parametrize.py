@@ -1,0 +1,165 @@
+"""A plan applied to a model in place, once; undone; saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.infshape import save_shapes
+from neuralop_mup.plan import Plan, make_plan
+
+__all__ = ["get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
+
+_ATTRIBUTE = "_neuralop_mup_plan"
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def parametrize(
+    model: Model,
+    base: Mapping | nn.Module | str | os.PathLike,
+    rule: str = "log-modes",
+    *,
+    init: bool = True,
+    init_mult: Mapping[str, float] | None = None,
+) -> Model:
+    """Put a freshly constructed model into maximal update parametrization, in place.
+
+    Weights are rescaled from the stock initialisation; forward, class and ``state_dict`` keys stay as they are. At base
+    shapes nothing changes, bit for bit. Build the optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A ``neuralop.models.FNO`` with dense or separable kernels, not yet trained (see ``init``).
+    base : mapping, torch.nn.Module or path
+        The size at which hyperparameters were (or will be) tuned: constructor overrides such as
+        ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, or a file from :func:`save_base_shapes` or from mup.
+    rule : {"log-modes", "operator-norm", "none", "standard"}
+        How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of [1]_;
+        ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
+        comparison.
+    init : bool
+        False attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
+    init_mult : mapping, optional
+        Master multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
+        to the target. Roles: input, hidden, readout, vector, spectral.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
+
+    Raises
+    ------
+    MupError
+        If the model was parametrized before; a parameter is of unknown role, frozen or shared; base differs in depth,
+        channels or constructor keys, or its file is unreadable; modes are odd; or every axis has K = 1 under
+        ``log-modes``. The model is then as it was.
+
+    References
+    ----------
+    .. [1] Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
+       Operators", ICML 2025, https://arxiv.org/abs/2506.19396.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = FNO(n_modes=(64,), in_channels=1, out_channels=1, hidden_channels=128)
+    >>> model = nm.parametrize(model, base={"n_modes": (16,), "hidden_channels": 32})
+    >>> optimizer = nm.MuAdam(model, lr=8e-3)
+    """
+    if is_parametrized(model):
+        raise MupError(
+            f"This {type(model).__name__} is parametrized already (rule {get_plan(model).rule!r}), and rescaling twice "
+            "would ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
+        )
+    plan = make_plan(model, base, rule, init_mult)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for row in plan.rows:
+            if init and row.init_mult != 1:
+                parameters[row.name].mul_(row.init_mult)
+            parameters[row.name].infshape = row.mup_shape()
+    setattr(model, _ATTRIBUTE, plan)
+    return model
+
+
+def unparametrize(model: Model) -> Model:
+    """Take the plan off a model; its weights stay as they are.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized.
+    """
+    get_plan(model)
+    delattr(model, _ATTRIBUTE)
+    for parameter in model.parameters():
+        if hasattr(parameter, "infshape"):
+            del parameter.infshape
+    return model
+
+
+def is_parametrized(model: nn.Module) -> bool:
+    """Whether :func:`parametrize` was applied to ``model``."""
+    return hasattr(model, _ATTRIBUTE)
+
+
+def get_plan(model: nn.Module) -> Plan:
+    """The plan of a parametrized model.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized.
+    """
+    if not isinstance(model, nn.Module):
+        raise MupError(
+            f"Expected a parametrized model, got {type(model).__name__}: pass the model itself, not its parameters."
+        )
+    if not is_parametrized(model):
+        raise MupError(
+            f"This {type(model).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, then "
+            "build the optimizer."
+        )
+    return getattr(model, _ATTRIBUTE)
+
+
+def summary(model: nn.Module) -> Plan:
+    """What was made of each parameter: print it, or take ``.to_markdown()`` or ``.to_json()``.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized.
+    """
+    return get_plan(model)
+
+
+def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
+    """Save base shapes in mup's file format; :func:`parametrize` takes the path as ``base``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model, whose base is saved, or a plain one, which is saved as a base itself.
+    path : path
+        The file to write: for each parameter its base sizes, ``null`` for a fixed dimension. Kernels carry their mode
+        dimensions besides (stored modes: n_modes, on the last axis n_modes // 2 + 1).
+
+    Raises
+    ------
+    MupError
+        If a parameter is of unknown role or the file cannot be written.
+    """
+    if isinstance(model, nn.Module) and is_parametrized(model):
+        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows}
+    else:
+        shapes = {row.name: row.mup_shape() for row in make_plan(model, model, "standard").rows}
+    save_shapes(shapes, path)

@@ -1,0 +1,306 @@
+"""A model and its base become a plan: one row a parameter, with everything the rule made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import nn
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.infshape import GROWS, MupShape, load_shapes
+from neuralop_mup.roles import Found, classify, size_of
+from neuralop_mup.rules import ROLES, RULE_VERSION, check_rule, multipliers
+
+__all__ = ["Plan", "Row", "check_masters", "make_plan"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One parameter: what it is, how big, how big at base, and its multipliers (all relative to base).
+
+    Attributes
+    ----------
+    name, role, layer : str
+        Qualified name, role, and type of the layer that owns it.
+    axes : tuple of str
+        Kind of each dimension.
+    shape, base_shape : tuple of int
+        Logical shapes (active modes on mode axes).
+    init_mult : float
+        Factor on the stock initialisation, master multiplier included.
+    lr_mult, sgd_lr_mult, eps_mult : float
+        The rule's factors on an Adam-like learning rate, on SGD's, and on Adam's eps.
+    why : str
+        The rule in a few words.
+    """
+
+    name: str
+    role: str
+    layer: str
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...]
+    init_mult: float
+    lr_mult: float
+    sgd_lr_mult: float
+    eps_mult: float
+    why: str
+
+    def mup_shape(self) -> MupShape:
+        """The ``infshape`` that mup's optimizers read."""
+        return MupShape(self.axes, self.shape, self.base_shape, adam_lr=self.lr_mult, sgd_lr=self.sgd_lr_mult)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole table. ``str(plan)`` is text; :meth:`to_markdown` and :meth:`to_json` are the other forms.
+
+    Attributes
+    ----------
+    rule : str
+        The rule the multipliers follow.
+    rows : tuple of Row
+        In ``named_parameters`` order.
+    init_mult : dict
+        Master multipliers of init by role (already inside the rows' ``init_mult``).
+    version : int
+        Version of the rules.
+    """
+
+    rule: str
+    rows: tuple[Row, ...]
+    init_mult: Mapping[str, float]
+    version: int = RULE_VERSION
+
+    def __getitem__(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        head = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
+        return [head] + [
+            (
+                r.name,
+                r.role,
+                _dims(r.shape),
+                _dims(r.base_shape),
+                f"{r.init_mult:.4g}",
+                f"{r.lr_mult:.4g}",
+                r.why,
+            )
+            for r in self.rows
+        ]
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        lines.insert(1, "  ".join("-" * w for w in widths))
+        return "\n".join([f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like)", *lines])
+
+    def to_markdown(self) -> str:
+        """The table as GitHub markdown."""
+        head, *rows = ("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in self._cells())
+        return "\n".join([head, "|" + " --- |" * 7, *rows])
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`."""
+        return json.dumps(asdict(self), indent=indent)
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+def check_masters(masters: Mapping[str, float] | None, what: str) -> dict[str, float]:
+    """Validate master multipliers: known roles, positive finite numbers."""
+    masters = dict(masters or {})
+    for role, value in masters.items():
+        if role not in ROLES:
+            raise MupError(f"{what} has no role {role!r}: {nearest(str(role), ROLES)}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise MupError(f"{what}[{role!r}] is {value!r}; give a positive finite number.")
+    return {role: float(value) for role, value in masters.items()}
+
+
+def make_plan(
+    model: nn.Module,
+    base: Mapping | nn.Module | str | os.PathLike,
+    rule: str = "log-modes",
+    init_mult: Mapping[str, float] | None = None,
+) -> Plan:
+    """Work out the plan without touching ``model``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model to be trained.
+    base : mapping, torch.nn.Module or path
+        Constructor overrides that make the base model out of the model's own stored constructor arguments (built on
+        the meta device, so at no memory), a base model, or a base-shape file.
+    rule : str
+        One of :data:`neuralop_mup.rules.RULES`.
+    init_mult : mapping, optional
+        Master multipliers of init by role.
+
+    Raises
+    ------
+    MupError
+        See :func:`neuralop_mup.parametrize`.
+    """
+    check_rule(rule)
+    masters = check_masters(init_mult, "init_mult")
+    found = classify(model)
+    shapes = {name: f.shape for name, f in found.items()}
+    base_shapes = _base_shapes(model, found, base)
+    rows = []
+    for name, f in found.items():
+        size, base_size = size_of(name, found, shapes), size_of(name, found, base_shapes)
+        m = multipliers(f.param.role, size, base_size, rule)
+        r_in = size.fan_in / base_size.fan_in
+        rows.append(
+            Row(
+                name=name,
+                role=f.param.role,
+                layer=f.layer,
+                axes=f.param.axes,
+                shape=shapes[name],
+                base_shape=base_shapes[name],
+                init_mult=m.init * masters.get(f.param.role, 1.0),
+                lr_mult=m.adam_lr,
+                sgd_lr_mult=m.sgd_lr,
+                eps_mult=m.eps,
+                why=_why(f.param.role, rule, r_in, m.init, m.kappa, masters.get(f.param.role)),
+            )
+        )
+    return Plan(rule, tuple(rows), masters)
+
+
+def _why(role: str, rule: str, r_in: float, init: float, kappa: float, master: float | None) -> str:
+    if rule == "standard":
+        words = "standard parametrization: as constructed"
+    else:
+        words = {
+            "input": "input: fixed fan-in, nothing to scale",
+            "hidden": f"hidden: lr 1/r_in, r_in = {r_in:.4g}",
+            "readout": f"readout: init r_in^-1/2, lr 1/r_in, r_in = {r_in:.4g}",
+            "vector": "vector: Θ(1) in width as it is"
+            if init == 1
+            else f"vector: init undoes a stock std of × {1 / init:.4g}",
+            "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
+        }[role]
+    return words if master is None else f"{words}; init_mult {master:g}"
+
+
+# ------------------------------------------------------------------------------------------------ base
+
+
+def _base_shapes(model: nn.Module, found: Mapping[str, Found], base) -> dict[str, tuple[int, ...]]:
+    """Logical shape of every parameter at base, checked against the model's."""
+    if isinstance(base, nn.Module):
+        return _shapes_of_model(found, base)
+    if isinstance(base, Mapping):
+        return _shapes_of_model(found, build_base(model, base))
+    if isinstance(base, (str, os.PathLike)):
+        return _shapes_of_file(found, base)
+    raise MupError(
+        f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model, "
+        "or the path of a base-shape file."
+    )
+
+
+def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
+    """Build the base model on the meta device from the model's stored constructor arguments and a few overrides.
+
+    Raises
+    ------
+    MupError
+        If the model keeps no constructor arguments, a key is not one of them, or the constructor refuses them.
+    """
+    import inspect
+
+    stored = getattr(model, "_init_kwargs", None)
+    cls = type(model)
+    if stored is None:
+        raise MupError(
+            f"{cls.__name__} keeps no constructor arguments, so a base cannot be built from overrides "
+            f"{dict(overrides)}: pass a base model, or a base-shape file saved from one."
+        )
+    names = list(inspect.signature(cls).parameters)
+    for key in overrides:
+        if key not in names:
+            raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
+    kwargs = dict(zip(names, stored.get("args", ()), strict=False))
+    kwargs = {**{k: v for k, v in stored.items() if k in names}, **kwargs, **overrides}
+    try:
+        with torch.device("meta"):
+            return cls(**kwargs)
+    except Exception as error:  # whatever the constructor raises is the user's to read
+        raise MupError(
+            f"{cls.__name__} cannot be built at base {dict(overrides)}: {type(error).__name__}: {error}."
+        ) from error
+
+
+def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, tuple[int, ...]]:
+    base_found = classify(base)
+    _check_names(found, base_found)
+    for name, f in found.items():
+        if f.param.axes != base_found[name].param.axes or f.param.role != base_found[name].param.role:
+            raise MupError(
+                f"Parameter {name!r} is {f.param.role} {f.param.axes} in the model but {base_found[name].param.role} "
+                f"{base_found[name].param.axes} at base: give a base of the same architecture."
+            )
+    return _check_sizes(found, {name: base_found[name].shape for name in found}, "the base model")
+
+
+def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
+    stored = load_shapes(path)
+    _check_names(found, stored)
+    for name, f in found.items():
+        if len(stored[name]) != len(f.shape):
+            raise MupError(
+                f"{os.fspath(path)!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
+                "give a file saved from a model of the same architecture."
+            )
+    # null is a dimension that is the same everywhere: it is the model's own size.
+    shapes = {
+        name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True))
+        for name, f in found.items()
+    }
+    return _check_sizes(found, shapes, os.fspath(path))
+
+
+def _check_names(found: Mapping[str, Found], base: Mapping) -> None:
+    missing, extra = sorted(found.keys() - base.keys()), sorted(base.keys() - found.keys())
+    if missing or extra:
+        raise MupError(
+            "Base and model have different parameters ("
+            + "; ".join(
+                f"only in the {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+                for where, names in (("model", missing), ("base", extra))
+                if names
+            )
+            + "): base may differ in width and modes only, so give it the same depth (n_layers), skips and norms."
+        )
+
+
+def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]], source: str):
+    for name, f in found.items():
+        for axis, n, b in zip(f.param.axes, f.shape, shapes[name], strict=True):
+            if axis not in GROWS and n != b:
+                raise MupError(
+                    f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an axis "
+                    f"of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
+                    "out_channels and dimensions."
+                )
+    return shapes
