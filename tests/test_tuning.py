@@ -1,0 +1,602 @@
+"""Sweeps and transfer on synthetic losses, with kills, crashes and full resumes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.tuning import Transfer, log2_grid, plan_transfer, sweep, transfer
+
+GRID = log2_grid(2**-7, 2**-2)
+
+
+# Train functions: at module level, as worker processes must be able to import them.
+
+
+def bowl(config):
+    """A parabola in log2 lr. The optimum: -4 at the proxy; at the target -5 under log-modes and -6 under standard."""
+    mark(config, "run")
+    optimum, floor = -4, 2.0
+    if config.get("model", {}).get("width") == 64:
+        optimum, floor = {"log-modes": -5, "standard": -6, "none": -3}[config["rule"]], 0.5
+    noise = 0.01 * (-1) ** config["seed"]
+    return {"loss": floor + 0.1 * (math.log2(config["lr"]) - optimum) ** 2 + noise, "threads": threads()}
+
+
+def mark(config, what):
+    if "log" in config:
+        with open(config["log"], "a") as file:
+            file.write(json.dumps([what, config.get("rule"), config.get("model"), config["lr"], config["seed"]]) + "\n")
+
+
+def threads():
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+def slow(config):
+    mark(config, "run")
+    time.sleep(0.4)
+    return math.log2(config["lr"]) ** 2
+
+
+def fragile(config):
+    """Diverges at the highest lr; raises at the next one with seed 1; else lower is better the higher lr is."""
+    if config["lr"] == 0.25:
+        return {"loss": math.nan, "train_loss": math.inf}
+    if config["lr"] == 0.125 and config["seed"] == 1:
+        raise RuntimeError("out of\nluck")
+    return 1 / config["lr"]
+
+
+def deadly(config):
+    """Ends its process: always at lr 0.5, once (as long as the flag is missing) at lr 0.25."""
+    mark(config, "run")
+    if config["lr"] == 0.5:
+        os._exit(3)
+    if config["lr"] == 0.25 and not os.path.exists(config["flag"]):
+        Path(config["flag"]).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return config["lr"]
+
+
+def always_nan(config):
+    return math.nan
+
+
+def valley(config):
+    if config["lr"] > 0.5:
+        return math.nan
+    return (math.log10(config["lr"]) + 2) ** 2 + 0.001 * config["seed"] + {"a": 0.0, "b": 1.0}[config["kind"]]
+
+
+def interrupts(config):
+    mark(config, "run")
+    if config["lr"] == 2.0 and not os.path.exists(config["flag"]):
+        Path(config["flag"]).touch()
+        raise KeyboardInterrupt
+    return config["lr"]
+
+
+def executions(log):
+    if not Path(log).exists():
+        return Counter()
+    return Counter(tuple(json.loads(line)[3:]) for line in Path(log).read_text().splitlines())
+
+
+def lines(folder):
+    return [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text().splitlines()]
+
+
+def optuna_trials(folder, name):
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(Path(folder).resolve() / "journal.log")))
+    return optuna.load_study(study_name=name, storage=storage).trials
+
+
+def quiet(train, space, folder, **arguments):
+    return sweep(train, space, folder=folder, **{"n_workers": 1, "progress": False, **arguments})
+
+
+TRANSFER = {"proxy": {"width": 8}, "target": {"width": 64}, "space": {"lr": GRID}, "seeds": (0, 1), "n_workers": 1}
+
+
+# Spaces
+
+
+def test_log2_grid_has_both_ends_and_factor_two():
+    assert log2_grid(0.125, 2) == [0.125, 0.25, 0.5, 1.0, 2.0]
+    assert log2_grid(1e-3, 1e-3) == [1e-3]
+    grid = log2_grid(1e-4, 1e-4 * 2**20)
+    assert len(grid) == 21 and grid[-1] == 1e-4 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [((1e-3, 1e-1), "0.064 or 0.128"), ((2, 1), "swap"), ((0, 1), "positive"), ((1, math.inf), "finite")],
+)
+def test_log2_grid_refuses(ends, says):
+    with pytest.raises(MupError, match=says):
+        log2_grid(*ends)
+
+
+@pytest.mark.parametrize(
+    ("space", "arguments", "says"),
+    [
+        ({}, {}, "empty|give a dict"),
+        ({"lr": 0.1}, {}, "lr=\\[0.1\\]"),
+        ({"lr": []}, {}, "no values"),
+        ({"lr": [1, 1.0]}, {}, "twice"),
+        ({"lr": [math.nan]}, {}, "finite"),
+        ({"opt": [object()]}, {}, "journal"),
+        ({"seed": [1]}, {}, "sets itself"),
+        ({"lr": [1]}, {"fixed": {"lr": 2}}, "both in space and in fixed"),
+        ({"lr": [1]}, {"seeds": 3}, "seeds=\\(3,\\)"),
+        ({"lr": [1]}, {"seeds": (0, 0)}, "distinct"),
+        ({"lr": [1]}, {"n_trials": 4}, "leave it out"),
+        ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
+        ({"lr": [1]}, {"name": "proxy"}, "cannot name"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_written(tmp_path, space, arguments, says):
+    with pytest.raises(MupError, match=says):
+        quiet(slow, space, tmp_path / "study", **arguments)
+    assert not (tmp_path / "study").exists()
+
+
+# Grids
+
+
+def test_grid_runs_every_point_once_seed_by_seed(tmp_path):
+    log = tmp_path / "log"
+    space = {"lr": [0.5, 0.25], "n_modes": [(4, 4), (8, 8)]}
+    found = quiet(bowl, space, tmp_path / "s", seeds=(3, 4), fixed={"log": str(log)})
+    order = [json.loads(line)[3:] for line in log.read_text().splitlines()]
+    assert order == [[lr, s] for s in (3, 4) for lr in (0.5, 0.5, 0.25, 0.25)]
+    assert len(found.records) == 8 and found.records == lines(tmp_path / "s")
+    assert found.best == {"lr": 0.25, "n_modes": [4, 4]}
+    # (log2 0.25 + 4)^2 / 10 = 0.4, floor 2, the noise of seeds 3 and 4 cancels.
+    assert found.best_loss == pytest.approx(2.4)
+    assert set(found.records[0]) == {
+        *("stage", "size", "rule", "params", "seed", "state", "error", "loss", "metrics", "seconds")
+    }
+
+
+def test_workers_give_the_same_results_in_the_same_order_as_one_process(tmp_path):
+    space = {"lr": GRID[:3]}
+    one = quiet(bowl, space, tmp_path / "one", seeds=(0, 1))
+    two = quiet(bowl, space, tmp_path / "two", seeds=(0, 1), n_workers=2)
+
+    def strip(records):
+        return [{k: v for k, v in r.items() if k not in ("seconds", "metrics")} for r in records]
+
+    assert strip(one.records) == strip(two.records) == strip(lines(tmp_path / "two"))
+    assert {r["metrics"]["threads"] for r in two.records} == {str(max(1, os.cpu_count() // 2))}
+    assert os.environ.get("OMP_NUM_THREADS") == threads()
+
+
+def test_failed_trials_are_kept_do_not_compete_and_do_not_run_again(tmp_path, capsys):
+    space = {"lr": [0.0625, 0.125, 0.25]}
+    arguments = {"seeds": (0, 1), "progress": True}
+    found = quiet(fragile, space, tmp_path, **arguments)
+    shown = capsys.readouterr().err
+    by = {(r["params"]["lr"], r["seed"]): r for r in found.records}
+    assert by[0.25, 0]["state"] == "failed" and by[0.25, 0]["error"] == "the loss is nan"
+    assert by[0.25, 0]["loss"] is None and by[0.25, 0]["metrics"] == {"loss": None, "train_loss": None}
+    assert by[0.125, 1]["error"] == "RuntimeError: out of luck"
+    assert by[0.125, 0]["loss"] == 8.0
+    # 1/0.125 = 8 beats 1/0.0625 = 16, but its seed 1 failed.
+    assert found.best == {"lr": 0.0625}
+    assert shown.count("FAILED") == 3 and "out of luck" in shown and str(tmp_path) in shown
+    assert "[6/6]" in shown and "lr=0.0625" in shown
+    assert Counter(t.state.name for t in optuna_trials(tmp_path, "sweep")) == {"COMPLETE": 3, "FAIL": 3}
+    again = quiet(fragile, space, tmp_path, **arguments)
+    assert again.records == found.records
+    assert "FAILED" not in capsys.readouterr().err
+
+
+def test_progress_false_is_silent(tmp_path, capfd):
+    quiet(fragile, {"lr": [0.25, 0.5]}, tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_best_of_a_sweep_that_failed_says_why(tmp_path):
+    found = quiet(always_nan, {"lr": [0.5]}, tmp_path)
+    with pytest.raises(MupError, match="the loss is nan"):
+        _ = found.best
+    assert found.best_loss == math.inf
+
+
+@pytest.mark.parametrize("value", ["text", {"error": 1}, None])
+def test_a_train_function_that_returns_no_loss_is_told_so(tmp_path, value):
+    (record,) = quiet(lambda config: value, {"lr": [0.5]}, tmp_path).records
+    assert record["state"] == "failed" and "train returned" in record["error"]
+
+
+# Resume
+
+
+def test_a_finished_sweep_runs_nothing_and_growth_runs_only_what_is_new(tmp_path):
+    fixed = {"log": str(tmp_path / "log")}
+    quiet(bowl, {"lr": [0.5, 0.25]}, tmp_path, fixed=fixed)
+    quiet(bowl, {"lr": [0.5, 0.25]}, tmp_path, fixed=fixed)
+    assert executions(fixed["log"]) == {(0.5, 0): 1, (0.25, 0): 1}
+    grown = quiet(bowl, {"lr": [0.125, 0.5, 0.25]}, tmp_path, fixed=fixed, seeds=(0, 1))
+    assert executions(fixed["log"]) == {(lr, s): 1 for lr in (0.5, 0.25, 0.125) for s in (0, 1)}
+    assert len(grown.records) == len(lines(tmp_path)) == 6
+
+
+@pytest.mark.parametrize(
+    ("space", "arguments", "says"),
+    [
+        ({"lr": [0.5]}, {}, "grid was"),
+        ({"lr": [0.5, 0.25], "wd": [0]}, {}, "grid was"),
+        ({"lr": [0.5, 0.25]}, {"fixed": {"epochs": 3}}, "fixed was .*epochs.* 2.* is now .*epochs.* 3"),
+        ({"lr": [0.5, 0.25]}, {"seeds": (1,)}, "seeds was"),
+        ({"lr": [0.5, 0.25]}, {"train": slow}, "train was .*bowl.* is now .*slow"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused(tmp_path, space, arguments, says):
+    quiet(bowl, {"lr": [0.5, 0.25]}, tmp_path, fixed={"epochs": 2})
+    before = (tmp_path / "journal.log").read_bytes()
+    arguments = {"fixed": {"epochs": 2}, "train": bowl, **arguments}
+    with pytest.raises(MupError, match=f"(?s){says}.*choose another folder"):
+        quiet(arguments.pop("train"), space, tmp_path, **arguments)
+    assert (tmp_path / "journal.log").read_bytes() == before
+
+
+def test_two_named_sweeps_share_a_folder_and_its_results(tmp_path):
+    quiet(bowl, {"lr": [0.5]}, tmp_path, name="a")
+    found = quiet(bowl, {"lr": [0.25]}, tmp_path, name="b")
+    assert [r["stage"] for r in found.records] == ["b"]
+    assert [r["stage"] for r in lines(tmp_path)] == ["a", "b"]
+    with pytest.raises(MupError, match="needs its folder for itself"):
+        transfer(bowl, folder=tmp_path, progress=False, **TRANSFER)
+
+
+SCRIPT = """
+import importlib, sys
+if __name__ == "__main__":
+    from neuralop_mup.tuning import sweep
+    train = getattr(importlib.import_module({module!r}), "slow")
+    sweep(train, {{"lr": {lrs!r}}}, folder={folder!r}, fixed={{"log": {log!r}}}, n_workers=2)
+"""
+
+
+def test_sigkill_loses_only_what_was_running(tmp_path):
+    lrs = [2.0**-i for i in range(1, 8)]
+    folder, log, script = tmp_path / "s", str(tmp_path / "log"), tmp_path / "script.py"
+    script.write_text(SCRIPT.format(module=slow.__module__, lrs=lrs, folder=str(folder), log=log))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:  # one line per finished trial
+        if line.startswith("[2/7]"):
+            break
+    time.sleep(0.1)
+    # While it runs, the folder is its own.
+    with pytest.raises(MupError, match="Another run is using"):
+        quiet(slow, {"lr": lrs}, folder, fixed={"log": log})
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    time.sleep(0.6)  # longer than a trial: a worker that outlived its parent would leave another mark
+    states = {t.params["lr"]: t.state.name for t in optuna_trials(folder, "sweep")}
+    finished = {lr for lr, state in states.items() if state == "COMPLETE"}
+    running = {lr for lr, state in states.items() if state == "RUNNING"}
+    started = {lr for lr, _ in executions(log)}
+    assert len(finished) >= 2 and len(running) >= 1 and len(states) < len(lrs)
+    assert started <= finished | running
+
+    found = quiet(slow, {"lr": lrs}, folder, fixed={"log": log})
+    assert executions(log) == {(lr, 0): 1 + (lr in running and lr in started) for lr in lrs}
+    assert sorted(r["params"]["lr"] for r in lines(folder)) == sorted(lrs)
+    assert all(r["state"] == "complete" for r in found.records)
+    interrupted = [t for t in optuna_trials(folder, "sweep") if "interrupted" in t.user_attrs]
+    assert {t.params["lr"] for t in interrupted} == running
+    assert {t.state.name for t in interrupted} == {"FAIL"}
+
+
+@pytest.mark.parametrize("tail", [b'{"op_code":6,"wor', b"\0\0\0\n", b'{"op_code":'])
+def test_a_journal_that_ends_in_half_a_line_resumes(tmp_path, tail):
+    fixed = {"log": str(tmp_path / "log")}
+    first = quiet(bowl, {"lr": GRID}, tmp_path, fixed=fixed)
+    with open(tmp_path / "journal.log", "ab") as file:
+        file.write(tail)
+    assert quiet(bowl, {"lr": GRID}, tmp_path, fixed=fixed).records == first.records
+    assert set(executions(fixed["log"]).values()) == {1}
+
+
+def test_a_journal_cut_at_any_byte_of_its_last_trial_resumes(tmp_path):
+    fixed = {"log": str(tmp_path / "log")}
+    first = quiet(bowl, {"lr": [0.5, 0.25]}, tmp_path, fixed=fixed)
+    whole = (tmp_path / "journal.log").read_bytes()
+    rows = whole.splitlines(keepends=True)
+    # The last three lines of the journal: the trial starts, its record, its state.
+    for kept, runs_again in ((3, True), (2, True), (1, False)):
+        start = len(whole) - sum(map(len, rows[-kept:]))
+        for cut in (start, start + 1, start + len(rows[-kept]) - 1):
+            (tmp_path / "journal.log").write_bytes(whole[:cut])
+            before = executions(fixed["log"])[0.25, 0]
+            again = quiet(bowl, {"lr": [0.5, 0.25]}, tmp_path, fixed=fixed)
+            assert executions(fixed["log"])[0.25, 0] - before == runs_again
+            assert [r["loss"] for r in again.records] == [r["loss"] for r in first.records]
+            states = Counter(t.state.name for t in optuna_trials(tmp_path, "sweep"))
+            assert states["COMPLETE"] == 2 and states["RUNNING"] == 0
+    assert executions(fixed["log"])[0.5, 0] == 1
+
+
+def test_a_journal_damaged_in_the_middle_is_refused(tmp_path):
+    quiet(bowl, {"lr": [0.5]}, tmp_path)
+    path = tmp_path / "journal.log"
+    path.write_bytes(b"nonsense\n" + path.read_bytes())
+    with pytest.raises(MupError, match="journal.log is damaged"):
+        quiet(bowl, {"lr": [0.5]}, tmp_path)
+
+
+def test_ctrl_c_says_where_to_go_on(tmp_path, capsys):
+    fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
+    arguments = {"fixed": fixed, "progress": True}
+    with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
+        quiet(interrupts, {"lr": [1.0, 2.0, 3.0]}, tmp_path, **arguments)
+    assert f"Finished trials are in {tmp_path}" in capsys.readouterr().err
+    assert [t.state.name for t in optuna_trials(tmp_path, "sweep")] == ["COMPLETE", "FAIL"]
+    assert len(quiet(interrupts, {"lr": [1.0, 2.0, 3.0]}, tmp_path, **arguments).records) == 3
+    assert executions(fixed["log"]) == {(1.0, 0): 1, (2.0, 0): 2, (3.0, 0): 1}
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MupError, match="Cannot write to the study folder .*file"):
+        quiet(bowl, {"lr": [0.5]}, tmp_path / "file" / "study")
+
+
+def test_a_full_disk_is_named_and_the_sweep_resumes(tmp_path, monkeypatch):
+    from optuna.storages.journal import JournalFileBackend
+
+    append = JournalFileBackend.append_logs
+    fixed = {"log": str(tmp_path / "log")}
+
+    def full(self, logs):
+        if len(executions(fixed["log"])) == 2:
+            with open(tmp_path / "journal.log", "ab") as file:
+                file.write(b'{"op_code":8,"wor')  # what fits
+            raise OSError(28, "No space left on device")
+        append(self, logs)
+
+    monkeypatch.setattr(JournalFileBackend, "append_logs", full)
+    with pytest.raises(MupError, match=f"{tmp_path}: No space left on device"):
+        quiet(bowl, {"lr": [0.5, 0.25, 0.125]}, tmp_path, fixed=fixed)
+    monkeypatch.undo()
+    quiet(bowl, {"lr": [0.5, 0.25, 0.125]}, tmp_path, fixed=fixed)
+    assert executions(fixed["log"]) == {(0.5, 0): 1, (0.25, 0): 2, (0.125, 0): 1}
+
+
+# Workers
+
+
+def test_an_unpicklable_train_function_is_told_what_to_do(tmp_path):
+    with pytest.raises(MupError, match="module level, or pass n_workers=1"):
+        quiet(lambda config: 1.0, {"lr": [0.5, 0.25]}, tmp_path / "s", n_workers=2)
+    assert not (tmp_path / "s").exists()
+    assert len(quiet(lambda config: 1.0, {"lr": [0.5, 0.25]}, tmp_path / "s").records) == 2
+
+
+def test_a_script_without_main_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from neuralop_mup.tuning import sweep\n"
+        "def train(config): return 1.0\n"
+        f"sweep(train, {{'lr': [1, 2]}}, folder={str(tmp_path / 's')!r}, n_workers=2)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "cannot start" in done.stderr.splitlines()[-1] and "__main__" in done.stderr.splitlines()[-1]
+
+
+def test_a_worker_that_dies_costs_one_retry_and_not_the_sweep(tmp_path):
+    fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
+    found = quiet(deadly, {"lr": [1.0, 0.5, 0.25, 0.125]}, tmp_path, fixed=fixed, n_workers=2)
+    by = {r["params"]["lr"]: r for r in found.records}
+    assert by[0.5]["state"] == "failed" and "exit code 3, twice" in by[0.5]["error"]
+    assert all(by[lr]["state"] == "complete" for lr in (1.0, 0.25, 0.125))
+    assert executions(fixed["log"]) == {(1.0, 0): 1, (0.5, 0): 2, (0.25, 0): 2, (0.125, 0): 1}
+    why = [t.user_attrs.get("interrupted") for t in optuna_trials(tmp_path, "sweep")]
+    assert sorted(filter(None, why)) == [
+        "its worker process ended with exit code 3",
+        "its worker process was killed by signal 9",
+    ]
+
+
+# Search
+
+
+def search_space():
+    from optuna.distributions import FloatDistribution
+
+    return {"lr": FloatDistribution(1e-5, 10, log=True), "kind": ["a", "b"]}
+
+
+def test_search_finds_the_optimum_and_averages_over_seeds(tmp_path):
+    found = quiet(valley, search_space(), tmp_path, n_trials=40, seeds=(0, 2))
+    assert len(found.records) == 80
+    assert found.best["kind"] == "a"
+    # log10 lr is uniform on (-5, 1); within 0.3 of the optimum -2 lies a tenth of it.
+    assert abs(math.log10(found.best["lr"]) + 2) < 0.3
+    (row, *_) = found.summary()
+    assert row["loss"] == pytest.approx((math.log10(found.best["lr"]) + 2) ** 2 + 0.001)
+    best = min((t for t in optuna_trials(tmp_path, "sweep") if t.value is not None), key=lambda t: t.value)
+    assert best.value == pytest.approx(row["loss"]) and best.params == found.best
+
+
+def test_an_interrupted_search_ends_where_an_uninterrupted_one_does(tmp_path):
+    arguments = {"n_trials": 12, "seeds": (0, 1)}
+    whole = quiet(valley, search_space(), tmp_path / "a", **arguments)
+    quiet(valley, search_space(), tmp_path / "b", n_trials=12, seeds=(0, 1))
+    path = tmp_path / "b" / "journal.log"
+    rows = path.read_bytes().splitlines(keepends=True)
+    second = [i for i, row in enumerate(rows) if b'"record:0"' in row][5]
+    path.write_bytes(b"".join(rows[: second + 1]))  # point 5 has its seed 0, and not its seed 1
+    resumed = quiet(valley, search_space(), tmp_path / "b", **arguments)
+    strip = [(r["params"], r["seed"], r["loss"]) for r in whole.records]
+    assert [(r["params"], r["seed"], r["loss"]) for r in resumed.records] == strip
+    states = Counter(t.state.name for t in optuna_trials(tmp_path / "b", "sweep"))
+    assert (
+        states["RUNNING"] == 0
+        and sum("interrupted" in t.user_attrs for t in optuna_trials(tmp_path / "b", "sweep")) == 1
+    )
+    with pytest.raises(MupError, match="seeds was"):
+        quiet(valley, search_space(), tmp_path / "b", n_trials=12, seeds=(0, 1, 2))
+
+
+def test_search_needs_n_trials(tmp_path):
+    with pytest.raises(MupError, match="n_trials=30"):
+        quiet(valley, search_space(), tmp_path)
+
+
+# Transfer
+
+
+def test_transfer_on_an_example_worked_by_hand(tmp_path):
+    """Losses are floor + (log2 lr - optimum)^2 / 10 -+ 0.01 by seed, so means over both seeds have no noise.
+
+    Proxy: optimum -4, so the best lr is 2^-4, and that is transferred. At the target (floor 0.5):
+    log-modes, optimum -5: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-5, one step down, regret 0.6/0.5 - 1 = 0.2;
+    standard,  optimum -6: transferred 0.5 + 4/10 = 0.9, best 0.5 at 2^-6, two steps down, regret 0.9/0.5 - 1 = 0.8;
+    none,      optimum -3: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-3, one step up, regret 0.2.
+    """
+    log = tmp_path / "log"
+    rules = ("log-modes", "standard", "none")
+    arguments = {**TRANSFER, "fixed": {"log": str(log)}, "verify": True, "rules": rules, "progress": False}
+    found = transfer(bowl, folder=tmp_path / "t", **arguments)
+    assert found.best == {"lr": 2**-4}
+    rows = {row["rule"]: row for row in found.summary()}
+    expected = {"log-modes": (0.6, 2**-5, -1, 0.2), "standard": (0.9, 2**-6, -2, 0.8), "none": (0.6, 2**-3, 1, 0.2)}
+    assert list(rows) == list(expected)
+    for rule, (loss, best, drift, regret) in expected.items():
+        row = rows[rule]
+        assert row["transferred_params"] == {"lr": 2**-4}
+        assert row["transferred_loss"] == pytest.approx(loss)
+        assert row["transferred_std"] == pytest.approx(0.01)
+        assert row["best_params"] == {"lr": best}
+        assert row["best_loss"] == pytest.approx(0.5)
+        assert row["drift_steps"] == drift
+        assert row["regret"] == pytest.approx(regret)
+        assert row["at_edge"] is False and row["failed_seeds"] == 0
+        assert row["tuning_seconds"] == sum(r["seconds"] for r in found.records if r["stage"] == "proxy")
+    # 6 points, 2 seeds: proxy 12; target 3 rules; verify 3 rules.
+    assert Counter(r["stage"] for r in found.records) == {"proxy": 12, "target": 6, "verify": 36}
+    # The transferred point was trained once for both stages: 12 + 36.
+    assert len(log.read_text().splitlines()) == 48
+    assert found.records == lines(tmp_path / "t")
+    assert Transfer.load(tmp_path / "t").summary() == found.summary()
+    # What ran is what was planned.
+    plan = plan_transfer(best=found.best, **{k: v for k, v in arguments.items() if k not in ("n_workers", "progress")})
+    keys = ("stage", "size", "rule", "params", "seed")
+    assert Counter(json.dumps([getattr(p, k) for k in keys]) for p in plan) == Counter(
+        json.dumps([r[k] for k in keys]) for r in found.records
+    )
+    # Again: nothing runs.
+    assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
+    assert len(log.read_text().splitlines()) == 48
+
+
+def test_transfer_without_verify_leaves_what_it_did_not_measure_open_and_grows_to_verify(tmp_path, capsys):
+    log = tmp_path / "log"
+    arguments = {**TRANSFER, "space": {"lr": [2**-5, 2**-4]}, "fixed": {"log": str(log)}}
+    found = transfer(bowl, folder=tmp_path / "t", **arguments)
+    assert "at the edge of its grid" in capsys.readouterr().err
+    for row in found.summary():
+        assert row["at_edge"] is True
+        assert row["drift_steps"] is row["regret"] is row["best_params"] is row["best_loss"] is None
+    assert Counter(r["stage"] for r in found.records) == {"proxy": 4, "target": 4}
+    transfer(bowl, folder=tmp_path / "t", **arguments, verify=True)
+    # 2 lr, 2 seeds: 4 at the proxy, and 8 at the target under two rules, of which 4 were there.
+    assert len(log.read_text().splitlines()) == 12
+    with pytest.raises(MupError, match="verify was true"):
+        transfer(bowl, folder=tmp_path / "t", **arguments)
+
+
+def test_a_larger_grid_moves_the_best_point_and_drops_the_old_target(tmp_path):
+    arguments = {**TRANSFER, "folder": tmp_path, "progress": False}
+    first = transfer(bowl, **{**arguments, "space": {"lr": [2**-6, 2**-5]}})
+    second = transfer(bowl, **{**arguments, "space": {"lr": [2**-6, 2**-5, 2**-4]}})
+    assert (first.best, second.best) == ({"lr": 2**-5}, {"lr": 2**-4})
+    assert {r["params"]["lr"] for r in second.select("target")} == {2**-4}
+    assert second.records == lines(tmp_path)
+
+
+def test_configs_of_a_transfer():
+    plan = plan_transfer(
+        proxy={"width": 8}, target={"width": 64}, space={"lr": [0.5]}, fixed={"epochs": 2}, best={"lr": 0.5}, seeds=(7,)
+    )
+    base = {"epochs": 2, "base": {"width": 8}, "lr": 0.5, "seed": 7}
+    assert [p.config for p in plan] == [
+        {**base, "model": {"width": 8}, "rule": "log-modes"},
+        {**base, "model": {"width": 64}, "rule": "log-modes"},
+        {**base, "model": {"width": 64}, "rule": "standard"},
+    ]
+
+
+def test_planning_writes_nothing_and_knows_the_count(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = plan_transfer(**{k: v for k, v in TRANSFER.items() if k != "n_workers"}, verify=True)
+    assert Counter(p.stage for p in plan) == {"proxy": 12, "target": 4, "verify": 24}
+    assert all(p.params is None and p.config is None for p in plan if p.stage == "target")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_transfer_whose_proxy_failed_says_so(tmp_path):
+    with pytest.raises(MupError, match="No point of the proxy .*the loss is nan"):
+        transfer(always_nan, folder=tmp_path, progress=False, **TRANSFER)
+    assert len(lines(tmp_path)) == 12
+
+
+def fails_under_standard(config):
+    if config["rule"] == "standard" and config["seed"] == 1 and config["lr"] == 0.5:
+        return math.inf
+    return config["lr"] if config["model"]["width"] == 64 else 1 / config["lr"]
+
+
+def test_a_transferred_point_that_failed_has_infinite_regret(tmp_path):
+    found = transfer(
+        fails_under_standard, folder=tmp_path, progress=False, verify=True, **{**TRANSFER, "space": {"lr": [0.25, 0.5]}}
+    )
+    good, naive = found.summary()
+    # Carried: lr 0.5. At the target the loss is lr itself: best 0.25, one step down, regret 0.5/0.25 - 1 = 1.
+    assert (good["regret"], good["drift_steps"], good["failed_seeds"]) == (1.0, -1, 0)
+    assert (naive["regret"], naive["failed_seeds"], naive["transferred_loss"]) == (math.inf, 1, 0.5)
+
+
+def test_transfer_can_search_its_proxy(tmp_path):
+    from optuna.distributions import FloatDistribution
+
+    arguments = {**TRANSFER, "space": {"lr": FloatDistribution(2**-8, 1, log=True)}, "n_trials": 8, "progress": False}
+    found = transfer(bowl, folder=tmp_path, **arguments)
+    assert Counter(r["stage"] for r in found.records) == {"proxy": 16, "target": 4}
+    assert {json.dumps(r["params"]) for r in found.select("target")} == {json.dumps(found.best)}
+    assert transfer(bowl, folder=tmp_path, **arguments).records == found.records
+    with pytest.raises(MupError, match="needs a grid"):
+        transfer(bowl, folder=tmp_path, **arguments, verify=True)
+
+
+def test_transfer_refuses_model_in_fixed(tmp_path):
+    with pytest.raises(MupError, match="put it into proxy and target"):
+        transfer(bowl, folder=tmp_path, fixed={"model": {}}, **TRANSFER)
+
+
+def test_importing_tuning_does_not_import_optuna():
+    code = "import sys, neuralop_mup.tuning; sys.exit('optuna' in sys.modules or 'matplotlib' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
