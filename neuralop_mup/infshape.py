@@ -95,7 +95,7 @@ def save_shapes(shapes: Mapping[str, MupShape], path: str | os.PathLike) -> None
         _mup_save(dict(shapes), os.fspath(path))
     except OSError as error:
         raise MupError(
-            f"Cannot write base shapes to {os.fspath(path)!r}: {error.strerror}. Give a path in a folder you may write to."
+            f"Cannot write base shapes to {os.fspath(path)!r}: {error.strerror}. Give a path that you may write to."
         ) from error
 
 

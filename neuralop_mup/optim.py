@@ -230,8 +230,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         if not math.isclose(base_lr.setdefault(role, lr), lr, rel_tol=1e-6):
             raise MupError(
                 f"The optimizer gives {row.name!r} a learning rate of {lr_of[id(parameters[row.name])]:.4g}, which does "
-                f"not follow the plan (lr × {_rule_mult(row, family):.4g}): it was built before parametrize or from plain "
-                "model.parameters(). Build it with neuralop_mup.MuAdam(model, lr=…) or from param_groups."
+                f"not follow the plan (lr × {_rule_mult(row, family):.4g}): it was built before parametrize or from "
+                "plain model.parameters(). Build it with neuralop_mup.MuAdam(model, lr=…) or from param_groups."
             )
 
 

@@ -125,8 +125,8 @@ def get_plan(model: nn.Module) -> Plan:
         )
     if not is_parametrized(model):
         raise MupError(
-            f"This {type(model).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, then "
-            "build the optimizer."
+            f"This {type(model).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
+            "then build the optimizer."
         )
     return getattr(model, _ATTRIBUTE)
 

@@ -299,8 +299,8 @@ def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]],
         for axis, n, b in zip(f.param.axes, f.shape, shapes[name], strict=True):
             if axis not in GROWS and n != b:
                 raise MupError(
-                    f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an axis "
-                    f"of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
+                    f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an "
+                    f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
                     "out_channels and dimensions."
                 )
     return shapes

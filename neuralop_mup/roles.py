@@ -262,6 +262,7 @@ def classify(model: nn.Module) -> dict[str, Found]:
     """
     if not isinstance(model, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
+    _check_even_modes(model)
     claimed = dict(_walk(model, "", Place(False, False)))
     modules = dict(model.named_modules())
     owners: dict[int, str] = {}
@@ -285,7 +286,6 @@ def classify(model: nn.Module) -> dict[str, Found]:
                 "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
             )
         found[name] = Found(param, shape, layer, prefix + param.stock_of if param.stock_of else name)
-    _check_even_modes(model)
     return found
 
 
@@ -359,8 +359,8 @@ def _check_tensor(tensor: torch.Tensor, where: str, other: str | None) -> None:
         )
     if tensor.numel() == 0:
         raise MupError(
-            f"Parameter {where} has shape {tuple(tensor.shape)}, which holds no numbers: give the model a channel "
-            "ratio that leaves at least one hidden channel."
+            f"Parameter {where} has shape {tuple(tensor.shape)}, which holds no numbers: give the model sizes "
+            "(channels, channel ratios, modes) of at least 1."
         )
     if not tensor.requires_grad:
         raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")

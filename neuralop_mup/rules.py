@@ -144,8 +144,8 @@ def log_modes(modes: Sequence[int], base_modes: Sequence[int]) -> float:
             )
         if all(k == 1 for k in ks):
             raise MupError(
-                f"Under rule='log-modes' the mode factor divides by Σ log K, which is zero for {what}: K = n_modes // 2 "
-                f"= {tuple(ks)} on axes {tuple(range(len(ks)))}. Take n_modes ≥ 4 on some axis, or "
+                f"Under rule='log-modes' the mode factor divides by Σ log K, which is zero for {what}: K = "
+                f"n_modes // 2 = {tuple(ks)} on axes {tuple(range(len(ks)))}. Take n_modes ≥ 4 on some axis, or "
                 "rule='operator-norm', which is finite at K = 1."
             )
     return math.sqrt(sum(map(math.log, base_modes)) / sum(map(math.log, modes)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,21 +127,24 @@ def train_run(config: Mapping[str, Any]) -> dict[str, float]:
     loss = LpLoss(d=problem.n_dim, p=2)
     trainer = Trainer(model=model, n_epochs=c["epochs"], data_processor=data.processor(), device="cpu")
     start = time.perf_counter()
-    metrics = trainer.train(
-        train_loader=train_loader,
-        test_loaders={},  # errors are measured once, below
-        optimizer=optimizer,
-        scheduler=_scheduler(optimizer, c),
-        training_loss=loss,
-    )
+    with warnings.catch_warnings():
+        # neuralop's Trainer hands the whole batch to the model and to the loss, and both warn about what they ignore.
+        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+        metrics = trainer.train(
+            train_loader=train_loader,
+            test_loaders={},  # errors are measured once, below
+            optimizer=optimizer,
+            scheduler=_scheduler(optimizer, c),
+            training_loss=loss,
+        )
+        errors = {
+            name: float(trainer.evaluate({"l2": loss}, loader, log_prefix=name)[f"{name}_l2"])
+            for name, loader in eval_loaders.items()
+        }
     seconds = time.perf_counter() - start
     train_loss = float(metrics["avg_loss"])
     if not math.isfinite(train_loss):
         raise MupError(f"Training diverged: the last epoch's loss is {train_loss} at lr {c['lr']:g}.")
-    errors = {
-        name: float(trainer.evaluate({"l2": loss}, loader, log_prefix=name)[f"{name}_l2"])
-        for name, loader in eval_loaders.items()
-    }
     return {
         "loss": errors["val"],
         "test_loss": errors["test"],
@@ -175,8 +179,8 @@ def _scheduler(optimizer: torch.optim.Optimizer, c: Mapping[str, Any]):
 def estimate_flops(config: Mapping[str, Any]) -> float:
     """Floating-point operations of one run, counted from shapes: for comparing costs before spending them.
 
-    A pointwise map costs 2 operations a weight and grid point, a kernel's complex product 8 a weight and sample; backward
-    is twice forward. Fourier transforms, activations and the optimizer are left out.
+    A pointwise map costs 2 operations a weight and grid point, a kernel's complex product 8 a weight and sample;
+    backward is twice forward. Fourier transforms, activations and the optimizer are left out.
     """
     c = _complete(config)
     problem = get_problem(c["problem"], **c["problem_args"])

@@ -1,0 +1,17 @@
+import pytest
+import torch
+from cases import CASES, NAMES
+
+torch.set_num_threads(1)  # small models: threads only cost
+
+
+@pytest.fixture(params=CASES, ids=NAMES)
+def case(request):
+    """Each model of the table in turn."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    """Generated data of a test session goes to a folder of its own, not to the user's cache."""
+    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

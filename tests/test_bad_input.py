@@ -1,0 +1,188 @@
+"""Each wrong input is one MupError with a sentence that helps, and leaves the model as it was."""
+
+import pytest
+import torch
+from cases import BY_NAME
+from neuralop.models import FNO, TFNO, UNO
+
+import neuralop_mup as nm
+
+CASE = BY_NAME["2d"]
+
+
+def _refused(model, match, base=None, **kwargs):
+    """parametrize raises a MupError that matches, and changes neither weights nor attributes."""
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    had_plan = nm.is_parametrized(model)
+    with pytest.raises(nm.MupError, match=match):
+        nm.parametrize(model, base=CASE.base if base is None else base, **kwargs)
+    assert nm.is_parametrized(model) == had_plan
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name]), name
+        assert had_plan or not hasattr(p, "infshape")
+
+
+@pytest.mark.parametrize(
+    ("base", "match"),
+    [
+        ({"n_layers": 3}, "same depth"),
+        ({"hiden_channels": 8}, "did you mean 'hidden_channels'"),
+        ({"in_channels": 4}, "same in_channels"),
+        ({"out_channels": 1}, "same in_channels"),
+        ({"n_modes": (2, 2)}, "operator-norm"),
+        ({"n_modes": (5, 4)}, r"even.*\(4, 4\)"),
+        ({"n_modes": (0, 4)}, "at least 2"),
+        ({"n_modes": 4}, "TypeError"),
+        ({"norm": "group_norm"}, "only in the base"),
+        ({"separable": True}, "same architecture"),
+        ({"factorization": "tucker"}, "TuckerTensor"),
+        ({"lifting_channel_ratio": 0}, "only in the model"),
+        (8, "int; give constructor overrides"),
+        ("no/such/file.bsh", "Cannot read"),
+    ],
+)
+def test_base_that_does_not_fit(base, match):
+    _refused(CASE.build(), match, base=base)
+
+
+def test_k_equal_one_has_an_alternative():
+    model = FNO((2, 2), 1, 1, 16, n_layers=1)
+    _refused(model, "operator-norm", base={"hidden_channels": 8})
+    nm.parametrize(model, base={"hidden_channels": 8}, rule="operator-norm")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [("", "not a base-shape file"), ("\x00", "not a base-shape"), ("a: [1, -2]", "positive integer"), ("{}", "usable")],
+)
+def test_unreadable_base_file(tmp_path, content, match):
+    path = tmp_path / "bad.bsh"
+    path.write_text(content)
+    _refused(CASE.build(), match, base=path)
+
+
+def test_base_file_of_another_model_or_cut_off(tmp_path):
+    path = tmp_path / "other.bsh"
+    nm.save_base_shapes(BY_NAME["1d"].build_base(), path)
+    _refused(CASE.build(), "dimensions", base=path)
+    path.write_text(path.read_text()[:200])
+    _refused(CASE.build(), "different parameters|not a base-shape file", base=path)
+
+
+def test_base_file_where_it_cannot_be_written(tmp_path):
+    with pytest.raises(nm.MupError, match="Cannot write"):
+        nm.save_base_shapes(CASE.build(), tmp_path / "no" / "such" / "folder.bsh")
+
+
+def test_parametrized_twice():
+    _refused(nm.parametrize(CASE.build(), base=CASE.base), "parametrized already")
+
+
+def test_optimizer_without_a_plan():
+    for build in (nm.MuAdam, nm.MuAdamW, nm.MuSGD, nm.param_groups):
+        with pytest.raises(nm.MupError, match="call neuralop_mup.parametrize"):
+            build(CASE.build(), lr=0.01)
+        with pytest.raises(nm.MupError, match="pass the model itself"):
+            build(CASE.build().parameters(), lr=0.01)
+    with pytest.raises(nm.MupError, match="not parametrized"):
+        nm.summary(CASE.build())
+
+
+def test_optimizer_built_before_parametrize_is_found_out():
+    model = CASE.build()
+    early = torch.optim.Adam(model.parameters(), lr=0.01)
+    nm.parametrize(model, base=CASE.base)
+    with pytest.raises(nm.MupError, match="built before parametrize"):
+        nm.check_optimizer(model, early)
+    nm.check_optimizer(model, nm.MuAdam(model, lr=0.01, lr_mult={"spectral": 2.0}))
+    with pytest.raises(nm.MupError, match="does not hold"):
+        nm.check_optimizer(model, torch.optim.Adam(CASE.build().parameters(), lr=0.01))
+
+
+def test_frozen_shared_and_empty_parameters():
+    frozen = CASE.build()
+    frozen.lifting.fcs[0].weight.requires_grad_(False)
+    _refused(frozen, "'weight' of module 'lifting.fcs.0' .Conv1d. is frozen")
+    shared = CASE.build()
+    shared.fno_blocks.fno_skips[1].conv.weight = shared.fno_blocks.fno_skips[0].conv.weight
+    _refused(shared, "is shared with 'fno_blocks.fno_skips.0.conv.weight'")
+    with pytest.warns(UserWarning, match="zero-element"):
+        empty = CASE.build(projection_channel_ratio=0)
+    _refused(empty, "holds no numbers")
+
+
+def test_what_is_not_supported_is_named():
+    tucker = TFNO((8, 8), 1, 1, 16, n_layers=1, factorization="tucker", rank=0.5)
+    _refused(tucker, r"'core' of module 'fno_blocks.convs.0.weight' \(TuckerTensor\)")
+    _refused(CASE.build(complex_data=True), r"ComplexValued|SpectralConv")
+    uno = UNO(
+        1,
+        1,
+        8,
+        uno_out_channels=[8, 8],
+        uno_n_modes=[[4, 4]] * 2,
+        uno_scalings=[[1, 1]] * 2,
+        n_layers=2,
+        channel_mlp_skip="linear",
+    )
+    _refused(uno, "No adapter claims")
+    _refused(torch.nn.Linear(2, 2), r"\(Linear\)")
+
+
+def test_unknown_layer_and_renamed_parameter_are_refused():
+    planted = CASE.build()
+    planted.fno_blocks.extra = torch.nn.Linear(3, 3)
+    _refused(planted, "'weight' of module 'fno_blocks.extra'")
+    renamed = CASE.build()
+    conv = renamed.lifting.fcs[0]
+    conv.kernel = conv.weight
+    del conv._parameters["weight"]
+    _refused(renamed, "'kernel' of module 'lifting.fcs.0'")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"rule": "log_modes"}, "did you mean 'log-modes'"),
+        ({"init_mult": {"readot": 1.0}}, "did you mean 'readout'"),
+        ({"init_mult": {"readout": -1.0}}, "positive"),
+        ({"init_mult": {"readout": float("nan")}}, "positive"),
+    ],
+)
+def test_wrong_arguments(kwargs, match):
+    _refused(CASE.build(), match, **kwargs)
+
+
+def test_wrong_optimizer_arguments():
+    model = nm.parametrize(CASE.build(), base=CASE.base)
+    for kwargs, match in [
+        ({"lr": float("inf")}, "lr is inf"),
+        ({"lr": -1.0}, "lr is -1"),
+        ({"lr": 0.1, "weight_decay": -1}, "weight_decay"),
+        ({"lr": 0.1, "lr_mult": {"kernel": 2.0}}, "no role 'kernel'"),
+        ({"lr": 0.1, "optimizer": "adma"}, "did you mean 'adam'"),
+    ]:
+        with pytest.raises(nm.MupError, match=match):
+            nm.param_groups(model, **kwargs)
+    with pytest.raises(nm.MupError, match="eps"):
+        nm.MuAdam(model, lr=0.1, scale_eps=True)
+    with pytest.raises(nm.MupError, match="positive"):
+        nm.clip_spectral_grad_value_(model, 0)
+    with pytest.raises(nm.MupError, match="no Fourier kernel"):
+        nm.clip_spectral_grad_value_(nm.unparametrize(model).lifting.fcs[0], 1.0)
+
+
+def test_parameters_changed_after_parametrize():
+    model = nm.parametrize(CASE.build(), base=CASE.base)
+    model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(nm.MupError, match="changed after parametrize"):
+        nm.MuAdam(model, lr=0.1)
+
+
+def test_register_layer_refuses_what_is_no_role():
+    with pytest.raises(nm.MupError, match="class, not an instance"):
+        nm.register_layer(torch.nn.Linear(2, 2), {})
+    with pytest.raises(nm.MupError, match="a role of"):
+        nm.register_layer(torch.nn.Linear, {"weight": nm.Param("kernel", ("out", "in"))})
+    with pytest.raises(nm.MupError, match="No adapter"):  # and nothing was registered
+        nm.parametrize(torch.nn.Linear(2, 2), base={})

@@ -1,0 +1,77 @@
+"""At base shapes the model is bit for bit the standard one: weights, learning rates, training steps."""
+
+import neuralop.training
+import pytest
+import torch
+from cases import BY_NAME
+
+import neuralop_mup as nm
+from neuralop_mup.rules import RULES
+
+
+def _train(model, optimizer, batch, steps=10):
+    x, y = batch
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+
+
+def _assert_same_weights(a, b):
+    assert a.state_dict().keys() == b.state_dict().keys()
+    for (name, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
+        assert torch.equal(p, q), name
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_at_base_nothing_changes(case, rule):
+    plain, mup = case.build(), nm.parametrize(case.build(), base={}, rule=rule)
+    assert type(mup) is type(plain)
+    _assert_same_weights(plain, mup)
+    (group,) = nm.param_groups(mup, lr=3e-3, weight_decay=0.1)
+    assert (group["lr"], group["lr_mult"], group["weight_decay"]) == (3e-3, 1, 0.1)
+
+
+def test_ten_steps_at_base(case):
+    plain, mup = case.build(), nm.parametrize(case.build(), base={})
+    _train(plain, torch.optim.Adam(plain.parameters(), lr=3e-3), case.batch())
+    _train(mup, nm.MuAdam(mup, lr=3e-3), case.batch())
+    _assert_same_weights(plain, mup)
+    assert not torch.equal(next(plain.parameters()), next(case.build().parameters()))
+
+
+OPTIMIZERS = {
+    "AdamW": (torch.optim.AdamW, nm.MuAdamW, {"weight_decay": 0.1}),
+    "neuralop AdamW": (
+        neuralop.training.AdamW,
+        lambda m, **kw: nm.MuAdamW(m, impl=neuralop.training.AdamW, **kw),
+        {"weight_decay": 0.1},
+    ),
+    "SGD": (torch.optim.SGD, nm.MuSGD, {"momentum": 0.9, "weight_decay": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("key", ["1d", "2d", "separable"])
+def test_ten_steps_other_optimizers(key, name):
+    case, (stock, ours, kwargs) = BY_NAME[key], OPTIMIZERS[name]
+    plain, mup = case.build(), nm.parametrize(case.build(), base={})
+    _train(plain, stock(plain.parameters(), lr=3e-3, **kwargs), case.batch())
+    optimizer = ours(mup, lr=3e-3, **kwargs)
+    assert isinstance(optimizer, stock)
+    _train(mup, optimizer, case.batch())
+    _assert_same_weights(plain, mup)
+
+
+def test_standard_rule_away_from_base_is_the_stock_model(case):
+    mup = nm.parametrize(case.build(), base=case.base, rule="standard")
+    _assert_same_weights(case.build(), mup)
+    (group,) = nm.param_groups(mup, lr=3e-3)
+    assert group["lr"] == 3e-3
+
+
+def test_building_the_base_does_not_touch_the_random_state(case):
+    model = case.build()
+    before = torch.get_rng_state()
+    nm.parametrize(model, base=case.base)
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,236 @@
+"""parametrize on every model of the table: learning rates and weights of each parameter, base in its three forms."""
+
+import copy
+import json
+import math
+
+import mup
+import pytest
+import torch
+from cases import BY_NAME, CASES
+
+import neuralop_mup as nm
+
+R = 3  # width ratio of every case: 24 over 8
+
+
+def _kappa(case):
+    """√(Σ log K_base / Σ log K), K = n_modes // 2."""
+    return math.sqrt(sum(math.log(n // 2) for n in case.base_modes) / sum(math.log(n // 2) for n in case.n_modes))
+
+
+def _expected(case, name):
+    """Adam lr and init multipliers of one parameter from its name alone, by the table in design and docs."""
+    kappa = _kappa(case)
+    separable = case.kwargs.get("separable", False)
+    if name.endswith("weight.tensor"):
+        return (kappa, kappa * math.sqrt(R)) if separable else (kappa / R, kappa)
+    if name == "lifting.fcs.0.weight":
+        return 1, 1
+    if name == "projection.fcs.1.weight":
+        return 1 / R, R**-0.5
+    if (
+        name == "lifting.fcs.0.bias"
+        or "norm" in name
+        or (name.endswith("weight") and "skips" in name and "conv." not in name)
+    ):
+        return 1, 1
+    if name.endswith("bias"):
+        return 1, R**0.5
+    return 1 / R, 1
+
+
+def test_every_parameter(case):
+    stock = dict(case.build().named_parameters())
+    model = nm.parametrize(case.build(), base=case.base)
+    lr = {id(p): g["lr"] for g in nm.param_groups(model, lr=1.0) for p in g["params"]}
+    assert len(lr) == len(stock)
+    for name, p in model.named_parameters():
+        lr_mult, init_mult = _expected(case, name)
+        assert lr[id(p)] == pytest.approx(lr_mult, rel=1e-9), name
+        torch.testing.assert_close(p, stock[name] * init_mult, rtol=1e-5, atol=0, msg=name)
+
+
+def test_forward_keys_and_class_stay(case):
+    model = nm.parametrize(case.build(), base=case.base)
+    x, y = case.batch()
+    assert model(x).shape == y.shape
+    assert model.state_dict().keys() == case.build().state_dict().keys()
+
+
+def test_kernel_std_reaches_its_target():
+    """Measured std of the kernel: κ times what keeps σ√fan_in at base's value."""
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    kernel = model.fno_blocks.convs[0].weight.tensor
+    base = case.build_base().fno_blocks.convs[0].weight.tensor
+    rms = kernel.abs().square().mean().sqrt() / base.abs().square().mean().sqrt()
+    assert rms.item() == pytest.approx(_kappa(case) * R**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("rule", ["log-modes", "operator-norm", "none"])
+def test_base_as_overrides_model_or_file(case, rule, tmp_path):
+    path = tmp_path / "base.bsh"
+    nm.save_base_shapes(case.build_base(), path)
+    plans = [
+        nm.summary(nm.parametrize(case.build(), base=base, rule=rule)).to_json()
+        for base in (case.base, case.build_base(), path, str(path))
+    ]
+    assert len(set(plans)) == 1
+    again = tmp_path / "again.bsh"  # saved from a parametrized model it is the same file
+    nm.save_base_shapes(nm.parametrize(case.build(), base=case.base), again)
+    assert again.read_text() == path.read_text()
+
+
+def test_base_from_positional_arguments():
+    from neuralop.models import FNO
+
+    model = FNO((16,), 1, 1, 24)
+    plan = nm.summary(nm.parametrize(model, base={"hidden_channels": 8}))
+    assert plan["lifting.fcs.0.weight"].base_shape == (16, 2, 1)
+
+
+def test_max_n_modes_counts_the_active_modes():
+    case = BY_NAME["max_n_modes"]
+    model = nm.parametrize(case.build(), base=case.base)
+    row = nm.summary(model)["fno_blocks.convs.0.weight.tensor"]
+    assert model.fno_blocks.convs[0].weight.tensor.shape == (24, 24, 10, 10)
+    assert (row.shape, row.base_shape) == ((24, 24, 8, 4), (8, 8, 4, 3))
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "SGD"])
+@pytest.mark.parametrize("rule", ["log-modes", "operator-norm", "none", "standard"])
+def test_mup_optimizers_arrive_at_our_learning_rates(case, rule, optimizer):
+    model = nm.parametrize(case.build(), base=case.base, rule=rule)
+    theirs = getattr(mup, f"Mu{optimizer}")(model.parameters(), lr=0.01, weight_decay=0.1)
+    ours = getattr(nm, f"Mu{optimizer}")(model, lr=0.01, weight_decay=0.1)
+
+    def settings(opt):
+        return {id(p): (g["lr"], g["weight_decay"]) for g in opt.param_groups for p in g["params"]}
+
+    assert settings(theirs) == settings(ours)
+    assert len(settings(ours)) == len(list(model.parameters()))
+
+
+def test_mup_reads_our_file(tmp_path):
+    path = tmp_path / "base.bsh"
+    case = BY_NAME["1d"]
+    nm.save_base_shapes(case.build_base(), path)
+    shapes = {k: v.base_shape() for k, v in mup.shape.load_base_shapes(str(path)).items()}
+    assert shapes["fno_blocks.convs.0.weight.tensor"] == [8, 8, 3]  # (in, out, n_modes // 2 + 1)
+    assert shapes["projection.fcs.1.weight"] == [None, 16, None]
+
+
+def test_we_read_mups_file(tmp_path):
+    """A file that mup itself wrote from a base and a delta model that differ in width."""
+    case = BY_NAME["1d"]
+    path = str(tmp_path / "mup.bsh")
+    mup.make_base_shapes(case.build_base(), case.build(hidden_channels=16, n_modes=(8,)), savefile=path)
+    from_file = nm.summary(nm.parametrize(case.build(), base=path))
+    from_model = nm.summary(nm.parametrize(case.build(), base=case.base))
+    assert [r.lr_mult for r in from_file.rows] == [r.lr_mult for r in from_model.rows]
+
+
+def test_undo_and_attach_without_rescaling():
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    weights = copy.deepcopy(model.state_dict())
+    plan = nm.summary(model)
+    assert nm.unparametrize(model) is model
+    assert not nm.is_parametrized(model)
+    assert not any(hasattr(p, "infshape") for p in model.parameters())
+    nm.parametrize(model, base=case.base, init=False)
+    assert nm.summary(model) == plan
+    for name, p in model.named_parameters():
+        assert torch.equal(p, weights[name])
+
+
+def test_master_multipliers():
+    case = BY_NAME["2d"]
+    plain = nm.parametrize(case.build(), base=case.base)
+    model = nm.parametrize(case.build(), base=case.base, init_mult={"readout": 0.5})
+    for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q * (0.5 if name == "projection.fcs.1.weight" else 1))
+
+    def lrs(**kw):
+        return {id(p): (g["lr"], g["weight_decay"]) for g in nm.param_groups(model, 0.01, **kw) for p in g["params"]}
+
+    with_mult, without = (
+        lrs(weight_decay=0.1, lr_mult={"spectral": 2.0}),
+        lrs(weight_decay=0.1),
+    )
+    for row in nm.summary(model).rows:
+        key = id(dict(model.named_parameters())[row.name])
+        factor = 2 if row.role == "spectral" else 1
+        assert with_mult[key] == (pytest.approx(factor * without[key][0]), without[key][1])
+
+
+def test_weight_decay_is_independent(case):
+    """lr · weight_decay of every parameter is what it is at base."""
+    model = nm.parametrize(case.build(), base=case.base)
+    for family in ("adam", "sgd"):
+        for group in nm.param_groups(model, lr=0.01, optimizer=family, weight_decay=0.1):
+            assert group["lr"] * group["weight_decay"] == pytest.approx(0.01 * 0.1)
+
+
+def test_eps_scales_with_gradients():
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    opt = nm.MuAdam(model, lr=0.01, eps=1e-6, scale_eps=True)
+    eps = {id(p): g["eps"] for g in opt.param_groups for p in g["params"]}
+    named = dict(model.named_parameters())
+    assert eps[id(named["projection.fcs.1.weight"])] == 1e-6
+    assert eps[id(named["lifting.fcs.0.weight"])] == pytest.approx(1e-6 / R)
+
+
+def test_groups_are_few_named_and_deterministic(case):
+    model = nm.parametrize(case.build(), base=case.base)
+    groups = nm.param_groups(model, lr=0.01)
+    assert len(groups) <= 4
+    names = [g["name"] for g in groups]
+    assert len(set(names)) == len(names)
+    assert names == [g["name"] for g in nm.param_groups(model, lr=0.01)]
+
+
+def test_schedulers_scale_every_group():
+    model = nm.parametrize(BY_NAME["2d"].build(), base=BY_NAME["2d"].base)
+    opt = nm.MuAdam(model, lr=0.01)
+    before = [g["lr"] for g in opt.param_groups]
+    scheduler = torch.optim.lr_scheduler.StepLR(opt, step_size=1, gamma=0.5)
+    opt.step()
+    scheduler.step()
+    assert [g["lr"] for g in opt.param_groups] == [lr / 2 for lr in before]
+    nm.check_optimizer(model, opt)
+
+
+def test_summary_has_every_parameter_in_three_forms(case):
+    model = nm.parametrize(case.build(), base=case.base)
+    plan = nm.summary(model)
+    rows = json.loads(plan.to_json())["rows"]
+    names = [n for n, _ in model.named_parameters()]
+    assert [r["name"] for r in rows] == names
+    for name in names:
+        assert name in str(plan)
+        assert f"| {name} |" in plan.to_markdown()
+
+
+def test_clip_spectral_gradients():
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    x, y = case.batch()
+    (100 * (model(x) - y).square().sum()).backward()
+    grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+    assert max(g.abs().max() for n, g in grads.items() if "weight.tensor" in n) > 0.01
+    nm.clip_spectral_grad_value_(model, 0.01)
+    for name, p in model.named_parameters():
+        if "weight.tensor" in name:
+            expected = torch.complex(grads[name].real.clamp(-0.01, 0.01), grads[name].imag.clamp(-0.01, 0.01))
+            assert torch.equal(p.grad, expected)
+        else:
+            assert torch.equal(p.grad, grads[name])
+
+
+def test_cases_cover_what_the_issue_lists():
+    keys = {k for c in CASES for k in c.kwargs}
+    assert {"fno_skip", "channel_mlp_skip", "use_channel_mlp", "norm", "max_n_modes", "separable"} <= keys
+    assert {len(c.n_modes) for c in CASES} == {1, 2, 3}

@@ -1,0 +1,136 @@
+"""The rules against numbers worked out by hand, and properties of the shape algebra."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuralop_mup import MupError
+from neuralop_mup.rules import RULES, Size, log_modes, multipliers, operator_norm, stock_std
+
+# r = 4 in width (16 → 64), K 4 → 64 in 1D. log 64 / log 4 = 3, so log-modes gives κ = 1/√3 = 0.57735.
+KAPPA = 0.5773502691896258
+
+
+def _dense(m, k):
+    return Size(m, m, stock_std("mean_fan", m, m), modes=(k,), blocks=k + 1, block=(m, m))
+
+
+def _separable(m, k):
+    return Size(1, m, stock_std("fan_out", 1, m), modes=(k,), blocks=k + 1)
+
+
+GOLDEN = [
+    # role, size at target, at base, (init, Adam lr, SGD lr, eps)
+    # lifting weight 3 → width: stock std 1/√3 at both; only SGD's lr and eps see r_out = 4.
+    ("input", Size(3, 64, stock_std("fan_in", 3, 64)), Size(3, 16, stock_std("fan_in", 3, 16)), (1, 1, 4, 1 / 4)),
+    # 1×1 map width → width: stock std falls as 1/√r_in by itself; lr 1/4; SGD 4/4.
+    (
+        "hidden",
+        Size(64, 64, stock_std("fan_in", 64, 64)),
+        Size(16, 16, stock_std("fan_in", 16, 16)),
+        (1, 1 / 4, 1, 1 / 4),
+    ),
+    # channel MLP's first layer, 64 → 32 from 16 → 8: r_in = r_out = 4.
+    (
+        "hidden",
+        Size(64, 32, stock_std("fan_in", 64, 32)),
+        Size(16, 8, stock_std("fan_in", 16, 8)),
+        (1, 1 / 4, 1, 1 / 4),
+    ),
+    # readout: wanted std × 1/4, stock gives × 1/2, so init × 1/2; lr × 1/4 under both families; gradients keep size.
+    (
+        "readout",
+        Size(64, 1, stock_std("fan_in", 64, 1)),
+        Size(16, 1, stock_std("fan_in", 16, 1)),
+        (1 / 2, 1 / 4, 1 / 4, 1),
+    ),
+    # bias of a hidden map: stock U(±1/√fan_in) loses a factor 2, which is given back.
+    ("vector", Size(1, 64, stock_std("fan_in", 64, 64)), Size(1, 16, stock_std("fan_in", 16, 16)), (2, 1, 4, 1 / 4)),
+    # gate: ones at every width.
+    ("vector", Size(1, 64, 1.0), Size(1, 16, 1.0), (1, 1, 4, 1 / 4)),
+    # dense kernel: stock √(2/(2m)) = 1/√m keeps σ√m, so init × κ; lr κ/4; SGD without κ: 4/4.
+    ("spectral", _dense(64, 64), _dense(16, 4), (KAPPA, KAPPA / 4, 1, 1 / 4)),
+    # separable kernel: one term a channel, stock loses 1/√4 = 1/2, so init × 2κ; lr κ.
+    ("spectral", _separable(64, 64), _separable(16, 4), (2 * KAPPA, KAPPA, 4, 1 / 4)),
+]
+
+
+@pytest.mark.parametrize(("role", "size", "base", "expected"), GOLDEN)
+def test_golden_log_modes(role, size, base, expected):
+    m = multipliers(role, size, base, "log-modes")
+    assert (m.init, m.adam_lr, m.sgd_lr, m.eps) == pytest.approx(expected, rel=1e-12)
+
+
+def test_log_modes_sums_over_axes():
+    # K (2, 8) → (4, 16): Σ log K = log 16 → log 64, i.e. 4 log 2 → 6 log 2; κ = √(4/6) = 0.8165.
+    assert log_modes((4, 16), (2, 8)) == pytest.approx(math.sqrt(4 / 6), rel=1e-12)
+    # The paper's own numbers, 3D: K = 3 → 24: κ = √(log 3 / log 24) = √(1.0986 / 3.1781) = 0.58795.
+    assert log_modes((24,) * 3, (3,) * 3) == pytest.approx(0.58795, abs=1e-5)
+    # One axis with K = 1 adds nothing but is allowed.
+    assert log_modes((1, 16), (1, 4)) == pytest.approx(math.sqrt(1 / 2), rel=1e-12)
+
+
+def test_operator_norm_by_hand():
+    # m = 16, N = 8 → 64 blocks, e-fold by e-fold: √(2 ln 8) = 2.03933, √(2 ln 64) = 2.88405.
+    # g = (4 + 4 + 2.03933)/4 = 2.50983 → (8 + 2.88405)/4 = 2.72101; κ = 0.92239.
+    assert operator_norm((16, 16), 64, (16, 16), 8) == pytest.approx(0.92239, abs=1e-5)
+    # width alone, m 16 → 64 at N = 8: g = 2.50983 → (16 + 2.03933)/8 = 2.25492; κ = 1.11305.
+    assert operator_norm((64, 64), 8, (16, 16), 8) == pytest.approx(1.11305, abs=1e-5)
+
+
+def test_operator_norm_limits():
+    # One channel, N → ∞: log-modes' √(ln N_base / ln N), from above and slowly (the 2 in g dies as 1/√ln N).
+    for n in (1e6, 1e60, 1e300):
+        gap = operator_norm((1, 1), n, (1, 1), n**0.5) - math.sqrt(0.5)
+        assert 0 < gap < 0.3
+    # Many channels: no mode rule.
+    assert operator_norm((10**8,) * 2, 1000, (10**8,) * 2, 10) == pytest.approx(1, abs=2e-4)
+    # K = 1: two stored modes, finite.
+    assert 0 < operator_norm((8, 8), 64, (8, 8), 2) < 1
+
+
+@pytest.mark.parametrize("modes", [(1,), (1, 1), (0,), (4, 0)])
+def test_log_modes_refuses(modes):
+    with pytest.raises(MupError, match="operator-norm|at least 1"):
+        log_modes(modes, tuple(4 for _ in modes))
+    with pytest.raises(MupError, match="base"):
+        log_modes(tuple(4 for _ in modes), modes)
+
+
+def test_unknown_rule_offers_the_nearest():
+    with pytest.raises(MupError, match="did you mean 'log-modes'"):
+        multipliers("input", Size(1, 1), Size(1, 1), "log-mode")
+
+
+sizes = st.integers(1, 4096)
+ks = st.integers(2, 64)
+
+
+@given(sizes, sizes, ks)
+def test_identity_is_exact(m_in, m_out, k):
+    for rule in RULES:
+        for role, size in {
+            "hidden": Size(m_in, m_out, stock_std("fan_in", m_in, m_out)),
+            "readout": Size(m_in, m_out, stock_std("fan_in", m_in, m_out)),
+            "spectral": Size(m_in, m_out, stock_std("mean_fan", m_in, m_out), (k,), k + 1, (m_in, m_out)),
+        }.items():
+            m = multipliers(role, size, size, rule)
+            assert (m.init, m.adam_lr, m.sgd_lr, m.eps) == (1, 1, 1, 1)
+
+
+@given(st.tuples(sizes, sizes, sizes), st.tuples(ks, ks, ks), st.sampled_from(["log-modes", "operator-norm", "none"]))
+def test_two_moves_compose(widths, modes, rule):
+    """Going a → b → c multiplies to going a → c: the base is a choice of units, not of physics."""
+    a, b, c = (_dense(m, k) for m, k in zip(widths, modes, strict=True))
+    ab, bc, ac = (multipliers("spectral", y, x, rule) for x, y in ((a, b), (b, c), (a, c)))
+    for field in ("init", "adam_lr", "sgd_lr", "eps"):
+        assert getattr(ab, field) * getattr(bc, field) == pytest.approx(getattr(ac, field), rel=1e-9)
+
+
+@given(ks, ks, st.sampled_from(["log-modes", "operator-norm"]))
+def test_more_modes_never_raise_kappa(k, base_k, rule):
+    kappa = multipliers("spectral", _dense(16, k), _dense(16, base_k), rule).kappa
+    assert (kappa <= 1) if k >= base_k else (kappa >= 1)
+    assert kappa > 0
