@@ -1,0 +1,56 @@
+"""Data for the operator-learning problems: generated here, kept in a cache, the same for the same arguments.
+
+``get_problem("burgers", viscosity=0.1)`` describes a problem, ``.load()`` gives its data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.problems.base import Problem, ProblemData
+from neuralop_mup.problems.burgers import Burgers, solve_burgers
+from neuralop_mup.problems.darcy import Darcy, solve_darcy
+
+__all__ = [
+    "PROBLEMS",
+    "Burgers",
+    "Darcy",
+    "Problem",
+    "ProblemData",
+    "get_problem",
+    "solve_burgers",
+    "solve_darcy",
+]
+
+PROBLEMS: dict[str, type[Problem]] = {"burgers": Burgers, "darcy": Darcy}
+
+
+def get_problem(name: str, **arguments: Any) -> Problem:
+    """The problem of that name, described by its arguments; nothing is generated yet.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``PROBLEMS``: ``"burgers"`` or ``"darcy"``.
+    **arguments
+        Arguments of the problem's class, such as ``n_train=800`` or ``viscosity=0.01``.
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    MupError
+        For an unknown name, an unknown argument or a value that cannot work.
+    """
+    if name not in PROBLEMS:
+        raise MupError(f"There is no problem {name!r}; {nearest(str(name), PROBLEMS)}")
+    cls = PROBLEMS[name]
+    valid = [field.name for field in fields(cls)]
+    for argument in arguments:
+        if argument not in valid:
+            raise MupError(f"The problem {name!r} has no argument {argument!r}; {nearest(argument, valid)}")
+    return cls(**arguments)

@@ -1,0 +1,269 @@
+"""What every problem is (a frozen description) and what every data set is (three pairs of tensors)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+from tqdm import tqdm
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.problems import cache
+
+if TYPE_CHECKING:
+    from neuralop.data.transforms.data_processors import DefaultDataProcessor
+
+__all__ = ["Problem", "ProblemData", "check_integer", "check_positive"]
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+SPLITS = ("train", "val", "test")
+
+
+def check_integer(name: str, value: Any, low: int) -> None:
+    """Raise MupError unless ``value`` is an integer of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise MupError(f"{name} must be an integer, but it is {value!r}.")
+    if value < low:
+        raise MupError(f"{name} must be at least {low}, but it is {value}.")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise MupError unless ``value`` is a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise MupError(f"{name} must be a number, but it is {value!r}.")
+    if not (math.isfinite(value) and value > 0):
+        raise MupError(f"{name} must be finite and above 0, but it is {value}.")
+
+
+class _Pairs(Dataset):
+    """Pairs as dicts; a whole batch is one indexing, where torch's default would collate sample by sample."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": self.x[index], "y": self.y[index]}
+
+    def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
+        return {"x": self.x[indices], "y": self.y[indices]}
+
+
+def _collate(batch: Any) -> dict[str, torch.Tensor]:
+    return batch if isinstance(batch, dict) else default_collate(batch)
+
+
+@dataclass(frozen=True, eq=False)
+class ProblemData:
+    """The data of one problem: a pair ``(x, y)`` for each of train, val and test.
+
+    Attributes
+    ----------
+    train, val, test : tuple of torch.Tensor
+        ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``.
+    """
+
+    train: Pair
+    val: Pair
+    test: Pair
+
+    def loaders(self, batch_size: int, seed: int) -> tuple[DataLoader, dict[str, DataLoader]]:
+        """Loaders of batches ``{"x": …, "y": …}`` as neuralop's Trainer takes them.
+
+        Parameters
+        ----------
+        batch_size : int
+            Samples a batch; the last batch may be smaller.
+        seed : int
+            Fixes the order of the training samples, epoch by epoch.
+
+        Returns
+        -------
+        train_loader : DataLoader
+            Shuffled anew each epoch.
+        eval_loaders : dict of DataLoader
+            ``{"val": …, "test": …}``, in the stored order.
+
+        Raises
+        ------
+        MupError
+            For a batch size below 1 or a seed that is no non-negative integer.
+        """
+        check_integer("batch_size", batch_size, 1)
+        check_integer("seed", seed, 0)
+        order = torch.Generator().manual_seed(int(seed))
+        train = DataLoader(_Pairs(*self.train), int(batch_size), shuffle=True, generator=order, collate_fn=_collate)
+        evals = {
+            name: DataLoader(_Pairs(*getattr(self, name)), int(batch_size), collate_fn=_collate)
+            for name in ("val", "test")
+        }
+        return train, evals
+
+    def processor(self) -> DefaultDataProcessor:
+        """neuralop's data processor, with x and y normalized per channel by the training data.
+
+        In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
+        the units of y, so that a validation error is one of the solution itself.
+
+        Returns
+        -------
+        neuralop.data.transforms.data_processors.DefaultDataProcessor
+        """
+        from neuralop.data.transforms.data_processors import DefaultDataProcessor
+        from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
+
+        normalizers = []
+        for values in self.train:
+            normalizer = UnitGaussianNormalizer(dim=[0, *range(2, values.ndim)])
+            normalizer.fit(values)
+            normalizers.append(normalizer)
+        return DefaultDataProcessor(*normalizers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(ABC):
+    """A problem, described by its arguments. Frozen: the same arguments always mean the same data.
+
+    Sample ``i`` of a split depends on ``(seed, split, i)`` alone, so a larger ``n_train`` adds samples and
+    leaves those already there, as well as validation and test, what they were.
+    """
+
+    n_train: int
+    n_val: int
+    n_test: int
+    grid: int
+    seed: int = 0
+
+    name: ClassVar[str]
+    n_dim: ClassVar[int]
+    in_channels: ClassVar[int] = 1
+    out_channels: ClassVar[int] = 1
+    version: ClassVar[int] = 1  # of the generator: raise it whenever the same arguments give other numbers
+    chunk: ClassVar[int] = 50  # samples solved at once
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"cpu": {}}
+
+    def __post_init__(self) -> None:
+        for argument in ("n_train", "n_val", "n_test"):
+            check_integer(argument, getattr(self, argument), 1)
+        check_integer("grid", self.grid, 8)
+        check_integer("seed", self.seed, 0)
+
+    @classmethod
+    def preset(cls, name: str = "cpu", **changes: Any) -> Problem:
+        """The problem with the arguments of a named preset.
+
+        Parameters
+        ----------
+        name : {"cpu", "paper"}
+            ``"cpu"``: the defaults, small. ``"paper"``: as in Li, Yoo and Yang (2025), arXiv 2506.19396.
+        **changes
+            Arguments that replace those of the preset.
+
+        Raises
+        ------
+        MupError
+            For an unknown preset.
+        """
+        if name not in cls.presets:
+            raise MupError(f"{cls.__name__} has no preset {name!r}; {nearest(str(name), cls.presets)}")
+        return cls(**{**cls.presets[name], **changes})
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis, one entry an axis."""
+        return (self.grid,) * self.n_dim
+
+    @property
+    @abstractmethod
+    def fine_grid(self) -> int:
+        """Points per axis that the solver works on; the data is every so-many-th of them."""
+
+    @property
+    def key(self) -> str:
+        """Content key (64 hex digits): of the name, every argument and the generator's version."""
+        arguments = {**asdict(self), "solver_grid": self.fine_grid}
+        return cache.content_key({"name": self.name, "version": self.version, "arguments": arguments})
+
+    @abstractmethod
+    def solve(self, generators: list[np.random.Generator]) -> Pair:
+        """One input and its solution for each generator: float64, ``(len(generators), *grid_shape)``."""
+
+    def generate(self) -> ProblemData:
+        """Compute the data, with a progress bar if stderr is a terminal; the cache is not touched.
+
+        Returns
+        -------
+        ProblemData
+        """
+        sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
+        with tqdm(total=sum(sizes.values()), desc=f"generating {self.name}", disable=None, leave=False) as bar:
+            pairs = {}
+            for number, (split, size) in enumerate(sizes.items()):
+                parts = []
+                for indices in _chunks(size, self.chunk):
+                    x, y = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
+                    parts.append((x.unsqueeze(1).float(), y.unsqueeze(1).float()))
+                    bar.update(len(indices))
+                pairs[split] = (torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+        return ProblemData(**pairs)
+
+    def load(self, cache_dir: str | Path | None = None) -> ProblemData:
+        """The data: from the cache if it is there, else generated and cached.
+
+        Parameters
+        ----------
+        cache_dir : str or Path, optional
+            Folder of the cache. Default: ``$NEURALOP_MUP_CACHE``, else ``$XDG_CACHE_HOME/neuralop_mup``, else
+            ``~/.cache/neuralop_mup``.
+
+        Returns
+        -------
+        ProblemData
+
+        Raises
+        ------
+        MupError
+            When the folder cannot be written, or the solver fails.
+
+        Warns
+        -----
+        UserWarning
+            When the cached file cannot be read; the data is then generated anew.
+        """
+        folder = cache.cache_folder(cache_dir)
+        path = folder / f"{self.name}-{self.key[:24]}.pt"
+        shapes = {
+            f"{split}_{letter}": (int(getattr(self, f"n_{split}")), channels, *self.grid_shape)
+            for split in SPLITS
+            for letter, channels in (("x", self.in_channels), ("y", self.out_channels))
+        }
+        tensors = cache.read(path, self.key, shapes)
+        if tensors is None:
+            # The temporary file is opened first: a folder that cannot be written is told before the work.
+            with cache.atomic(path) as stream:
+                data = self.generate()
+                cache.write(stream, self.key, _tensors(data))
+            return data
+        return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
+
+
+def _tensors(data: ProblemData) -> dict[str, torch.Tensor]:
+    return {
+        f"{split}_{letter}": values
+        for split in SPLITS
+        for letter, values in zip("xy", getattr(data, split), strict=True)
+    }
+
+
+def _chunks(size: int, chunk: int) -> Iterator[range]:
+    for start in range(0, size, chunk):
+        yield range(start, min(start + chunk, size))
