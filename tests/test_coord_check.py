@@ -1,0 +1,154 @@
+"""The coordinate check: its numbers on a model whose slopes are known, its verdict on neuralop's FNO."""
+
+import math
+
+import pytest
+import torch
+from neuralop.models import FNO
+from torch import nn
+
+import neuralop_mup as nm
+from neuralop_mup.coord_check import CoordCheck, features, rms
+
+
+def _batches(n=2, grid=32):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 8, 1, grid, generator=g)
+    return [{"x": b, "y": torch.roll(b, 3, -1) + 0.5 * b} for b in x]
+
+
+def _fno(rule):
+    return lambda w: nm.parametrize(FNO((8,), 1, 1, w, n_layers=2), base={"hidden_channels": 8}, rule=rule)
+
+
+def test_verdict_on_width():
+    """μP is flat over width; the standard parametrization is not, already after one step."""
+    kwargs = {"lr": 8e-3, "steps": (1, 3), "seeds": 6}
+    mup = nm.coord_check(_fno("log-modes"), [8, 32, 128], _batches(), **kwargs)
+    sp = nm.coord_check(_fno("standard"), [8, 32, 128], _batches(), **kwargs)
+    assert mup.passed(0.25, 0.15), mup.to_markdown()
+    assert not sp.passed(0.25, 0.15)
+    first = {r["block"]: r["slope"] for r in sp.slopes if r["step"] == 1}
+    assert all(slope > 0.5 for slope in first.values())
+    assert mup.blocks == ["lifting", "fno_blocks.0", "fno_blocks.1", "projection"]
+
+
+class _Power(nn.Module):
+    """One number whose feature is exactly size^power and whose update under SGD is size^power · (a constant)."""
+
+    def __init__(self, size, power):
+        super().__init__()
+        self.inner = nn.Linear(1, 1, bias=False)
+        self.scale = size**power
+        with torch.no_grad():
+            self.inner.weight.fill_(self.scale)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_slopes_of_a_known_power_law():
+    """features = size^p · x, so the init slope is p; the sign of the gradient moves the weight by lr at every size."""
+    batch = [{"x": torch.ones(4, 1), "y": torch.zeros(4, 1)}]
+    check = nm.coord_check(
+        lambda s: _Power(s, 0.5),
+        [4, 16, 64],
+        batch,
+        lr=0.01,
+        steps=(1,),
+        seeds=2,
+        optimizer=lambda m, lr: torch.optim.Adam(m.parameters(), lr=lr),
+        loss=lambda out, y, **_: out.square().mean(),
+    )
+    slopes = {r["kind"]: r for r in check.slopes}
+    assert slopes["init"]["slope"] == pytest.approx(0.5, abs=1e-6)
+    assert slopes["update"]["slope"] == pytest.approx(0, abs=1e-3)
+    values = {r["size"]: r["value"] for r in check.records if r["kind"] == "init" and r["seed"] == 0}
+    assert values == pytest.approx({4: 2.0, 16: 4.0, 64: 8.0})
+
+
+def _check(init, update, output_init=0.0):
+    """A result whose slopes are given: value = size^slope."""
+    records = [
+        {"size": s, "seed": 0, "step": step, "block": block, "kind": kind, "value": s**slope}
+        for s in (2, 8)
+        for block, kind, step, slope in (
+            ("body", "init", 0, init),
+            ("output", "init", 0, output_init),
+            ("body", "update", 1, update),
+            ("output", "update", 1, 0.0),
+        )
+    ]
+    return CoordCheck(records, "width")
+
+
+def test_passed_is_strict_about_what_it_should_be():
+    assert _check(0.05, 0.2).passed()
+    assert not _check(0.2, 0.0).passed()
+    assert not _check(-0.2, 0.0).passed()
+    assert not _check(0.0, 0.3).passed()
+    assert not _check(0.0, -0.3).passed()
+    assert _check(0.0, 0.0, output_init=-0.5).passed()  # the output starts small under μP
+    assert not _check(0.0, 0.0, output_init=0.5).passed()
+
+
+def test_a_dead_or_diverged_feature_does_not_pass():
+    check = _check(0.0, 0.0)
+    for bad in (0.0, math.nan, math.inf):
+        records = [dict(r) for r in check.records]
+        records[0]["value"] = bad
+        assert not CoordCheck(records, "width").passed()
+
+
+def test_rms_counts_complex_entries_by_their_modulus():
+    z = torch.tensor([3 + 4j, 0j])
+    assert rms(z) == pytest.approx(math.sqrt(25 / 2))
+    assert rms(z.abs()) == pytest.approx(rms(z))
+
+
+def test_features_leaves_the_model_as_it_was():
+    model = FNO((8,), 1, 1, 8, n_layers=2, norm="batch_norm").train()
+    before = {k: v.clone() for k, v in model.state_dict().items() if torch.is_tensor(v)}
+    out = features(model, torch.randn(4, 1, 32))
+    assert list(out) == ["lifting", "fno_blocks.0", "fno_blocks.1", "projection"]
+    assert model.training and not any(m._forward_hooks for m in model.modules())
+    for k, v in before.items():
+        assert torch.equal(model.state_dict()[k], v)
+
+
+def test_random_state_is_the_users_own():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    nm.coord_check(_fno("none"), [8, 16], _batches(1), lr=1e-3, steps=(1,), seeds=1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_table_and_figure(tmp_path):
+    check = nm.coord_check(_fno("none"), [8, 16], _batches(1), lr=1e-3, steps=(1,), seeds=1)
+    assert "| fno_blocks.1 |" in check.to_markdown()
+    check.plot(tmp_path / "check.png")
+    assert (tmp_path / "check.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches", "kwargs", "match"),
+    [
+        ([8], 1, {}, "two sizes"),
+        ([8, 16], 0, {}, "a batch"),
+        ([8, 16], 1, {"steps": (0, 1)}, "1 or more"),
+        ([8, 16], 1, {"seeds": 0}, "a seed"),
+    ],
+)
+def test_too_little_to_check(sizes, batches, kwargs, match):
+    with pytest.raises(nm.MupError, match=match):
+        nm.coord_check(_fno("none"), sizes, _batches(1) * batches, lr=1e-3, **kwargs)
+
+
+def test_modes_beyond_the_grid():
+    with pytest.raises(nm.MupError, match="beyond the grid"):
+        nm.coord_check(_fno("none"), [8, 16], _batches(1, grid=6), lr=1e-3)
+
+
+def test_unparametrized_models_need_an_optimizer_of_their_own():
+    with pytest.raises(nm.MupError, match="not parametrized"):
+        nm.coord_check(lambda w: FNO((8,), 1, 1, w), [8, 16], _batches(1), lr=1e-3)

@@ -1,0 +1,107 @@
+"""One run through neuralop's Trainer: what goes in arrives, what comes out is right, what is wrong is said."""
+
+import pytest
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+from neuralop_mup.problems import get_problem
+from neuralop_mup.training import DEFAULTS, OPTIMIZERS, build_model, estimate_flops, train_run
+
+TINY = {
+    "problem": "burgers",
+    "problem_args": {"grid": 32, "n_train": 20, "n_val": 10, "n_test": 10, "viscosity": 0.1},
+    "model": {"n_modes": (8,), "hidden_channels": 8, "n_layers": 2},
+    "base": {"hidden_channels": 4},
+    "epochs": 2,
+    "batch_size": 10,
+    "lr": 5e-3,
+}
+
+
+def test_a_run_is_deterministic_and_learns():
+    a, b = train_run(TINY), train_run(TINY)
+    assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    longer = train_run({**TINY, "epochs": 30})
+    assert 0 < longer["loss"] < 0.9 * a["loss"]
+    assert train_run({**TINY, "seed": 1})["loss"] != a["loss"]
+
+
+def test_reported_loss_is_the_relative_error_of_physical_fields():
+    """A model that outputs zeros in normalised units predicts the mean field: its relative error is known."""
+    config = {**TINY, "lr": 0.0, "init_mult.readout": 1e-12, "epochs": 1}
+    problem = get_problem("burgers", **TINY["problem_args"])
+    data = problem.load()
+    y_train, y = data.train[1].double(), data.val[1]
+    torch.manual_seed(0)
+    bias = build_model(problem, TINY["model"], TINY["base"], "log-modes").projection.fcs[1].bias.item()
+    prediction = y_train.mean() + y_train.std() * bias  # fields are normalised by one mean and spread a channel
+    error = ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
+    got = train_run(config)["loss"]
+    assert got == pytest.approx(error.item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_trains(optimizer):
+    assert train_run({**TINY, "optimizer": optimizer, "weight_decay": 1e-4})["loss"] > 0
+
+
+def test_settings_reach_the_run():
+    base = train_run(TINY)["loss"]
+    for change in (
+        {"rule": "standard"},
+        {"lr": 1e-3},
+        {"beta2": 0.9},
+        {"schedule": "constant"},
+        {"clip_spectral": 1e-5},
+        {"lr_mult.spectral": 4.0},
+        {"init_mult.readout": 4.0},
+        {"batch_size": 5},
+        {"epochs": 3},
+    ):
+        assert train_run({**TINY, **change})["loss"] != base, change
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"learning_rate": 1.0}, "no setting 'learning_rate'"),
+        ({"epoch": 1}, "did you mean 'epochs'"),
+        ({"optimizer": "adm"}, "did you mean 'adam"),
+        ({"schedule": "linear"}, "schedule"),
+        ({"problem": "burger"}, "burgers"),
+        ({"lr_mult.kernel": 2.0}, "no role 'kernel'"),
+        ({"model": {"n_modes": (8, 8), "hidden_channels": 8}}, "one number of modes an axis"),
+        ({"model": {"n_modes": (64,), "hidden_channels": 8}}, "beyond the grid"),
+        ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO cannot be built"),
+        ({"lr": 1e6, "epochs": 4}, "diverged|not finite"),
+    ],
+)
+def test_wrong_settings(change, match):
+    with pytest.raises(nm.MupError, match=match):
+        train_run({**TINY, **change})
+
+
+def test_flops_by_hand():
+    """1 layer, width 4, K = 2, 16 points: weights of pointwise maps (out·in), kernel 4·4·3 complex."""
+    config = {
+        **TINY,
+        "problem_args": {**TINY["problem_args"], "grid": 16},
+        "model": {"n_modes": (4,), "hidden_channels": 4, "n_layers": 1},
+        "epochs": 2,
+    }
+    # lifting 8·2 + 4·8, skip 4·4, channel MLP 2·4 + 4·2, projection 8·4 + 1·8, soft gate 1·4 → 124 weights · 2 · 16 points
+    pointwise = 2 * 16 * (16 + 32 + 16 + 8 + 8 + 32 + 8 + 4)
+    kernel = 8 * 4 * 4 * 3
+    bias_of_kernel = 2 * 4 * 16
+    assert estimate_flops(config) == 3 * (pointwise + kernel + bias_of_kernel) * 20 * 2
+
+
+def test_defaults_name_every_setting():
+    assert set(TINY) <= set(DEFAULTS)
+
+
+def test_parametrized_model_is_an_fno():
+    problem = get_problem("burgers", **TINY["problem_args"])
+    model = build_model(problem, TINY["model"], TINY["base"], "none")
+    assert type(model) is FNO and nm.is_parametrized(model)
