@@ -1,0 +1,331 @@
+"""The command: exit codes, one-line errors, what options become, and one small real run of each verb."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neuralop_mup import tuning
+from neuralop_mup.cli import main
+from neuralop_mup.problems import PROBLEMS
+from neuralop_mup.tuning import Transfer
+
+TINY = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
+
+
+def words(*texts):
+    """Command-line words of texts."""
+    return " ".join(texts).split()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """An empty working folder and cache for each test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A transfer that trains nothing; its arguments are appended to the list, its target losses can be set."""
+    calls = []
+
+    def transfer(train, *, folder, proxy, target, space, rule, rules, seeds, **others):
+        calls.append(
+            {"train": train, "folder": folder, "proxy": proxy, "target": target, "space": space, **others}
+            | {"rule": rule, "rules": rules, "seeds": seeds}
+        )
+        base = {"seed": 0, "state": "complete", "error": None, "metrics": {}, "seconds": 1.0}
+        point = {name: values[len(values) // 2] for name, values in space.items()}
+        records = [
+            {**base, "stage": "proxy", "size": "proxy", "rule": rule, "params": {**point, "lr": lr}, "loss": loss}
+            for lr in space["lr"]
+            for loss in [1.0 if lr == point["lr"] else 2.0]
+        ]
+        for name in dict.fromkeys([rule, "standard", *rules]):
+            record = {**base, "stage": "target", "size": "target", "rule": name, "params": point, "loss": 0.5}
+            if name == getattr(transfer, "fails", None):
+                record |= {"state": "failed", "error": "loss is nan", "loss": None}
+            records.append(record)
+        return Transfer(records, proxy, target, space, rule, tuple(rules), (0,), Path(folder))
+
+    monkeypatch.setattr(tuning, "transfer", transfer)
+    for problem in PROBLEMS.values():
+        monkeypatch.setattr(problem, "load", lambda self: None)
+    calls_of = transfer
+    calls_of.calls = calls
+    return calls_of
+
+
+def test_help_and_version(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(verb in out for verb in ("transfer", "summary", "coord-check", "data"))
+    assert main([]) == 0
+    capsys.readouterr()
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("neuralop-mup 0.")
+
+
+@pytest.mark.parametrize(
+    ("verb", "shown"),
+    [
+        ("transfer", ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "1e-3:6.4e-2"]),
+        ("summary", ["--base", "[text]", "n_layers [4]", "hidden_channels 128"]),
+        ("coord-check", ["--widths", "[1,5,10]", "--tolerance", "n_train [800]"]),
+        ("data", ["--list", "--plot", "viscosity [0.01]", "contrast [(3.0, 12.0)]"]),
+    ],
+)
+def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
+    assert main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert [text for text in shown if text not in out] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("trasfer", "'transfer'"),
+        ("--vers", "'--version'"),
+        ("transfer burger", "'burgers'"),
+        ("transfer --sedes 3", "'--seeds'"),
+        ("transfer --proxy.hidden_chanels 3", "'--proxy.hidden_channels'"),
+        ("transfer --problem.viscosty 3", "'--problem.viscosity'"),
+        ("transfer --modle.n_layers 2", "'--model.n_layers'"),
+        ("transfer --search.lr_mult.spectrl 1,2", "'--search.lr_mult.spectral'"),
+        ("transfer --rule log-mods", "'log-modes'"),
+        ("transfer --rule standard", "log-modes, none, operator-norm"),
+        ("transfer --rules log-modes,nome", "'none'"),
+        ("transfer --optimizer adm", "'adam'"),
+        ("transfer --preset papr", "'paper'"),
+        ("transfer --schedule fast", "cosine"),
+        ("transfer --lr 1e-3:7e-2", "power of two"),
+        ("transfer --lr fast", "comma list"),
+        ("transfer --lr=-1,2", "above 0"),
+        ("transfer --lr 1,1", "twice"),
+        ("transfer --seeds many", "--seeds"),
+        ("transfer --seeds 0", "1 or more"),
+        ("transfer --epochs 0", "1 or more"),
+        ("transfer --workers 0", "1 or more"),
+        ("transfer --weight_decay -1", "0 or more"),
+        ("transfer --proxy.n_modes", "needs a value"),
+        ("transfer --proxy.n_modes --verify", "needs a value"),
+        ("transfer --proxy.n_modes 8 --proxy.n_modes 4", "twice"),
+        ("transfer --target.n_modes 33", "even"),
+        ("transfer --target.n_modes 256", "beyond the grid"),
+        ("transfer --proxy.n_modes 8,8", "1 axis"),
+        ("transfer --proxy.n_modes 2", "operator-norm"),
+        ("transfer --proxy.hidden_channels 0", "1 or more"),
+        ("transfer --target.n_layers 6", "--model.n_layers"),
+        ("transfer --model.n_layers four", "number"),
+        ("transfer --model.separable 3", "true, false"),
+        ("transfer --model.norm foo", "group_norm"),
+        ("transfer --model.non_linearity gelu", "only from Python"),
+        ("transfer --problem.grid 1.5", "integer"),
+        ("transfer --problem.viscosity 0", "above 0"),
+        ("transfer --search.batch_size 1.5,2", "whole"),
+        ("transfer darcy extra", "too many"),
+        ("summary --format txt", "'text'"),
+        ("summary --rule log", "log-modes"),
+        ("summary --base nowhere.json", "nowhere.json"),
+        ("summary --base f --base.n_modes 8", "two ways"),
+        ("coord-check --widths 16", "two sizes"),
+        ("coord-check --widths 16,32 --modes 4,8", "both"),
+        ("coord-check --model.hidden_channels 8", "--widths"),
+        ("coord-check --lr 0", "above 0"),
+        ("data --plot x.foo", ".png"),
+    ],
+)
+def test_mistakes_take_one_line_and_exit_2(line, told, capsys, elsewhere, fake):
+    assert main(line.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and told in captured.err and captured.err.startswith("neuralop-mup: error: ")
+    assert fake.calls == [] and captured.out == ""
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
+    line = words(
+        "transfer --dry-run --lr 0.001:0.008 --seeds 2 --verify",
+        "--rules operator-norm,standard --search.lr_mult.spectral 1,2",
+    )
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in out.splitlines() if row.startswith("|")]
+    table = {row[0]: row[1:] for row in cells}
+    # 4 lr × 2 multipliers × 2 seeds; three rules at the target; all of the space under each of three rules.
+    assert table["proxy"][0] == "16"
+    assert table["target"] == ["6", "6.00"]
+    assert table["verify"] == ["48 (6 shared with target)", "42.00"]
+    assert table["all"][0] == "70"
+    assert float(table["all"][1]) == pytest.approx(48 + float(table["proxy"][1]), abs=0.011)
+    assert "hidden_channels 64, n_modes 32: " in out and "parameters" in out
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_options_become_arguments(fake, capsys):
+    line = (
+        "transfer darcy --proxy.hidden_channels 8 --proxy.n_modes=4,6 --target.hidden_channels 12 --target.n_modes 8 "
+        "--model.n_layers 2 --model.norm group_norm --problem.grid 16 --problem.n_train 10 --lr 0.001:0.004 "
+        "--search.init_mult.readout 0.5:2 --search.batch_size 5,10 --rule operator-norm --rules none,standard "
+        "--seeds 2 --epochs 3 --optimizer adamw --weight_decay 0.01 --clip_spectral 0.1 "
+        "--workers 2 --verify --output out"
+    )
+    assert main(line.split()) == 0
+    (call,) = fake.calls
+    shared = {"n_layers": 2, "norm": "group_norm"}
+    assert call["proxy"] == {"hidden_channels": 8, "n_modes": (4, 6), **shared}
+    assert call["target"] == {"hidden_channels": 12, "n_modes": (8, 8), **shared}
+    assert call["space"] == {
+        "lr": [0.001, 0.002, 0.004],
+        "init_mult.readout": [0.5, 1.0, 2.0],
+        "batch_size": [5, 10],
+    }
+    assert (call["rule"], call["rules"]) == ("operator-norm", ("operator-norm", "none", "standard"))
+    assert (call["seeds"], call["verify"], call["n_workers"], call["folder"]) == ((0, 1), True, 2, Path("out"))
+    fixed = call["fixed"]
+    assert (
+        fixed["problem"] == "darcy" and fixed["problem_args"]["grid"] == 16 and fixed["problem_args"]["n_train"] == 10
+    )
+    assert (fixed["epochs"], fixed["optimizer"], fixed["weight_decay"], fixed["clip_spectral"]) == (
+        3,
+        "adamw",
+        0.01,
+        0.1,
+    )
+    assert "batch_size" not in fixed
+    from neuralop_mup.training import train_run
+
+    assert call["train"] is train_run
+    assert "Report, figures and every trial: out" in capsys.readouterr().out
+    assert {path.name for path in Path("out").iterdir()} == {"report.md", "run.json", "transfer.png", "transfer.svg"}
+
+
+def test_defaults_and_paper_preset(fake):
+    assert main(["transfer"]) == 0
+    assert main(["transfer", "--preset", "paper", "--problem.n_train", "100"]) == 0
+    stock, paper = fake.calls
+    assert stock["folder"] == Path("runs/burgers-transfer")
+    assert (stock["space"]["lr"][0], stock["space"]["lr"][-1], len(stock["space"]["lr"])) == (1e-3, 6.4e-2, 7)
+    assert stock["rules"] == ("log-modes", "standard") and not stock["verify"]
+    assert paper["target"] == {"hidden_channels": 64, "n_modes": (1024,)}
+    assert (paper["fixed"]["problem_args"]["viscosity"], paper["fixed"]["problem_args"]["n_train"]) == (0.1, 100)
+    assert paper["fixed"]["epochs"] == 750
+
+
+def test_failed_target_exits_1_and_failed_naive_transfer_does_not(fake, capsys):
+    fake.fails = "log-modes"
+    assert main(["transfer"]) == 1
+    assert "Target training failed under log-modes" in capsys.readouterr().out
+    fake.fails = "standard"
+    assert main(["transfer"]) == 0
+    assert "under SP failed" in capsys.readouterr().out
+
+
+def test_interrupt_exits_130_and_says_how_to_resume(fake, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "transfer", stop)
+    assert main(["transfer"]) == 130
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "the same command resumes" in err
+
+
+def test_output_that_is_a_file(fake, elsewhere, capsys):
+    (elsewhere / "file").write_text("")
+    assert main(["transfer", "--output", "file"]) == 2
+    assert "is a file" in capsys.readouterr().err and fake.calls == []
+
+
+def test_a_real_transfer_and_again(capsys):
+    line = words(
+        f"transfer {TINY} --lr 0.001,0.01 --seeds 1 --epochs 1 --batch_size 4 --output out --verify --model.n_layers 2",
+        "--proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8",
+    )
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert "The proxy's best lr" in out and "| log-modes" in out and "| standard" in out and "regret" in out
+    kept = Path("out/results.jsonl").read_text()
+    assert main(line) == 0
+    assert Path("out/results.jsonl").read_text() == kept
+    run = json.loads(Path("out/run.json").read_text())
+    assert run["settings"]["problem.grid"] == 32 and run["command"].startswith(
+        "neuralop-mup transfer --problem.n_train 8"
+    )
+
+
+def test_summary_formats(capsys):
+    line = words(
+        "summary --model.hidden_channels 64 --model.n_modes 32 --base.hidden_channels 16 --base.n_modes 8 --n_dim 1"
+    )
+    assert main([*line, "--format", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    kernel = next(row for row in plan["rows"] if row["role"] == "spectral")
+    # Width × 4; K from 4 to 16, so log K doubles: κ = 1/√2, and the learning rate is κ / 4.
+    assert kernel["lr_mult"] == pytest.approx(0.5**0.5 / 4)
+    assert main([*line, "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| parameter |")
+    assert main(line) == 0
+    assert "μP plan, rule 'log-modes'" in capsys.readouterr().out
+
+
+def test_summary_of_a_model_too_big_for_memory(capsys):
+    assert main(words("summary --n_dim 3 --model.n_modes 256 --model.hidden_channels 512 --rule none")) == 0
+    assert "512×512×256×256×" in capsys.readouterr().out
+
+
+def test_coord_check(capsys):
+    line = words(f"coord-check {TINY} --widths 4,8 --steps 1,2 --seeds 1 --model.n_modes 4 --output out")
+    assert main([*line, "--tolerance", "100"]) in (0, 1)
+    out = capsys.readouterr().out
+    record = json.loads(Path("out/coord_check.json").read_text())
+    assert {row["size"] for row in record["records"]} == {4, 8} and {row["step"] for row in record["slopes"]} == {
+        0,
+        1,
+        2,
+    }
+    assert record["passed"] == ("passed (" in out) and record["base"]["hidden_channels"] == 4
+    assert Path("out/coord_check.png").stat().st_size > 5_000
+    assert "| block |" in Path("out/coord_check.md").read_text()
+    # No slope of a real model is exactly zero.
+    assert main([*line, "--tolerance", "0"]) == 1
+    assert "did not pass" in capsys.readouterr().out
+
+
+def test_coord_check_over_modes(capsys):
+    line = words(f"coord-check {TINY} --modes 4,8 --steps 1 --seeds 1 --model.hidden_channels 4 --output out")
+    assert main(line) in (0, 1)
+    record = json.loads(Path("out/coord_check.json").read_text())
+    assert record["varied"] == "n_modes" and record["base"]["n_modes"] == [4] and record["sizes"] == [4, 8]
+
+
+@pytest.mark.parametrize("name", ["burgers", "darcy"])
+def test_data(name, capsys, elsewhere):
+    sizes = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 16"
+    line = words(f"data {name} {sizes} --plot figures/samples.png")
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    shape = "8×1×16" if name == "burgers" else "8×1×16×16"
+    (file,) = (elsewhere / "cache").glob("*.pt")
+    assert f"| train x | {shape} " in out and str(file) in out
+    assert Path("figures/samples.png").stat().st_size > 5_000
+    assert main(["data", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert file.name in out and "1 cached file in" in out
+
+
+def test_module_and_a_closed_pipe():
+    """``python -m neuralop_mup`` works, and a reader that leaves early brings no traceback."""
+    line = f"{sys.executable} -m neuralop_mup summary --n_dim 1 | head -n 1"
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        line, shell=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}, check=False
+    )
+    assert done.stdout.startswith("μP plan") and done.stderr == ""
