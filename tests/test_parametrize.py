@@ -51,6 +51,20 @@ def test_every_parameter(case):
         torch.testing.assert_close(p, stock[name] * init_mult, rtol=1e-5, atol=0, msg=name)
 
 
+@pytest.mark.parametrize(("key", "kappa", "r_in"), [("2d", 1.098828, R), ("separable", 0.912911, 1)])
+def test_operator_norm_reads_blocks_off_the_kernel(key, kappa, r_in):
+    """By hand, n_modes (4, 4) → (8, 6): stored blocks N = 4·3 = 12 → 8·4 = 32, √(2 ln N) = 2.229308 → 2.632769.
+
+    Dense, width 8 → 24: g = 2 + 2.229308/√8 = 2.788179 → 2 + 2.632769/√24 = 2.537412, κ = 1.098828.
+    Separable blocks are 1×1: g = 2 + 2.229308 = 4.229308 → 2 + 2.632769 = 4.632769, κ = 0.912911.
+    """
+    case = BY_NAME[key]
+    row = nm.summary(nm.parametrize(case.build(), base=case.base, rule="operator-norm"))[
+        "fno_blocks.convs.0.weight.tensor"
+    ]
+    assert row.lr_mult == pytest.approx(kappa / r_in, rel=1e-6)
+
+
 def test_forward_keys_and_class_stay(case):
     model = nm.parametrize(case.build(), base=case.base)
     x, y = case.batch()
