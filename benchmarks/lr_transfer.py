@@ -21,7 +21,7 @@ from neuralop_mup.training import train_run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-SPACE = {"lr": nm.log2_grid(1e-3, 3.2e-2)}
+SPACE = {"lr": nm.log2_grid(1e-3, 1.28e-1)}
 WIDTH_RULES = ("standard", "none", "operator-norm")  # without a change of K, log-modes is none
 ALL_RULES = ("standard", "none", "log-modes", "operator-norm")
 BURGERS = {"problem": "burgers", "problem_args": {"n_train": 400}, "epochs": 8, "batch_size": 20}

@@ -78,9 +78,9 @@ def test_operator_norm_by_hand():
     assert operator_norm((16, 16), 64, (16, 16), 8) == pytest.approx(0.92239, abs=1e-5)
     # width alone, m 16 → 64 at N = 8: g = 2.50983 → (16 + 2.03933)/8 = 2.25492; κ = 1.11305.
     assert operator_norm((64, 64), 8, (16, 16), 8) == pytest.approx(1.11305, abs=1e-5)
-    # in ≠ out, (4, 16) → (16, 64) at N = 8: g = (2 + 4 + 2.03933)/2 = 4.01967 → (4 + 8 + 2.03933)/4 = 3.50983;
-    # κ = 1.14526.
-    assert operator_norm((16, 64), 8, (4, 16), 8) == pytest.approx(1.14526, abs=1e-5)
+    # in ≠ out, (4, 16) → (16, 16) at N = 8: g = (2 + 4 + 2.03933)/2 = 4.01967 → (4 + 4 + 2.03933)/4 = 2.50983;
+    # κ = 1.60157.
+    assert operator_norm((16, 16), 8, (4, 16), 8) == pytest.approx(1.60157, abs=1e-5)
 
 
 def test_operator_norm_limits():
