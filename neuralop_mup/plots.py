@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import MupError
+from neuralop_mup.errors import MupError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -268,7 +268,7 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
         figure.suptitle(title, x=0.01, y=0.985, ha="left", va="top", fontsize=11)
     total = height * rows + 0.45
     figure.subplots_adjust(
-        left=0.72 / (3.5 * columns),
+        left=0.85 / (3.5 * columns),
         right=1 - 0.12 / (3.5 * columns),
         top=1 - 0.7 / total,
         bottom=(legend_height + 0.45) / total,

@@ -10,12 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from . import plots
+from neuralop_mup import __version__, plots
 
 __all__ = ["at_edge", "aligned", "table", "target_failures", "verdict", "versions", "write_report"]
 
 #: Distributions whose versions decide what a run gives.
-_PACKAGES = ("torch", "neuraloperator", "mup", "optuna", "neuralop-mup")
+_PACKAGES = ("torch", "neuraloperator", "mup", "optuna")
 
 
 def verdict(transfer: Any) -> list[str]:
@@ -111,7 +111,7 @@ def table(transfer: Any) -> list[list[str]]:
             rule,
             params(row["transferred_params"]),
             _g(row["transferred_loss"]),
-            _g(row["transferred_std"], "%.2g"),
+            _g(row["transferred_std"], "%.2g") if len(transfer.seeds) > 1 else "–",
             _g(sum(tests) / len(tests)) if tests and all(_number(test) for test in tests) else "–",
             f"{len(target_failures(transfer, rule))}/{len(records)}",
         ]
@@ -170,7 +170,8 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
-    return found
+    # From the code that runs, which need not be an installed distribution.
+    return {**found, "neuralop-mup": __version__}
 
 
 def write_report(

@@ -291,7 +291,7 @@ def test_coord_check(capsys):
         1,
         2,
     }
-    assert record["passed"] == ("passed (" in out) and record["base"]["hidden_channels"] == 4
+    assert record["passed"] == ("did not pass" not in out) and record["base"]["hidden_channels"] == 4
     assert Path("out/coord_check.png").stat().st_size > 5_000
     assert "| block |" in Path("out/coord_check.md").read_text()
     # No slope of a real model is exactly zero.
