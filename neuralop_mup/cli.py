@@ -186,12 +186,12 @@ def _transfer(argv: list[str]) -> int:
     parser.option("--schedule", "of the learning rate: cosine or constant", default="cosine")
     parser.option("--clip_spectral", "clip each gradient entry of the spectral kernels here", type=float)
     parser.option("--verify", "search at the target too, to measure drift and regret", action="store_true")
-    parser.option("--workers", "trials at once, each in its own process", type=int, default=1)
+    parser.option("--workers", "trials at once, each in its own process [all cores]", type=int)
     parser.option("--output", "folder for results; the same command resumes there [runs/PROBLEM-transfer]")
     parser.option("--dry-run", "print the plan and stop", action="store_true")
     options, dotted = _read(parser, "transfer", argv)
     study = _study(options, dotted)
-    if options.workers < 1:
+    if options.workers is not None and options.workers < 1:
         raise MupError(f"--workers must be 1 or more, but it is {options.workers}.")
     folder = Path(options.output or f"runs/{study.problem.name}-transfer")
     print(_plan_text(study, folder))

@@ -76,7 +76,10 @@ def test_help_and_version(capsys):
 @pytest.mark.parametrize(
     ("verb", "shown"),
     [
-        ("transfer", ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "1e-3:6.4e-2"]),
+        (
+            "transfer",
+            ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "[all cores]", "6.4e-2"],
+        ),
         ("summary", ["--base", "[text]", "n_layers [4]", "hidden_channels 128"]),
         ("coord-check", ["--widths", "[1,5,10]", "--tolerance", "n_train [800]"]),
         ("data", ["--list", "--plot", "viscosity [0.01]", "contrast [(3.0, 12.0)]"]),
@@ -213,7 +216,7 @@ def test_defaults_and_paper_preset(fake):
     stock, paper = fake.calls
     assert stock["folder"] == Path("runs/burgers-transfer")
     assert (stock["space"]["lr"][0], stock["space"]["lr"][-1], len(stock["space"]["lr"])) == (1e-3, 6.4e-2, 7)
-    assert stock["rules"] == ("log-modes", "standard") and not stock["verify"]
+    assert stock["rules"] == ("log-modes", "standard") and not stock["verify"] and stock["n_workers"] is None
     assert paper["target"] == {"hidden_channels": 64, "n_modes": (1024,)}
     assert (paper["fixed"]["problem_args"]["viscosity"], paper["fixed"]["problem_args"]["n_train"]) == (0.1, 100)
     assert paper["fixed"]["epochs"] == 750
@@ -246,8 +249,9 @@ def test_output_that_is_a_file(fake, elsewhere, capsys):
 
 def test_a_real_transfer_and_again(capsys):
     line = words(
-        f"transfer {TINY} --lr 0.001,0.01 --seeds 1 --epochs 1 --batch_size 4 --output out --verify --model.n_layers 2",
-        "--proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8",
+        f"transfer {TINY} --lr 0.001,0.01 --seeds 1 --epochs 1 --batch_size 4 --output out --verify --workers 1",
+        "--model.n_layers 2 --proxy.hidden_channels 4 --proxy.n_modes 4",
+        "--target.hidden_channels 8 --target.n_modes 8",
     )
     assert main(line) == 0
     out = capsys.readouterr().out
