@@ -8,7 +8,7 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-from neuralop_mup.coord_check import coord_check
+from neuralop_mup.coord_check import CoordCheck, coord_check
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim import (
     MuAdam,
@@ -50,6 +50,7 @@ __all__ = [
     "clip_spectral_grad_value_",
     # is it right, and what to train with
     "coord_check",
+    "CoordCheck",
     "sweep",
     "transfer",
     "log2_grid",

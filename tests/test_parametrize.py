@@ -8,6 +8,7 @@ import mup
 import pytest
 import torch
 from cases import BY_NAME, CASES
+from neuralop.training import AdamW as NeuralopAdamW
 
 import neuralop_mup as nm
 
@@ -204,6 +205,30 @@ def test_groups_are_few_named_and_deterministic(case):
     names = [g["name"] for g in groups]
     assert len(set(names)) == len(names)
     assert names == [g["name"] for g in nm.param_groups(model, lr=0.01)]
+
+
+@pytest.mark.parametrize("name", ["torch Adam", "torch AdamW", "neuralop AdamW"])
+def test_first_step_moves_each_entry_by_its_learning_rate(case, name):
+    """Adam's first update is lr · sign(gradient): on a kernel torch moves Re and Im by lr each, neuralop the modulus."""
+    model = nm.parametrize(case.build(), base=case.base)
+    build = {
+        "torch Adam": lambda: nm.MuAdam(model, lr=1e-2, eps=1e-30),
+        "torch AdamW": lambda: nm.MuAdamW(model, lr=1e-2, weight_decay=0, eps=1e-30),
+        "neuralop AdamW": lambda: nm.MuAdamW(model, impl=NeuralopAdamW, lr=1e-2, weight_decay=0, eps=1e-30),
+    }[name]
+    optimizer = build()
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    x, y = case.batch()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+    for row in nm.summary(model).rows:
+        p = dict(model.named_parameters())[row.name]
+        moved = p.grad != 0  # inactive modes have no gradient
+        step = (p.detach() - before[row.name])[moved].abs()
+        per_entry = math.sqrt(2) if p.is_complex() and name != "neuralop AdamW" else 1
+        expected = torch.full_like(step, 1e-2 * row.lr_mult * per_entry)
+        generic = (p.grad.real != 0) & (p.grad.imag != 0) if p.is_complex() else moved
+        torch.testing.assert_close(step[generic[moved]], expected[generic[moved]], rtol=1e-3, atol=0, msg=row.name)
 
 
 def test_schedulers_scale_every_group():

@@ -1,0 +1,12 @@
+"""Sphinx configuration: ``pip install ".[docs]" && sphinx-build docs docs/_build``."""
+
+from importlib.metadata import version as _version
+
+project = "neuralop_mup"
+author = "The neuralop_mup developers"
+release = _version("neuralop-mup")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+autodoc_typehints = "none"
