@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -57,8 +58,7 @@ def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
             raise MupError(f"A run has no setting {key!r}: {nearest(key, [*DEFAULTS, *_MASTERS])}")
     if full["optimizer"] not in OPTIMIZERS:
         raise MupError(f"There is no optimizer {full['optimizer']!r}: {nearest(str(full['optimizer']), OPTIMIZERS)}")
-    if full["schedule"] not in ("cosine", "constant"):
-        raise MupError(f"There is no schedule {full['schedule']!r}; expected 'cosine' or 'constant'.")
+    _halvings(full["schedule"])
     return full
 
 
@@ -103,7 +103,9 @@ def train_run(config: Mapping[str, Any]) -> dict[str, float]:
     ----------
     config : mapping
         Keys of :data:`DEFAULTS`, and ``lr_mult.ROLE`` and ``init_mult.ROLE``. ``model`` holds FNO's constructor
-        arguments, ``base`` the overrides that make the base model.
+        arguments, ``base`` the overrides that make the base model. ``schedule`` moves the learning rate epoch by
+        epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (every 50 epochs) or ``"halve:100,150,200"``
+        (after these epochs).
 
     Returns
     -------
@@ -170,10 +172,29 @@ def _optimizer(model: FNO, c: Mapping[str, Any]) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _scheduler(optimizer: torch.optim.Optimizer, c: Mapping[str, Any]):
+def _halvings(schedule: str) -> list[int]:
+    """The numbers of ``halve:…``, in epochs: one is a period, several are epochs; none for the other schedules."""
+    if schedule in ("cosine", "constant"):
+        return []
+    kind, _, numbers = str(schedule).partition(":")
+    epochs = [int(number) if number.isdecimal() else 0 for number in numbers.split(",")]
+    if kind != "halve" or epochs[0] < 1 or any(late <= early for early, late in pairwise(epochs)):
+        raise MupError(
+            f"There is no schedule {schedule!r}; expected cosine, constant, halve:50 (the learning rate halves every "
+            "50 epochs) or halve:100,150,200 (it halves after these epochs, in ascending order)."
+        )
+    return epochs
+
+
+def _scheduler(optimizer: torch.optim.Optimizer, c: Mapping[str, Any]) -> torch.optim.lr_scheduler.LRScheduler:
     if c["schedule"] == "constant":
         return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=c["epochs"])
+    if c["schedule"] == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=c["epochs"])
+    epochs = _halvings(c["schedule"])
+    if len(epochs) == 1:
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=epochs[0], gamma=0.5)
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=epochs, gamma=0.5)
 
 
 def estimate_flops(config: Mapping[str, Any]) -> float:

@@ -108,6 +108,7 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("transfer --optimizer adm", "'adam'"),
         ("transfer --preset papr", "'paper'"),
         ("transfer --schedule fast", "cosine"),
+        ("transfer --schedule halve:50,20", "ascending"),
         ("transfer --lr 1e-3:7e-2", "power of two"),
         ("transfer --lr fast", "comma list"),
         ("transfer --lr=-1,2", "above 0"),
@@ -219,7 +220,16 @@ def test_defaults_and_paper_preset(fake):
     assert stock["rules"] == ("log-modes", "standard") and not stock["verify"] and stock["n_workers"] is None
     assert paper["target"] == {"hidden_channels": 64, "n_modes": (1024,)}
     assert (paper["fixed"]["problem_args"]["viscosity"], paper["fixed"]["problem_args"]["n_train"]) == (0.1, 100)
-    assert paper["fixed"]["epochs"] == 750
+    assert paper["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
+    assert (paper["fixed"]["epochs"], paper["fixed"]["schedule"], paper["fixed"]["batch_size"]) == (750, "halve:50", 20)
+    assert stock["fixed"]["schedule"] == "cosine"
+
+
+def test_a_given_schedule_replaces_the_presets(fake):
+    assert main(["transfer", "darcy", "--preset", "paper"]) == 0
+    assert main(["transfer", "darcy", "--preset", "paper", "--schedule", "constant"]) == 0
+    paper, given = [call["fixed"] for call in fake.calls]
+    assert (paper["epochs"], paper["schedule"], given["schedule"]) == (300, "halve:100,150,200", "constant")
 
 
 def test_failed_target_exits_1_and_failed_naive_transfer_does_not(fake, capsys):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from neuralop.models import FNO
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
 from neuralop_mup.problems import get_problem
@@ -105,3 +106,34 @@ def test_parametrized_model_is_an_fno():
     problem = get_problem("burgers", **TINY["problem_args"])
     model = build_model(problem, TINY["model"], TINY["base"], "none")
     assert type(model) is FNO and nm.is_parametrized(model)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1, 1, 1, 1, 1]),
+        ("cosine", [1, 0.904508, 0.654508, 0.345492, 0.095492]),  # (1 + cos(πt/5)) / 2
+        ("halve:2", [1, 1, 0.5, 0.5, 0.25]),
+        ("halve:1,3", [1, 0.5, 0.5, 0.25, 0.25]),
+        ("halve:3,9", [1, 1, 1, 0.5, 0.5]),
+    ],
+)
+def test_learning_rate_of_each_epoch(schedule, expected):
+    """Read off the optimizer at every step of a real run; two steps make an epoch."""
+    lrs = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: lrs.append(optimizer.param_groups[0]["lr"]))
+    try:
+        train_run({**TINY, "schedule": schedule, "epochs": 5, "optimizer": "sgd", "lr": 1e-3})
+    finally:
+        hook.remove()
+    assert [lr / lrs[0] for lr in lrs[::2]] == pytest.approx(expected, rel=1e-5)
+    assert lrs[::2] == lrs[1::2] and len(lrs) == 10
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["halve", "halve:", "halve:0", "halve:-5", "halve:1.5", "halve:2,", "halve:5,3", "halve:3,3", "half:5", 50, None],
+)
+def test_schedules_that_do_not_exist(schedule):
+    with pytest.raises(nm.MupError, match="expected cosine, constant, halve:50"):
+        train_run({**TINY, "schedule": schedule})
