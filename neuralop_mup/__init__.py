@@ -26,7 +26,7 @@ from neuralop_mup.parametrize import (
     unparametrize,
 )
 from neuralop_mup.plan import Plan
-from neuralop_mup.roles import Param, Place, register_layer
+from neuralop_mup.roles import Alias, Param, Place, register_layer
 
 if TYPE_CHECKING:
     from neuralop_mup.tuning import log2_grid, sweep, transfer
@@ -58,6 +58,7 @@ __all__ = [
     "register_layer",
     "Param",
     "Place",
+    "Alias",
     # errors
     "MupError",
 ]

@@ -20,10 +20,15 @@ from neuralop_mup.errors import MupError
 
 __all__ = ["AXES", "MupShape", "load_shapes", "save_shapes"]
 
-# Kinds of axis. The first two scale with width, the next two with Fourier modes, the rest are the same at base.
-# ``modes_half`` is the last axis of a real transform, which stores n_modes // 2 + 1 modes.
-AXES = ("in", "out", "modes", "modes_half", "in_fixed", "out_fixed", "fixed")
-GROWS = frozenset({"in", "out", "modes", "modes_half"})
+# Kinds of axis. Channels and ranks scale with width (ranks also with modes), modes with n_modes; the ``fixed`` ones are
+# the same at base. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out`` axes. Mode axes
+# store both signs of each mode; ``modes_half`` (the last axis of a real transform) stores n_modes // 2 + 1;
+# ``modes_single`` stores one sign alone, K entries (spherical degrees, quadrants of the legacy convolution).
+AXES = (
+    *("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single"),
+    *("in_fixed", "out_fixed", "fixed"),
+)
+GROWS = frozenset(kind for kind in AXES if not kind.endswith("fixed"))
 
 
 @dataclass(frozen=True)

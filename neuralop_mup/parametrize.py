@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -21,11 +21,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 def parametrize(
     model: Model,
-    base: Mapping | nn.Module | str | os.PathLike,
+    base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
     rule: str = "log-modes",
     *,
     init: bool = True,
     init_mult: Mapping[str, float] | None = None,
+    correct_tt: bool = False,
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
 
@@ -35,10 +36,13 @@ def parametrize(
     Parameters
     ----------
     model : torch.nn.Module
-        A ``neuralop.models.FNO`` with dense or separable kernels, not yet trained (see ``init``).
-    base : mapping, torch.nn.Module or path
+        A model of ``neuralop.models``, or of layers known through :func:`neuralop_mup.register_layer`, not yet trained
+        (see ``init``).
+    base : mapping, torch.nn.Module, callable or path
         The size at which hyperparameters were (or will be) tuned: constructor overrides such as
-        ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, or a file from :func:`save_base_shapes` or from mup.
+        ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
+        :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no
+        overrides.
     rule : {"log-modes", "operator-norm", "none", "standard"}
         How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of [1]_;
         ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
@@ -48,6 +52,10 @@ def parametrize(
     init_mult : mapping, optional
         Master multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
         to the target. Roles: input, hidden, readout, vector, spectral.
+    correct_tt : bool
+        neuralop draws a tensor-train kernel √(∏ ranks) times smaller than it means to. By default that stays as it is
+        at base; True brings such kernels to the std that a dense one has, at base too. Hyperparameters tuned with one
+        setting are not those of the other.
 
     Returns
     -------
@@ -74,20 +82,31 @@ def parametrize(
     >>> model = nm.parametrize(model, base={"n_modes": (16,), "hidden_channels": 32})
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
     """
-    if is_parametrized(model):
-        raise MupError(
-            f"This {type(model).__name__} is parametrized already (rule {get_plan(model).rule!r}), and rescaling twice "
-            "would ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
-        )
-    plan = make_plan(model, base, rule, init_mult)
+    if isinstance(model, nn.Module):
+        for name, module in model.named_modules():
+            if is_parametrized(module):
+                what = f"{f'Submodule {name!r} of this' if name else 'This'} {type(model).__name__}"
+                raise MupError(
+                    f"{what} is parametrized already (rule {get_plan(module).rule!r}), and rescaling twice would ruin "
+                    "its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
+                )
+    plan = make_plan(model, base, rule, init_mult, correct_tt)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for row in plan.rows:
             if init and row.init_mult != 1:
                 parameters[row.name].mul_(row.init_mult)
-            parameters[row.name].infshape = row.mup_shape()
     setattr(model, _ATTRIBUTE, plan)
+    _attach_shapes(model, plan)
     return model
+
+
+def _attach_shapes(model: nn.Module, plan: Plan) -> None:
+    """Give each parameter the ``infshape`` that mup reads, unless it has it."""
+    parameters = dict(model.named_parameters())
+    for row in plan.rows:
+        if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
+            parameters[row.name].infshape = row.mup_shape()
 
 
 def unparametrize(model: Model) -> Model:
@@ -128,7 +147,9 @@ def get_plan(model: nn.Module) -> Plan:
             f"This {type(model).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
             "then build the optimizer."
         )
-    return getattr(model, _ATTRIBUTE)
+    plan = getattr(model, _ATTRIBUTE)
+    _attach_shapes(model, plan)  # a deep copy (UQNO's residual model) keeps the plan, but its parameters lose theirs
+    return plan
 
 
 def summary(model: nn.Module) -> Plan:

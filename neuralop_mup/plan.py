@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import nn
 
+import neuralop_mup.adapters  # noqa: F401  registers what this package knows
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.infshape import GROWS, MupShape, load_shapes
 from neuralop_mup.roles import Found, classify, size_of
@@ -135,9 +137,10 @@ def check_masters(masters: Mapping[str, float] | None, what: str) -> dict[str, f
 
 def make_plan(
     model: nn.Module,
-    base: Mapping | nn.Module | str | os.PathLike,
+    base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
     rule: str = "log-modes",
     init_mult: Mapping[str, float] | None = None,
+    correct_tt: bool = False,
 ) -> Plan:
     """Work out the plan without touching ``model``.
 
@@ -145,13 +148,15 @@ def make_plan(
     ----------
     model : torch.nn.Module
         The model to be trained.
-    base : mapping, torch.nn.Module or path
+    base : mapping, torch.nn.Module, callable or path
         Constructor overrides that make the base model out of the model's own stored constructor arguments (built on
-        the meta device, so at no memory), a base model, or a base-shape file.
+        the meta device, so at no memory), a base model, a function that returns one, or a base-shape file.
     rule : str
         One of :data:`neuralop_mup.rules.RULES`.
     init_mult : mapping, optional
         Master multipliers of init by role.
+    correct_tt : bool
+        Bring tensor-train kernels to their target std, at base too.
 
     Raises
     ------
@@ -168,6 +173,7 @@ def make_plan(
         size, base_size = size_of(name, found, shapes), size_of(name, found, base_shapes)
         m = multipliers(f.param.role, size, base_size, rule)
         r_in = size.fan_in / base_size.fan_in
+        init = m.init / base_size.miss if correct_tt else m.init
         rows.append(
             Row(
                 name=name,
@@ -176,11 +182,11 @@ def make_plan(
                 axes=f.param.axes,
                 shape=shapes[name],
                 base_shape=base_shapes[name],
-                init_mult=m.init * masters.get(f.param.role, 1.0),
+                init_mult=init * masters.get(f.param.role, 1.0),
                 lr_mult=m.adam_lr,
                 sgd_lr_mult=m.sgd_lr,
                 eps_mult=m.eps,
-                why=_why(f.param.role, rule, r_in, m.init, m.kappa, masters.get(f.param.role)),
+                why=_why(f.param.role, rule, r_in, init, m.kappa, masters.get(f.param.role)),
             )
         )
     return Plan(rule, tuple(rows), masters)
@@ -211,44 +217,67 @@ def _base_shapes(model: nn.Module, found: Mapping[str, Found], base) -> dict[str
         return _shapes_of_model(found, base)
     if isinstance(base, Mapping):
         return _shapes_of_model(found, build_base(model, base))
+    if callable(base):
+        return _shapes_of_model(found, _construct(base, "The base function"))
     if isinstance(base, (str, os.PathLike)):
         return _shapes_of_file(found, base)
     raise MupError(
-        f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model, "
-        "or the path of a base-shape file."
+        f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model "
+        "or a function that returns one, or the path of a base-shape file."
     )
 
 
 def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
-    """Build the base model on the meta device from the model's stored constructor arguments and a few overrides.
+    """Build the base model from the model's stored constructor arguments and a few overrides.
 
     Raises
     ------
     MupError
         If the model keeps no constructor arguments, a key is not one of them, or the constructor refuses them.
     """
-    import inspect
-
     stored = getattr(model, "_init_kwargs", None)
     cls = type(model)
     if stored is None:
         raise MupError(
             f"{cls.__name__} keeps no constructor arguments, so a base cannot be built from overrides "
-            f"{dict(overrides)}: pass a base model, or a base-shape file saved from one."
+            f"{dict(overrides)}: pass a base model, a function that returns one (lambda: {cls.__name__}(…)), or a "
+            "base-shape file."
         )
-    names = list(inspect.signature(cls).parameters)
+    names = _constructor_arguments(cls)
     for key in overrides:
         if key not in names:
             raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
     kwargs = dict(zip(names, stored.get("args", ()), strict=False))
     kwargs = {**{k: v for k, v in stored.items() if k in names}, **kwargs, **overrides}
+    return _construct(lambda: cls(**kwargs), f"{cls.__name__} at base {dict(overrides)}")
+
+
+def _constructor_arguments(cls: type) -> list[str]:
+    """Names that the constructor takes, through ``**kwargs`` up to the base classes (TFNO hands all on to FNO)."""
+    names: dict[str, None] = {}
+    for parent in cls.__mro__:
+        if "__init__" not in parent.__dict__:
+            continue
+        parameters = list(inspect.signature(parent.__init__).parameters.values())
+        named = [p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        names.update(dict.fromkeys(named))
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return list(names)
+
+
+def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
+    """Build on the meta device, where it costs no memory; on the CPU if the constructor needs real numbers."""
     try:
         with torch.device("meta"):
-            return cls(**kwargs)
+            return build()
+    except Exception:  # some constructors read tensors; if that is not the reason, the second try says what is
+        pass
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return build()
     except Exception as error:  # whatever the constructor raises is the user's to read
-        raise MupError(
-            f"{cls.__name__} cannot be built at base {dict(overrides)}: {type(error).__name__}: {error}."
-        ) from error
+        raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
 
 
 def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -301,6 +330,6 @@ def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]],
                 raise MupError(
                     f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an "
                     f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
-                    "out_channels and dimensions."
+                    "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP)."
                 )
     return shapes

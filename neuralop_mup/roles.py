@@ -1,10 +1,11 @@
-"""What every parameter of every neuralop layer is: the registry that classification walks.
+"""What a parameter of a layer is: the registry of layers that classification walks (neuralop's are in ``adapters``).
 
 A *layer adapter* is a function ``adapter(layer, place) -> {name: claim}``. ``place`` says whether the layer's inputs
-and outputs have a fixed number of channels or grow with width; a claim is a :class:`Param` for one of the layer's own
-parameters (dotted names reach through modules that only hold storage) or a :class:`Place` for a child module, which is
-then read by the adapter of its own type. Roles follow from type and place alone, never from which dimensions happen
-to differ between two models. What no adapter claims is an error (:func:`classify`).
+and outputs have a fixed number of channels or grow with width. A claim is a :class:`Param` for one of the layer's own
+parameters (dotted names reach through modules that only hold storage), a :class:`Place` for a child module, which is
+then read by the adapter of its own type, or an :class:`Alias` for a second name of the same tensor. Roles follow from
+type and place alone, never from which dimensions happen to differ between two models. What no adapter claims is an
+error (:func:`classify`).
 """
 
 from __future__ import annotations
@@ -14,19 +15,14 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-from neuralop.layers.channel_mlp import ChannelMLP
-from neuralop.layers.fno_block import FNOBlocks
-from neuralop.layers.normalization_layers import BatchNorm
-from neuralop.layers.skip_connections import Flattened1dConv, SoftGating
 from neuralop.layers.spectral_convolution import SpectralConv
-from neuralop.models import FNO
-from tltorch.factorized_tensors.factorized_tensors import DenseTensor
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.rules import ROLES, Size, stock_std
+from neuralop_mup.infshape import AXES
+from neuralop_mup.rules import ROLES, Size, factor_std, stock_std
 
-__all__ = ["Param", "Place", "classify", "register_layer", "size_of"]
+__all__ = ["Alias", "Param", "Place", "adapter_of", "classify", "register_layer", "size_of"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,7 @@ class Place:
 
 
 HIDDEN = Place(True, True)
+FIXED = Place(False, False)
 
 
 @dataclass(frozen=True)
@@ -64,21 +61,34 @@ class Param:
     role : {"input", "hidden", "readout", "vector", "spectral"}
         Which row of the rules' table applies.
     axes : tuple of str
-        Kind of each dimension, one of ``in``, ``out``, ``modes``, ``modes_half`` (a real transform's last axis, which
-        stores n_modes // 2 + 1), ``in_fixed``, ``out_fixed``, ``fixed``.
-    stock : {"fan_in", "mean_fan", "fan_out", "constant"}
-        How the stock initialisation depends on the layer's fans (:func:`neuralop_mup.rules.stock_std`).
-    stock_of : str, optional
-        The sibling parameter whose fans the stock initialisation reads (a bias is drawn by its weight's fan-in).
+        Kind of each dimension: ``in``, ``out`` (channels that grow with width), ``in_fixed``, ``out_fixed``, ``fixed``;
+        ``modes``, ``modes_half`` (a real transform's last axis, which stores n_modes // 2 + 1), ``modes_single`` (one
+        sign alone, K entries); ``rank_in``, ``rank_out`` (a rank index that a factor sums over, or produces).
+    stock : {"fan_in", "mean_fan", "fan_out", "constant"} or callable
+        How the stock initialisation depends on the layer's fans (:func:`neuralop_mup.rules.stock_std`), or a function
+        of the parameter's logical shape that returns its std up to a constant.
+    stock_of : str or tuple of str, optional
+        The sibling parameter whose fans the stock initialisation reads (a bias is drawn by its weight's fan-in); all
+        factors together where the sibling is a factorized kernel. Itself if not given.
     shape : tuple of int, optional
         Logical shape where it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
+    rank_power : float, optional
+        For a factor of the kernel ``stock_of``: see :func:`neuralop_mup.rules.factor_std`.
     """
 
     role: str
     axes: tuple[str, ...]
-    stock: str = "constant"
-    stock_of: str | None = None
+    stock: str | Callable[[tuple[int, ...]], float] = "constant"
+    stock_of: str | tuple[str, ...] | None = None
     shape: tuple[int, ...] | None = None
+    rank_power: float | None = None
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A second name for the tensor that the layer's parameter ``of`` holds: counted once, under that name."""
+
+    of: str
 
 
 @dataclass(frozen=True)
@@ -93,17 +103,18 @@ class Found:
         Logical shape (active modes on mode axes).
     layer : str
         Type of the layer that owns it.
-    stock_of : str
-        Qualified name of the parameter whose fans its stock initialisation reads (itself, unless it is a bias).
+    stock_of : tuple of str
+        Qualified names of the parameters whose fans its stock initialisation reads (itself, unless it is a bias or the
+        factor of a kernel).
     """
 
     param: Param
     shape: tuple[int, ...]
     layer: str
-    stock_of: str
+    stock_of: tuple[str, ...]
 
 
-Claims = Mapping[str, "Param | Place"]
+Claims = Mapping[str, "Param | Place | Alias"]
 Adapter = Callable[[nn.Module, Place], Claims]
 
 _ADAPTERS: dict[type, Adapter] = {}
@@ -117,7 +128,7 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
     layer_type : type
         Subclass of ``torch.nn.Module``; its subclasses are covered too unless they are registered themselves.
     roles : mapping or callable
-        ``{parameter or child name: Param or Place}``, or a function ``(layer, place) -> mapping``.
+        ``{parameter or child name: Param, Place or Alias}``, or a function ``(layer, place) -> mapping``.
 
     Raises
     ------
@@ -138,104 +149,24 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
 
 
 def _check_claim(layer_type: type, name: str, claim: object) -> None:
-    if not isinstance(claim, (Param, Place)) or (isinstance(claim, Param) and claim.role not in ROLES):
+    if isinstance(claim, (Place, Alias)):
+        return
+    if not isinstance(claim, Param) or claim.role not in ROLES or not set(claim.axes) <= set(AXES):
         raise MupError(
             f"The adapter of {layer_type.__name__} claims {name!r} as {claim!r}; a claim is a Param with a role of "
-            f"{', '.join(ROLES)}, or a Place for a child module."
+            f"{', '.join(ROLES)} and axes of {', '.join(AXES)}, a Place for a child module, or an Alias."
         )
 
 
-def _adapter(*types: type) -> Callable[[Adapter], Adapter]:
+def adapter_of(*types: type) -> Callable[[Adapter], Adapter]:
+    """Decorator form of :func:`register_layer`, for several types at once."""
+
     def register(function: Adapter) -> Adapter:
         for layer_type in types:
             register_layer(layer_type, function)
         return function
 
     return register
-
-
-# ---------------------------------------------------------------------------------------------- layers
-
-
-@_adapter(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def _pointwise(layer: nn.Module, place: Place) -> Claims:
-    """A 1×1 convolution: weight (out, in, 1, …), bias (out,); torch draws both from U(±1/√fan_in)."""
-    if prod(layer.kernel_size) != 1 or layer.groups != 1:
-        return {}
-    return {
-        "weight": Param(
-            place.matrix_role, (place.axis_out, place.axis_in, *("fixed",) * len(layer.kernel_size)), "fan_in"
-        ),
-        "bias": Param("vector", (place.axis_out,), "fan_in", stock_of="weight"),
-    }
-
-
-@_adapter(ChannelMLP)
-def _channel_mlp(layer: ChannelMLP, place: Place) -> Claims:
-    """``fcs``: first from the layer's inputs, last to its outputs, everything between grows with width."""
-    last = len(layer.fcs) - 1
-    return {
-        f"fcs.{i}": Place(place.grows_in if i == 0 else True, place.grows_out if i == last else True)
-        for i in range(last + 1)
-    }
-
-
-@_adapter(Flattened1dConv)
-def _linear_skip(layer: Flattened1dConv, place: Place) -> Claims:
-    return {"conv": place}
-
-
-@_adapter(SoftGating)
-def _soft_gating(layer: SoftGating, place: Place) -> Claims:
-    """Gate (1, channels, 1, …), initially ones."""
-    axes = ("fixed", place.axis_out, *("fixed",) * (layer.weight.ndim - 2))
-    return {"weight": Param("vector", axes), "bias": Param("vector", axes)}
-
-
-@_adapter(nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
-def _norm(layer: nn.Module, place: Place) -> Claims:
-    """Affine weight and bias (channels,), initially ones and zeros."""
-    return {"weight": Param("vector", (place.axis_out,)), "bias": Param("vector", (place.axis_out,))}
-
-
-@_adapter(BatchNorm)
-def _batch_norm(layer: BatchNorm, place: Place) -> Claims:
-    return {"norm": place}
-
-
-@_adapter(SpectralConv)
-def _spectral_conv(layer: SpectralConv, place: Place) -> Claims:
-    """Dense kernel (in, out, modes…) or separable (channels, modes…), complex, std √(2/(in+out)); bias (out, 1, …)."""
-    if layer.complex_data:
-        return {}
-    active = tuple(min(n, m) for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True))
-    channels = (place.axis_out,) if layer.separable else (place.axis_in, place.axis_out)
-    stock = "fan_out" if layer.separable else "mean_fan"
-    claims = {"bias": Param("vector", (place.axis_out, *("fixed",) * len(active)), stock, stock_of="weight.tensor")}
-    if isinstance(layer.weight, DenseTensor):
-        axes = (*channels, *("modes",) * (len(active) - 1), "modes_half")
-        shape = (*layer.weight.tensor.shape[: len(channels)], *active)
-        claims["weight.tensor"] = Param("spectral", axes, stock, shape=shape)
-    return claims
-
-
-@_adapter(FNOBlocks)
-def _fno_blocks(layer: FNOBlocks, place: Place) -> Claims:
-    return dict.fromkeys(
-        ("convs", "fno_skips", "channel_mlp", "channel_mlp_skips", "norm"), Place(True, place.grows_out)
-    )
-
-
-# ---------------------------------------------------------------------------------------------- models
-
-
-@_adapter(FNO)
-def _fno(model: FNO, place: Place) -> Claims:
-    return {
-        "lifting": Place(False, True),
-        "fno_blocks": HIDDEN,
-        "projection": Place(True, False),
-    }
 
 
 # ---------------------------------------------------------------------------------------------- the walk
@@ -263,7 +194,7 @@ def classify(model: nn.Module) -> dict[str, Found]:
     if not isinstance(model, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
     _check_even_modes(model)
-    claimed = dict(_walk(model, "", Place(False, False)))
+    claimed = dict(_walk(model, "", FIXED))
     modules = dict(model.named_modules())
     owners: dict[int, str] = {}
     found = {}
@@ -272,21 +203,35 @@ def classify(model: nn.Module) -> dict[str, Found]:
         where = f"{leaf!r} of module {owner or '(the model)'!r} ({type(modules[owner]).__name__})"
         if name not in claimed:
             raise MupError(
-                f"No adapter claims parameter {where}, so its μP role is unknown: use a model that this package "
-                "supports (neuralop.models.FNO with dense kernels), or register the layer with "
+                f"No adapter claims parameter {where}, so its μP role is unknown: describe the layer with "
                 "neuralop_mup.register_layer."
             )
+        param, prefix, layer = claimed[name]
+        if isinstance(param, Alias):
+            _check_alias(tensor, where, prefix + param.of, model)
+            continue
         _check_tensor(tensor, where, owners.get(id(tensor)))
         owners[id(tensor)] = name
-        param, prefix, layer = claimed[name]
         shape = param.shape or tuple(tensor.shape)
         if len(param.axes) != len(shape):
             raise MupError(
                 f"Parameter {where} has shape {shape}, but its adapter describes {len(param.axes)} axes {param.axes}: "
                 "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
             )
-        found[name] = Found(param, shape, layer, prefix + param.stock_of if param.stock_of else name)
+        found[name] = Found(param, shape, layer, _qualified(prefix, param.stock_of) or (name,))
     return found
+
+
+def _qualified(prefix: str, names: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    names = (names,) if isinstance(names, str) else names or ()
+    return tuple(prefix + name for name in names)
+
+
+def _check_alias(tensor: torch.Tensor, where: str, of: str, model: nn.Module) -> None:
+    if dict(model.named_parameters(remove_duplicate=False)).get(of) is not tensor:
+        raise MupError(
+            f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again."
+        )
 
 
 def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> Size:
@@ -301,33 +246,49 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
     shapes : mapping
         Logical shapes of the model itself, or of base.
     """
-    param = found[name].param
-    fan_in, fan_out = _fans(param, shapes[name])
-    stock_name = found[name].stock_of
-    stock = stock_std(param.stock, *_fans(found[stock_name].param, shapes[stock_name]))
-    if param.role != "spectral":
-        return Size(fan_in, fan_out, stock)
-    modes = [(axis, n) for axis, n in zip(param.axes, shapes[name], strict=True) if axis.startswith("modes")]
-    separable = not any(axis in ("in", "in_fixed") for axis in param.axes)
+
+    def axes(names: tuple[str, ...]) -> list[tuple[str, int]]:
+        return [pair for n in names for pair in zip(found[n].param.axes, shapes[n], strict=True)]
+
+    param, parts = found[name].param, found[name].stock_of
+    own, whole = axes((name,)), axes(parts)
+    fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
+    kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
+    is_factor = param.rank_power is not None
+    if callable(param.stock):
+        stock = float(param.stock(shapes[name]))
+    else:
+        stock = stock_std(param.stock, kernel_in, kernel_out)
+    miss = 1.0
+    if is_factor:
+        target, ranks = stock, _size(whole, "rank_in")
+        stock = factor_std(target, ranks, len(parts), param.rank_power)
+        miss = stock / factor_std(target, ranks, len(parts), 0.5)
+    # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
+    if param.role != "spectral" or (is_factor and not any(kind in ("out", "out_fixed") for kind, _ in own)):
+        return Size(fan_in, fan_out, stock, miss=miss)
+    modes = [(kind, n) for kind, n in whole if kind.startswith("modes")]
+    separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
     return Size(
         fan_in,
         fan_out,
         stock,
-        modes=tuple(n - 1 if axis == "modes_half" else n // 2 for axis, n in modes),
+        modes=tuple(_PER_SIGN[kind](n) for kind, n in modes),
         blocks=prod(n for _, n in modes),
-        block=(1, 1) if separable else (fan_in, fan_out),
+        block=(1, 1) if separable else (kernel_in, kernel_out),
+        miss=miss,
     )
 
 
-def _fans(param: Param, shape: tuple[int, ...]) -> tuple[int, int]:
-    sizes = list(zip(param.axes, shape, strict=True))
-    return (
-        prod(n for axis, n in sizes if axis in ("in", "in_fixed")),
-        prod(n for axis, n in sizes if axis in ("out", "out_fixed")),
-    )
+# Modes per sign, K, of an axis that stores n entries.
+_PER_SIGN = {"modes": lambda n: n // 2, "modes_half": lambda n: n - 1, "modes_single": lambda n: n}
 
 
-def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, tuple[Param, str, str]]]:
+def _size(axes: list[tuple[str, int]], *kinds: str) -> int:
+    return prod(n for kind, n in axes if kind in kinds)
+
+
+def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, tuple[Param | Alias, str, str]]]:
     """Yield (qualified name, (claim, its layer's prefix, its layer's type)) for all that adapters claim."""
     if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
         claims: Claims = dict.fromkeys((name for name, _ in module.named_children()), place)
@@ -336,7 +297,7 @@ def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, t
         claims = adapter(module, place) if adapter else {}
     for name, claim in claims.items():
         _check_claim(type(module), name, claim)
-        if isinstance(claim, Param):
+        if isinstance(claim, (Param, Alias)):
             yield prefix + name, (claim, prefix, type(module).__name__)
         elif (child := _submodule(module, name)) is not None:
             yield from _walk(child, f"{prefix}{name}.", claim)
@@ -346,7 +307,7 @@ def _submodule(module: nn.Module, name: str) -> nn.Module | None:
     """The child of that (dotted) name; None where this configuration of the layer has none (a skip that is None)."""
     for part in name.split("."):
         module = getattr(module, part, None)
-    return module
+    return module if isinstance(module, nn.Module) else None
 
 
 def _check_tensor(tensor: torch.Tensor, where: str, other: str | None) -> None:
@@ -366,11 +327,19 @@ def _check_tensor(tensor: torch.Tensor, where: str, other: str | None) -> None:
         raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
 
 
-def _check_even_modes(model: nn.Module) -> None:
+def _fourier_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""
     for name, module in model.named_modules():
-        if isinstance(module, FNOBlocks) and any(n % 2 or n < 2 for n in module.n_modes):
+        if hasattr(module, "n_modes") and isinstance(getattr(module, "convs", None), nn.ModuleList):
+            yield name or type(model).__name__, module
+
+
+def _check_even_modes(model: nn.Module) -> None:
+    for name, module in _fourier_blocks(model):
+        # Spherical harmonics are counted by degrees (the first of n_modes), of either parity.
+        if any(isinstance(conv, SpectralConv) for conv in module.convs) and any(n % 2 or n < 2 for n in module.n_modes):
             raise MupError(
-                f"n_modes = {tuple(module.n_modes)} of {name or type(model).__name__!r} must be even and at least 2 on "
+                f"n_modes = {tuple(module.n_modes)} of {name!r} must be even and at least 2 on "
                 "every axis (neuralop counts both signs, n_modes = 2 K, and silently rounds odd numbers): give "
                 f"{tuple(max(2, n - n % 2) for n in module.n_modes)}."
             )
@@ -391,8 +360,8 @@ def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:
     MupError
         If some ``n_modes`` exceeds the number of points on its axis.
     """
-    for module in model.modules():
-        if isinstance(module, FNOBlocks) and any(n > g for n, g in zip(module.n_modes, grid, strict=False)):
+    for _, module in _fourier_blocks(model):
+        if any(n > g for n, g in zip(module.n_modes, grid, strict=False)):
             raise MupError(
                 f"n_modes = {tuple(module.n_modes)} is beyond the grid of {tuple(grid)} points, which resolves at most "
                 "that many modes: lower n_modes or use a finer grid."

@@ -30,7 +30,14 @@ readout   1/√fan_in                         r_in^(-1/2)   1 / r_in    1 / r_in
 vector    1/√fan_in of its layer, or Θ(1)   r^(1/2) or 1  1           r_out
 spectral  √(2/(in+out))                     κ (in = out)  κ / r_in    r_out / r_in
 spectral  1/√channels (separable)           κ √r          κ           r_out
+factor    (kernel's std / ∏ranks^p)^(1/n)   see below     κ? / r_in  r_out / r_in
 ========  ================================  ============  ==========  ===================
+
+The factors of a Tucker, CP or tensor-train kernel are spectral parameters with fans of their own: read from inputs
+(channels and a mode) to outputs, each rank index is summed by exactly one factor, and a factor's fan-in is the product
+of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fan_in reconstruct a kernel of variance 1/in,
+as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
+update carry it once (derived in docs/layouts.md).
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, no-multiplier form: its Table 9);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
@@ -45,7 +52,17 @@ from dataclasses import dataclass
 
 from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["ROLES", "RULES", "Multipliers", "Size", "check_rule", "mode_factor", "multipliers", "stock_std"]
+__all__ = [
+    "ROLES",
+    "RULES",
+    "Multipliers",
+    "Size",
+    "check_rule",
+    "factor_std",
+    "mode_factor",
+    "multipliers",
+    "stock_std",
+]
 
 ROLES = ("input", "hidden", "readout", "vector", "spectral")
 RULES = ("log-modes", "operator-norm", "none", "standard")
@@ -63,11 +80,14 @@ class Size:
     stock_std : float
         Standard deviation of neuralop's own initialisation, up to a factor that no size enters (:func:`stock_std`).
     modes : tuple of int
-        Fourier modes per sign on each axis, ``K_i = n_modes_i // 2``; empty for all but kernels.
+        Fourier modes per sign on each axis, ``K_i = n_modes_i // 2``; empty for all but kernels (of a factorized
+        kernel: all but the factor that carries κ).
     blocks : int
         Number N of the kernel's independent channel blocks, one for each stored mode.
     block : tuple of int
         Shape (in, out) of one such block; (1, 1) for a separable kernel.
+    miss : float
+        For a factor: its stock std over the one that would give the kernel its target std (1 but for TT).
     """
 
     fan_in: int
@@ -76,6 +96,7 @@ class Size:
     modes: tuple[int, ...] = ()
     blocks: int = 1
     block: tuple[int, int] = (1, 1)
+    miss: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +139,23 @@ def stock_std(kind: str, fan_in: int, fan_out: int) -> float:
     if kind == "constant":
         return 1.0
     raise MupError(f"There is no stock init {kind!r}: {nearest(kind, ('fan_in', 'mean_fan', 'fan_out', 'constant'))}")
+
+
+def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -> float:
+    """Standard deviation that neuralop (tensorly-torch) gives to each factor of a factorized kernel.
+
+    Parameters
+    ----------
+    kernel_std : float
+        Standard deviation that the reconstructed kernel is meant to have.
+    ranks : int
+        Product of all ranks.
+    factors : int
+        Number of random factors, a Tucker core included.
+    rank_power : float
+        1/2 for Tucker and CP, whose reconstruction hits ``kernel_std``; 1 for TT, whose misses it by √ranks.
+    """
+    return (kernel_std / ranks**rank_power) ** (1 / factors)
 
 
 def log_modes(modes: Sequence[int], base_modes: Sequence[int]) -> float:
@@ -213,7 +251,7 @@ def multipliers(role: str, size: Size, base: Size, rule: str) -> Multipliers:
         return Multipliers(1.0, 1.0, 1.0, 1.0)
     r_in = size.fan_in / base.fan_in
     r_out = size.fan_out / base.fan_out
-    kappa = mode_factor(rule, size, base) if role == "spectral" else 1.0
+    kappa = mode_factor(rule, size, base) if size.modes else 1.0
     wanted = kappa * (1 / r_in if role == "readout" else r_in**-0.5)
     return Multipliers(
         init=wanted / (size.stock_std / base.stock_std),

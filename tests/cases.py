@@ -1,11 +1,20 @@
-"""The table of models that every test walks: lazily built, small, one row a configuration of neuralop's FNO."""
+"""The table of models that every test walks: lazily built, small, one row a configuration of a neuralop model."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import neuralop.models
 import torch
-from neuralop.models import FNO
+from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
+from neuralop.models import CODANO, FNO, FNOGNO, GINO, TFNO, UNO, UQNO
+from torch import nn
+
+import neuralop_mup as nm
 
 
 @dataclass(frozen=True)
@@ -18,10 +27,16 @@ class Case:
     kwargs: dict = field(default_factory=dict)
     width: int = 24
     base_width: int = 8
+    model: type = FNO
 
     @property
     def base(self) -> dict:
         return {"n_modes": self.base_modes, "hidden_channels": self.base_width}
+
+    @property
+    def same(self) -> dict:
+        """A base equal to the model."""
+        return {}
 
     def build(self, seed: int = 0, **overrides) -> FNO:
         torch.manual_seed(seed)
@@ -34,7 +49,7 @@ class Case:
             **self.kwargs,
             **overrides,
         }
-        return FNO(**kwargs)
+        return self.model(**kwargs)
 
     def build_base(self, seed: int = 0) -> FNO:
         return self.build(seed, **self.base)
@@ -43,14 +58,58 @@ class Case:
         """Input and target on a grid that resolves the target's modes."""
         g = torch.Generator().manual_seed(seed)
         grid = tuple(2 * n for n in self.n_modes)
-        return torch.randn(size, 2, *grid, generator=g), torch.randn(size, 3, *grid, generator=g)
+        dtype = torch.cfloat if self.kwargs.get("complex_data") else torch.float
+        x = torch.randn(size, 2, *grid, generator=g, dtype=dtype)
+        return x, torch.randn(size, 3, *grid, generator=g, dtype=dtype)
+
+    def output(self, model: nn.Module, x: Any) -> torch.Tensor:
+        return model(x)
+
+
+@dataclass(frozen=True)
+class Model(Case):
+    """Any model: ``make(width, modes per axis)`` builds it, ``inputs(generator)`` gives what it is called with."""
+
+    make: Callable[..., nn.Module] = None
+    inputs: Callable[[torch.Generator], dict] = None
+    overrides: dict | None = None  # constructor overrides for base, where the model keeps its arguments
+    pick: Callable[[Any], torch.Tensor] = staticmethod(lambda y: y)
+
+    @property
+    def base(self) -> dict | Callable[[], nn.Module]:
+        return (lambda: self._make(self.base_width, self.base_modes)) if self.overrides is None else self.overrides
+
+    @property
+    def same(self) -> Callable[[], nn.Module]:
+        return lambda: self._make(self.width, self.n_modes)
+
+    def _make(self, width: int, modes: tuple[int, ...]) -> nn.Module:
+        with contextlib.redirect_stdout(io.StringIO()):  # neuralop's models print while they are built
+            return self.make(width, modes)
+
+    def build(self, seed: int = 0) -> nn.Module:
+        torch.manual_seed(seed)
+        return self._make(self.width, self.n_modes)
+
+    def build_base(self, seed: int = 0) -> nn.Module:
+        torch.manual_seed(seed)
+        return self._make(self.base_width, self.base_modes)
+
+    def batch(self, seed: int = 0, size: int = 3) -> tuple[dict, torch.Tensor]:
+        x = self.inputs(torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            y = self.output(self.build(), x)
+        return x, torch.randn(y.shape, generator=torch.Generator().manual_seed(seed + 1))
+
+    def output(self, model: nn.Module, x: dict) -> torch.Tensor:
+        return self.pick(model(**x))
 
 
 def _case(name: str, **kwargs) -> Case:
     return Case(name, n_modes=(8, 6), base_modes=(4, 4), kwargs=kwargs)
 
 
-CASES = [
+FNO_CASES = [
     Case("1d", (16,), (4,)),
     Case("2d", (8, 6), (4, 4)),
     Case("3d", (4, 4, 6), (4, 4, 4), {"n_layers": 1}),
@@ -68,5 +127,219 @@ CASES = [
     _case("separable", separable=True),
     Case("separable_1d", (16,), (4,), {"separable": True}),
 ]
+
+FACTORIZATIONS = ("tucker", "cp", "tt")
+
+
+def _factorized(name: str, factorization: str, rank, **kwargs) -> Case:
+    return _case(f"{factorization}_{name}", factorization=factorization, rank=rank, **kwargs)
+
+
+LAYOUT_CASES = [
+    *[
+        case
+        for f in FACTORIZATIONS
+        for case in (
+            _factorized("factorized", f, 0.4),
+            _factorized("reconstructed", f, 0.4, implementation="reconstructed"),
+            _factorized("separable", f, 0.5, separable=True),
+            _factorized("max_n_modes", f, 0.4, max_n_modes=(10, 10)),
+        )
+    ],
+    _factorized("ranks", "tucker", [4, 5, 3, 2]),
+    _factorized("rank=6", "cp", 6),
+    _factorized("rank=4", "tt", 4),
+    _factorized("fixed_rank_modes", "tucker", 0.4, fixed_rank_modes=[2, 3]),
+    Case("tucker_1d", (16,), (4,), {"factorization": "tucker", "rank": 0.4}),
+    Case("tfno", (8, 6), (4, 4), {"rank": 0.4}, model=TFNO),
+    Case("complex_data_1d", (16,), (4,), {"complex_data": True, "positional_embedding": None}),
+    Case("complex_data_tucker_1d", (16,), (4,), {"complex_data": True, "positional_embedding": None, "norm": None}
+         | {"factorization": "tucker", "rank": 0.5}),
+]  # fmt: skip
+
+
+class LegacyNet(nn.Module):
+    """The legacy spectral convolution, which no neuralop model uses any more, between two pointwise maps."""
+
+    def __init__(self, width, modes, **kwargs):
+        super().__init__()
+        self.lifting = nn.Conv2d(2, width, 1)
+        self.conv = LegacySpectralConv(width, width, modes, n_layers=2, **kwargs)
+        self.projection = nn.Conv2d(width, 3, 1)
+
+    def forward(self, x):
+        x = self.lifting(x)
+        for i in range(2):
+            x = torch.nn.functional.gelu(self.conv(x, i))
+        return self.projection(x)
+
+
+nm.register_layer(
+    LegacyNet,
+    {"lifting": nm.Place(False, True), "conv": nm.Place(True, True), "projection": nm.Place(True, False)},
+)
+
+
+def _uno(width, modes, **kwargs):
+    return UNO(
+        in_channels=2,
+        out_channels=3,
+        hidden_channels=width,
+        lifting_channels=16,
+        projection_channels=16,
+        n_layers=3,
+        uno_out_channels=[width, 2 * width, width],
+        uno_n_modes=[modes, (4, 4), modes],
+        uno_scalings=[[1, 1], [0.5, 0.5], [2, 2]],
+        channel_mlp_skip="linear",
+        **kwargs,
+    )
+
+
+_GNO = {
+    "gno_coord_dim": 2,
+    "gno_embed_channels": 4,
+    "gno_use_open3d": False,
+    "gno_use_torch_scatter": False,
+    "fno_n_layers": 1,
+}
+
+
+def _gino(width, modes, **kwargs):
+    # Fresh lists each time: GNOBlock appends to the ones it is given, which neuralop's defaults share between models.
+    return GINO(
+        2,
+        3,
+        fno_in_channels=2,
+        fno_n_modes=modes,
+        fno_hidden_channels=width,
+        in_gno_channel_mlp_hidden_layers=[10, 10],
+        out_gno_channel_mlp_hidden_layers=[12, 10],
+        in_gno_radius=0.5,
+        out_gno_radius=0.5,
+        **{**_GNO, **kwargs},
+    )
+
+
+def _fnogno(width, modes, **kwargs):
+    kwargs = {**_GNO, **kwargs}
+    layers = [12, 10]
+    return FNOGNO(
+        2,
+        3,
+        fno_n_modes=modes,
+        fno_hidden_channels=width,
+        gno_channel_mlp_hidden_layers=layers,
+        gno_radius=0.5,
+        **kwargs,
+    )
+
+
+def _codano(width, modes, **kwargs):
+    return CODANO(
+        lifting_channels=12,
+        projection_channels=12,
+        hidden_variable_codimension=width,
+        n_layers=2,
+        n_modes=[list(modes)] * 2,
+        n_heads=[2, 2],
+        per_layer_scaling_factors=[[1, 1]] * 2,
+        attention_scaling_factors=[1, 1],
+        **kwargs,
+    )
+
+
+def _field(g):
+    return {"x": torch.randn(3, 2, 16, 16, generator=g)}
+
+
+def _small_field(g):
+    return {"x": torch.randn(2, 2, 8, 8, generator=g)}
+
+
+def _grid(n):
+    return torch.stack(torch.meshgrid(torch.linspace(0, 1, n), torch.linspace(0, 1, n), indexing="ij"), -1)
+
+
+def _gino_inputs(g):
+    return {
+        "input_geom": torch.rand(1, 20, 2, generator=g),
+        "latent_queries": _grid(12)[None],
+        "output_queries": torch.rand(1, 15, 2, generator=g),
+        "x": torch.randn(2, 20, 2, generator=g),
+    }
+
+
+def _fnogno_inputs(g):
+    return {
+        "in_p": _grid(12),
+        "out_p": torch.rand(15, 2, generator=g),
+        "f": torch.randn(12, 12, 2, generator=g),
+    }
+
+
+def _with(inputs, **more):
+    return lambda g: {**inputs(g), **more}
+
+
+def _model(name, make, inputs, **kwargs) -> Model:
+    return Model(name, (8, 8), (4, 4), make=make, inputs=inputs, **kwargs)
+
+
+def _bind(make, **kwargs):
+    return lambda width, modes: make(width, modes, **kwargs)
+
+
+MODEL_CASES = [
+    *[
+        _model(f"legacy_{name}", _bind(LegacyNet, **kwargs), _field)
+        for name, kwargs in {
+            "dense": {},
+            "separable": {"separable": True, "implementation": "factorized"},
+            "joint": {"joint_factorization": True},
+            "tucker_joint": {"joint_factorization": True, "factorization": "tucker", "rank": 0.4},
+            "cp": {"factorization": "cp", "rank": 0.4, "implementation": "factorized"},
+            "tt": {"factorization": "tt", "rank": 0.4},
+            "incremental": {"incremental_n_modes": (4, 4)},
+        }.items()
+    ],
+    _model("uno", _uno, _field),
+    _model("uno_tucker", _bind(_uno, factorization="tucker", rank=0.4), _field),
+    _model("uno_norm", _bind(_uno, norm="group_norm", horizontal_skip="soft-gating"), _field),
+    _model("gino", _gino, _gino_inputs),
+    _model("gino_ada_in", _bind(_gino, fno_norm="ada_in"), _with(_gino_inputs, ada_in=torch.tensor([0.5]))),
+    _model("gino_nonlinear", _bind(_gino, out_gno_transform_type="nonlinear"), _gino_inputs),
+    _model("fnogno", _fnogno, _fnogno_inputs, overrides={"fno_hidden_channels": 8, "fno_n_modes": (4, 4)}
+           | {"gno_channel_mlp_hidden_layers": [12, 10]}),
+    _model("codano", _codano, _small_field),
+    _model("codano_token", lambda w, k: _codano(w, k, attention_token_dim=w, use_horizontal_skip_connection=True,
+           horizontal_skips_map={1: 0}), _small_field),
+    _model("codano_cls_token", lambda w, k: _codano(w, k, enable_cls_token=True, use_positional_encoding=True,
+           positional_encoding_dim=2, positional_encoding_modes=[4, 4], variable_ids=["a", "b"]),
+           _with(_small_field, input_variable_ids=["a", "b"])),
+    _model("uqno", lambda w, k: UQNO(FNO(k, 2, 3, w, n_layers=1)), _field, pick=lambda y: y[1]),
+]  # fmt: skip
+
+SPHERE = hasattr(neuralop.models, "LocalNO")  # torch_harmonics is installed
+if SPHERE:
+    from neuralop.models import SFNO, LocalNO
+
+    def _local_no(width, modes, **kwargs):
+        return LocalNO(modes, 2, 3, width, default_in_shape=(16, 16), n_layers=2, **kwargs)
+
+    MODEL_CASES += [
+        *[
+            _model(f"sfno_{f}", _bind(lambda w, k, f: SFNO(k, 2, 3, w, n_layers=2, factorization=f, rank=0.4), f=f),
+                   lambda g: {"x": torch.randn(3, 2, 16, 32, generator=g)},
+                   overrides={"hidden_channels": 8, "n_modes": (4, 4)})
+            for f in ("dense", *FACTORIZATIONS)
+        ],
+        _model("local_no", _local_no, _field),
+        _model("local_no_groups", _bind(_local_no, disco_groups=2, use_channel_mlp=True, norm="group_norm"), _field),
+        _model("local_no_per_channel", _bind(_local_no, mix_derivatives=False, disco_bias=False), _field,
+               overrides={"hidden_channels": 8, "n_modes": (4, 4)}),
+    ]  # fmt: skip
+
+CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES]
 NAMES = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from cases import CASES, NAMES
+from cases import CASES, FNO_CASES, NAMES
 
 torch.set_num_threads(1)  # small models: threads only cost
 
@@ -8,6 +8,12 @@ torch.set_num_threads(1)  # small models: threads only cost
 @pytest.fixture(params=CASES, ids=NAMES)
 def case(request):
     """Each model of the table in turn."""
+    return request.param
+
+
+@pytest.fixture(params=FNO_CASES, ids=[case.name for case in FNO_CASES])
+def fno_case(request):
+    """Each FNO with dense or separable kernels in turn."""
     return request.param
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cases import BY_NAME
-from neuralop.models import FNO, TFNO, UNO
+from cases import BY_NAME, SPHERE
+from neuralop.models import FNO, UNO, UQNO
 
 import neuralop_mup as nm
 
@@ -35,7 +35,7 @@ def _refused(model, match, base=None, **kwargs):
         ({"n_modes": 4}, "TypeError"),
         ({"norm": "group_norm"}, "only in the base"),
         ({"separable": True}, "same architecture"),
-        ({"factorization": "tucker"}, "TuckerTensor"),
+        ({"factorization": "tucker"}, "only in the base"),
         ({"lifting_channel_ratio": 0}, "only in the model"),
         (8, "int; give constructor overrides"),
         ("no/such/file.bsh", "Cannot read"),
@@ -112,21 +112,53 @@ def test_frozen_shared_and_empty_parameters():
 
 
 def test_what_is_not_supported_is_named():
-    tucker = TFNO((8, 8), 1, 1, 16, n_layers=1, factorization="tucker", rank=0.5)
-    _refused(tucker, r"'core' of module 'fno_blocks.convs.0.weight' \(TuckerTensor\)")
-    _refused(CASE.build(complex_data=True), r"ComplexValued|SpectralConv")
-    uno = UNO(
-        1,
-        1,
-        8,
-        uno_out_channels=[8, 8],
-        uno_n_modes=[[4, 4]] * 2,
-        uno_scalings=[[1, 1]] * 2,
-        n_layers=2,
-        channel_mlp_skip="linear",
-    )
-    _refused(uno, "No adapter claims")
-    _refused(torch.nn.Linear(2, 2), r"\(Linear\)")
+    _refused(torch.nn.Bilinear(2, 2, 2), r"\(Bilinear\).*register_layer")
+    _refused(torch.nn.Sequential(torch.nn.LSTM(2, 2)), r"\(LSTM\)")
+    _refused(torch.nn.LayerNorm((2, 3)), r"\(LayerNorm\)")
+    _refused(torch.nn.Linear(2, 2), "keeps no constructor arguments")
+
+
+def test_every_model_refuses_a_planted_layer(case):
+    model = case.build()
+    model.extra = torch.nn.Linear(3, 3)
+    _refused(model, "'weight' of module 'extra' .Linear.", base=case.base)
+
+
+@pytest.mark.parametrize("name", ["uno", "codano"])
+def test_overrides_for_a_model_that_keeps_no_arguments(name):
+    _refused(BY_NAME[name].build(), r"keeps no constructor arguments.*function that returns one.*lambda: ", base={})
+
+
+def test_base_function_that_fails():
+    def broken():
+        raise RuntimeError("no such size")
+
+    _refused(CASE.build(), "The base function cannot be built: RuntimeError: no such size", base=broken)
+    _refused(CASE.build(), "torch.nn.Module, got int", base=lambda: 3)
+
+
+def test_fixed_hidden_channels_of_uno():
+    def wider():
+        return UNO(2, 3, 8, 8, 8, n_layers=1, uno_out_channels=[8], uno_n_modes=[(4, 4)], uno_scalings=[[1, 1]])
+
+    def build():
+        return UNO(2, 3, 8, 16, 16, n_layers=1, uno_out_channels=[8], uno_n_modes=[(4, 4)], uno_scalings=[[1, 1]])
+
+    _refused(build(), "lifting_channels", base=wider)
+
+
+def test_a_part_that_is_parametrized_already():
+    part = nm.parametrize(CASE.build(), base=CASE.base)
+    with pytest.raises(nm.MupError, match="Submodule 'base_model' of this UQNO is parametrized already"):
+        nm.parametrize(UQNO(part), base=lambda: UQNO(CASE.build()))
+
+
+@pytest.mark.skipif(not SPHERE, reason="torch_harmonics is not installed")
+def test_alias_that_was_untied():
+    model = BY_NAME["local_no"].build()
+    conv = model.local_no_blocks.differential[0]
+    conv.weight = torch.nn.Parameter(conv.weight.detach().clone())
+    _refused(model, "should be one tensor under two names", base=BY_NAME["local_no"].base)
 
 
 def test_unknown_layer_and_renamed_parameter_are_refused():
@@ -183,6 +215,8 @@ def test_register_layer_refuses_what_is_no_role():
     with pytest.raises(nm.MupError, match="class, not an instance"):
         nm.register_layer(torch.nn.Linear(2, 2), {})
     with pytest.raises(nm.MupError, match="a role of"):
-        nm.register_layer(torch.nn.Linear, {"weight": nm.Param("kernel", ("out", "in"))})
+        nm.register_layer(torch.nn.Bilinear, {"weight": nm.Param("kernel", ("out", "in", "in"))})
+    with pytest.raises(nm.MupError, match="axes of"):
+        nm.register_layer(torch.nn.Bilinear, {"weight": nm.Param("hidden", ("out", "in", "mode"))})
     with pytest.raises(nm.MupError, match="No adapter"):  # and nothing was registered
-        nm.parametrize(torch.nn.Linear(2, 2), base={})
+        nm.parametrize(torch.nn.Bilinear(2, 2, 2), base={})

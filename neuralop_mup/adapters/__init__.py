@@ -1,0 +1,16 @@
+"""What every parameter of every neuralop layer is: importing this package registers the adapters.
+
+``basic`` has torch's and neuralop's pointwise layers and norms, ``kernels`` the spectral convolutions and their
+factorizations, ``models`` the blocks and models put together from them, and ``sphere`` what needs torch_harmonics.
+"""
+
+import neuralop.models
+
+from neuralop_mup.adapters import basic, kernels, models
+
+__all__ = ["basic", "kernels", "models"]
+
+if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
+    from neuralop_mup.adapters import sphere
+
+    __all__ += ["sphere"]

@@ -1,0 +1,224 @@
+"""Factorized kernels against numbers worked out by hand, and the std of what they reconstruct."""
+
+import copy
+import math
+
+import mup
+import pytest
+import torch
+from cases import BY_NAME, FACTORIZATIONS, SPHERE
+from neuralop.models import FNO, UQNO
+
+import neuralop_mup as nm
+
+KERNEL = "fno_blocks.convs.0.weight."
+# Width 8 → 32 (r = 4), K 2 → 8: κ = √(ln 2 / ln 8) = √(1/3).
+KAPPA = 3**-0.5
+
+# For each factor: (Adam lr, SGD lr, init), all relative to base.
+GOLDEN = {
+    # Ranks (2, 4, 3) → (8, 8, 6); their product 24 → 384, × 16. Stock std of each of the 4 factors, core included:
+    # (1/√H / √∏ranks)^(1/4), so × (1/2 · 1/4)^(1/4) = 2^(-3/4).
+    #   core (r_i, r_o, r_m)  sums r_i r_m: 6 → 48, × 8      makes r_o: × 2  init 8^(-1/2) / 2^(-3/4) = 2^(-3/4)
+    #   in   (H, r_i)         sums H: × 4                    makes r_i: × 4  init 4^(-1/2) / 2^(-3/4) = 2^(-1/4)
+    #   out  (H, r_o)         sums r_o: 4 → 8, × 2; has κ    makes H: × 4    init κ 2^(-1/2) / 2^(-3/4) = κ 2^(1/4)
+    #   mode (modes, r_m)     sums nothing                   makes r_m: × 2  init 1 / 2^(-3/4) = 2^(3/4)
+    # Together: κ × 1, and the stock kernel goes as 1/√H by itself.
+    "tucker": (
+        {"rank": (2, 4, 3)},
+        {"rank": (8, 8, 6)},
+        {
+            "core": (1 / 8, 2 / 8, 2**-0.75),
+            "factors.factor_0": (1 / 4, 4 / 4, 2**-0.25),
+            "factors.factor_1": (KAPPA / 2, 4 / 2, KAPPA * 2**0.25),
+            "factors.factor_2": (1, 2, 2**0.75),
+        },
+    ),
+    # Rank 6 → 24, × 4. Stock: (1/√H / √R)^(1/3), × (1/2 · 1/2)^(1/3) = 2^(-2/3); the weights are ones.
+    #   weights (R,)       sums nothing               makes R: × 4  init 1
+    #   in   (H, R)        sums H: × 4                makes R: × 4  init 2^(-1) / 2^(-2/3) = 2^(-1/3)
+    #   out  (H, R)        sums R: × 4; has κ         makes H: × 4  init κ 2^(-1) / 2^(-2/3) = κ 2^(-1/3)
+    #   mode (modes, R)    sums nothing               makes R: × 4  init 1 / 2^(-2/3) = 2^(2/3)
+    "cp": (
+        {"rank": 6},
+        {"rank": 24},
+        {
+            "weights": (1, 4, 1),
+            "factors.factor_0": (1 / 4, 4 / 4, 2 ** (-1 / 3)),
+            "factors.factor_1": (KAPPA / 4, 4 / 4, KAPPA * 2 ** (-1 / 3)),
+            "factors.factor_2": (1, 4, 2 ** (2 / 3)),
+        },
+    ),
+    # Ranks (1, 2, 3, 1) → (1, 8, 6, 1); their product 6 → 48, × 8. Stock: (1/√H / ∏ranks)^(1/3), without the root,
+    # × (1/2 · 1/8)^(1/3) = 2^(-4/3). The train runs in → out ← mode.
+    #   in   (1, H, r_1)        sums H: × 4                      makes r_1: × 4  init 2^(-1) / 2^(-4/3) = 2^(1/3)
+    #   out  (r_1, H, r_2)      sums r_1 r_2: 6 → 48, × 8; κ     makes H: × 4    init κ 8^(-1/2) / 2^(-4/3) = κ 2^(-1/6)
+    #   mode (r_2, modes, 1)    sums nothing                     makes r_2: × 2  init 1 / 2^(-4/3) = 2^(4/3)
+    # Together κ 2^(3/2), which gives back the √8 that the stock init loses on its way.
+    "tt": (
+        {"rank": (1, 2, 3, 1)},
+        {"rank": (1, 8, 6, 1)},
+        {
+            "factors.factor_0": (1 / 4, 4 / 4, 2 ** (1 / 3)),
+            "factors.factor_1": (KAPPA / 8, 4 / 8, KAPPA * 2 ** (-1 / 6)),
+            "factors.factor_2": (1, 2, 2 ** (4 / 3)),
+        },
+    ),
+}
+
+
+def _pair(factorization):
+    at_base, at_target, expected = GOLDEN[factorization]
+    base = {"n_modes": (4,), "hidden_channels": 8, **at_base}
+    model = FNO((16,), 1, 1, 32, n_layers=1, factorization=factorization, **at_target)
+    return nm.parametrize(model, base=base), expected
+
+
+@pytest.mark.parametrize("factorization", FACTORIZATIONS)
+def test_golden_multipliers(factorization):
+    model, expected = _pair(factorization)
+    rows = {row.name.removeprefix(KERNEL): row for row in nm.summary(model).rows if row.name.startswith(KERNEL)}
+    assert rows.keys() == expected.keys()
+    for name, row in rows.items():
+        assert (row.lr_mult, row.sgd_lr_mult, row.init_mult) == pytest.approx(expected[name], rel=1e-12), name
+        assert row.role == "spectral"
+    bias = nm.summary(model)["fno_blocks.convs.0.bias"]  # drawn at the kernel's target std, 1/√H
+    assert (bias.lr_mult, bias.init_mult) == pytest.approx((1, 2))
+
+
+@pytest.mark.parametrize("factorization", FACTORIZATIONS)
+def test_operator_norm_reads_blocks_off_all_factors(factorization):
+    """κ is that of the dense kernel: width 8 → 32, stored modes 3 → 9."""
+    at_base, at_target, _ = GOLDEN[factorization]
+    kappa = []
+    for name, b, t in ((factorization, at_base, at_target), (None, {}, {})):
+        model = FNO((16,), 1, 1, 32, n_layers=1, factorization=name, **t)
+        plans = [
+            nm.summary(nm.parametrize(copy.deepcopy(model), {"n_modes": (4,), "hidden_channels": 8, **b}, rule))
+            for rule in ("operator-norm", "none")
+        ]
+        key = KERNEL + ("factors.factor_1" if name else "tensor")
+        kappa.append(plans[0][key].lr_mult / plans[1][key].lr_mult)
+    assert kappa[0] == pytest.approx(kappa[1])
+
+
+def _rms(cases, build):
+    """RMS of reconstructed kernels over seeds."""
+    squares = [
+        build(cases, seed).fno_blocks.convs[0].weight.to_tensor().detach().abs().square().mean() for seed in range(30)
+    ]
+    return torch.stack(squares).mean().sqrt().item()
+
+
+LAYOUTS = [f"{f}_{kind}" for f in FACTORIZATIONS for kind in ("factorized", "separable")]
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, "tucker_ranks", "cp_rank=6", "tt_rank=4", "tucker_fixed_rank_modes"])
+def test_reconstructed_kernel_has_the_dense_target_std(name):
+    """Dense: κ/√r of base (width 8 → 24); separable: κ of base."""
+    case = BY_NAME[name]
+    base = _rms(case, lambda c, seed: c.build_base(seed))
+    target = _rms(case, lambda c, seed: nm.parametrize(c.build(seed), base=c.base))
+    kappa = math.sqrt(math.log(4) / math.log(12))  # K (2, 2) → (4, 3)
+    expected = kappa * (1 if case.kwargs.get("separable") else 3**-0.5)
+    assert target / base == pytest.approx(expected, rel=0.15)
+
+
+def test_tensor_train_misses_its_std_unless_corrected():
+    """neuralop draws it √∏ranks too small. correct_tt brings it to the std of a dense kernel, at base and away."""
+    case = BY_NAME["tt_factorized"]
+    dense = _rms(BY_NAME["2d"], lambda c, seed: c.build_base(seed))
+    stock = _rms(case, lambda c, seed: c.build_base(seed))
+    ranks = math.prod(case.build_base().fno_blocks.convs[0].weight.rank)
+    assert dense / stock == pytest.approx(math.sqrt(ranks), rel=0.15)
+    corrected = _rms(case, lambda c, seed: nm.parametrize(c.build_base(seed), base={}, correct_tt=True))
+    assert corrected == pytest.approx(dense, rel=0.15)
+    away = _rms(case, lambda c, seed: nm.parametrize(c.build(seed), base=c.base, correct_tt=True))
+    dense_away = _rms(BY_NAME["2d"], lambda c, seed: nm.parametrize(c.build(seed), base=c.base))
+    assert away == pytest.approx(dense_away, rel=0.15)
+    tucker = BY_NAME["tucker_factorized"]
+    plans = [nm.summary(nm.parametrize(tucker.build(), tucker.base, correct_tt=c)) for c in (True, False)]
+    assert [r.init_mult for r in plans[0].rows] == pytest.approx([r.init_mult for r in plans[1].rows])
+
+
+def test_implementations_share_a_plan():
+    for f in FACTORIZATIONS:
+        plans = [
+            nm.summary(nm.parametrize(case.build(), base=case.base))
+            for case in (BY_NAME[f"{f}_factorized"], BY_NAME[f"{f}_reconstructed"])
+        ]
+        assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("factorization", ["tucker", "cp"])
+def test_max_n_modes_counts_the_active_modes(factorization):
+    case = BY_NAME[f"{factorization}_max_n_modes"]
+    model = nm.parametrize(case.build(), base=case.base)
+    row = nm.summary(model)[KERNEL + "factors.factor_2"]
+    assert model.fno_blocks.convs[0].weight.factors[2].shape[0] == 10
+    assert (row.shape[0], row.base_shape[0]) == (8, 4)
+
+
+def test_complex_data_does_not_halve_the_last_axis():
+    """1D, n_modes 4 → 16: stored 4 → 16 entries, K = 2 → 8 all the same."""
+    case = BY_NAME["complex_data_1d"]
+    row = nm.summary(nm.parametrize(case.build(), base=case.base))[KERNEL + "tensor"]
+    assert (row.shape[-1], row.base_shape[-1]) == (16, 4)
+    assert row.lr_mult == pytest.approx(KAPPA / 3)
+
+
+def test_legacy_kernels_store_one_sign():
+    """n_modes (4, 4) → (8, 8): each quadrant stores K = 2 → 4 on each axis, κ = √(2 ln 2 / 2 ln 4) = √(1/2)."""
+    for name in ("legacy_dense", "legacy_joint"):
+        case = BY_NAME[name]
+        plan = nm.summary(nm.parametrize(case.build(), base=case.base))
+        row = next(r for r in plan.rows if r.role == "spectral")
+        assert row.shape[-1] == 2  # real and imaginary part
+        assert row.lr_mult == pytest.approx(math.sqrt(0.5) / 3)
+
+
+@pytest.mark.skipif(not SPHERE, reason="torch_harmonics is not installed")
+@pytest.mark.parametrize("factorization", ["dense", *FACTORIZATIONS])
+def test_spherical_kernels_count_degrees_alone(factorization):
+    """n_modes (4, 4) → (8, 8): degrees L = 4 → 8, κ = √(ln 4 / ln 8) = √(2/3), whatever the orders are."""
+    case = BY_NAME[f"sfno_{factorization}"]
+    plans = [
+        nm.summary(nm.parametrize(case.build(), {"hidden_channels": 8, "n_modes": (4, m)}, rule))
+        for m, rule in ((4, "log-modes"), (8, "log-modes"), (4, "none"))
+    ]
+    key = KERNEL + ("tensor" if factorization == "dense" else "factors.factor_1")
+    assert plans[0] == plans[1]
+    assert plans[0][key].lr_mult / plans[2][key].lr_mult == pytest.approx(math.sqrt(2 / 3))
+
+
+@pytest.mark.skipif(not SPHERE, reason="torch_harmonics is not installed")
+def test_a_tensor_under_two_names_is_counted_once():
+    case = BY_NAME["local_no"]
+    model = nm.parametrize(case.build(), base=case.base)
+    names = [row.name for row in nm.summary(model).rows]
+    assert "local_no_blocks.differential.0.weight" in names
+    assert "local_no_blocks.differential.0.conv.weight" not in names
+    tensors = [p for group in nm.param_groups(model, lr=1.0) for p in group["params"]]
+    assert len(tensors) == len({id(p) for p in tensors}) == len(list(model.parameters()))
+
+
+def test_plan_survives_deepcopy():
+    """UQNO's residual model is a deep copy, and deep copies of parameters lose their attributes."""
+    case = BY_NAME["2d"]
+    trained = nm.parametrize(case.build(), base=case.base)
+    model = UQNO(trained)
+    residual = model.residual_model
+    assert nm.summary(residual) == nm.summary(trained)
+    ours = {id(p): g["lr"] for g in nm.MuAdam(residual, lr=0.01).param_groups for p in g["params"]}
+    theirs = {id(p): g["lr"] for g in mup.MuAdam(residual.parameters(), lr=0.01).param_groups for p in g["params"]}
+    assert ours == theirs
+    assert len(set(ours.values())) > 1
+
+
+def test_base_function_is_not_run_on_the_random_state_or_kept():
+    case = BY_NAME["uno"]
+    model = case.build()
+    before = torch.get_rng_state()
+    from_function = nm.summary(nm.parametrize(model, base=case.base))
+    assert torch.equal(before, torch.get_rng_state())
+    assert from_function == nm.summary(nm.parametrize(case.build(), base=case.build_base()))
