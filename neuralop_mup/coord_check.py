@@ -132,7 +132,8 @@ def coord_check(
         At least two widths, or numbers of modes.
     batches : iterable of dict
         Training batches ``{"x": …, "y": …}``, used in turn; x of shape (batch, channels, *grid). The first one is also
-        the probe on which features are measured.
+        the probe on which features are measured. A model that takes more (GINO's geometry) is called with everything
+        but y by name.
     lr : float
         Learning rate at base.
     steps : sequence of int
@@ -185,25 +186,31 @@ def coord_check(
 
 def _measure(model, batches, lr, steps, optimizer, loss):
     """Yield (block, kind, step, RMS) for one model."""
-    check_grid(model, tuple(batches[0]["x"].shape[2:]))
+    if batches[0].keys() == {"x", "y"}:
+        check_grid(model, tuple(batches[0]["x"].shape[2:]))
     loss = loss or _relative_l2
     opt = optimizer(model, lr)
-    start = features(model, batches[0]["x"])
+    start = features(model, batches[0])
     for block, value in start.items():
         yield block, "init", 0, rms(value)
     for step in range(1, steps[-1] + 1):
         model.train()
         batch = batches[(step - 1) % len(batches)]
         opt.zero_grad()
-        loss(model(batch["x"]), **batch).backward()
+        loss(_call(model, batch), **batch).backward()
         opt.step()
         if step in steps:
-            for block, value in features(model, batches[0]["x"]).items():
+            for block, value in features(model, batches[0]).items():
                 yield block, "update", step, rms(value - start[block])
 
 
-def features(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Output of every block of ``model`` at ``x``, from input to output.
+def _call(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    inputs = {key: value for key, value in batch.items() if key != "y"}
+    return model(inputs["x"]) if inputs.keys() == {"x"} else model(**inputs)
+
+
+def features(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Output of every block of ``model`` at ``batch``, from input to output.
 
     A block is a child of the model that holds parameters (each member of a ModuleList counts as one); a child that is
     called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, …
@@ -217,7 +224,7 @@ def features(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
     try:
         model.eval()
         with torch.no_grad():
-            model(x)
+            _call(model, batch)
     finally:
         model.train(was_training)
         for hook in hooks:

@@ -329,7 +329,8 @@ def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]],
             if axis not in GROWS and n != b:
                 raise MupError(
                     f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an "
-                    f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
-                    "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP)."
+                    f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same "
+                    "in_channels, out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph "
+                    "kernel's MLP)."
                 )
     return shapes

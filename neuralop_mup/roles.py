@@ -255,15 +255,12 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
     fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
     kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
     is_factor = param.rank_power is not None
-    if callable(param.stock):
-        stock = float(param.stock(shapes[name]))
-    else:
-        stock = stock_std(param.stock, kernel_in, kernel_out)
-    miss = 1.0
+    of_kernel = param.stock(shapes[name]) if callable(param.stock) else stock_std(param.stock, kernel_in, kernel_out)
+    stock, miss = of_kernel, 1.0
     if is_factor:
-        target, ranks = stock, _size(whole, "rank_in")
-        stock = factor_std(target, ranks, len(parts), param.rank_power)
-        miss = stock / factor_std(target, ranks, len(parts), 0.5)
+        ranks = _size(whole, "rank_in")
+        stock = factor_std(of_kernel, ranks, len(parts), param.rank_power)
+        miss = stock / factor_std(of_kernel, ranks, len(parts), 0.5)
     # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
     if param.role != "spectral" or (is_factor and not any(kind in ("out", "out_fixed") for kind, _ in own)):
         return Size(fan_in, fan_out, stock, miss=miss)

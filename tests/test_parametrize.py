@@ -211,7 +211,7 @@ def test_groups_are_few_named_and_deterministic(fno_case):
 
 @pytest.mark.parametrize("name", ["torch Adam", "torch AdamW", "neuralop AdamW"])
 def test_first_step_moves_each_entry_by_its_learning_rate(case, name):
-    """Adam's first update is lr · sign(gradient): on a kernel torch moves Re and Im by lr each, neuralop the modulus."""
+    """Adam's first update is lr · sign(gradient): on a kernel, torch moves Re and Im by lr, neuralop the modulus."""
     model = nm.parametrize(case.build(), base=case.base)
     build = {
         "torch Adam": lambda: nm.MuAdam(model, lr=1e-2, eps=1e-30),
