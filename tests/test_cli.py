@@ -12,6 +12,7 @@ import pytest
 
 from neuralop_mup import tuning
 from neuralop_mup.cli import main
+from neuralop_mup.cli.study import PRESETS
 from neuralop_mup.problems import PROBLEMS
 from neuralop_mup.tuning import Transfer
 
@@ -111,6 +112,7 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("transfer --schedule halve:50,20", "ascending"),
         ("transfer --lr 1e-3:7e-2", "power of two"),
         ("transfer --lr fast", "comma list"),
+        ("transfer --lr", "expected one argument"),
         ("transfer --lr=-1,2", "above 0"),
         ("transfer --lr 1,1", "twice"),
         ("transfer --seeds many", "--seeds"),
@@ -118,6 +120,8 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("transfer --epochs 0", "1 or more"),
         ("transfer --workers 0", "1 or more"),
         ("transfer --weight_decay -1", "0 or more"),
+        ("transfer --beta2 1", "below 1"),
+        ("transfer --clip_spectral nan", "above 0"),
         ("transfer --proxy.n_modes", "needs a value"),
         ("transfer --proxy.n_modes --verify", "needs a value"),
         ("transfer --proxy.n_modes 8 --proxy.n_modes 4", "twice"),
@@ -223,6 +227,10 @@ def test_defaults_and_paper_preset(fake):
     assert paper["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
     assert (paper["fixed"]["epochs"], paper["fixed"]["schedule"], paper["fixed"]["batch_size"]) == (750, "halve:50", 20)
     assert stock["fixed"]["schedule"] == "cosine"
+
+
+def test_every_preset_of_every_problem_has_sizes():
+    assert set(PRESETS) == {(name, preset) for name, problem in PROBLEMS.items() for preset in problem.presets}
 
 
 def test_a_given_schedule_replaces_the_presets(fake):
