@@ -2,8 +2,8 @@
 
     python benchmarks/identity.py
 
-Compares a parametrized model with the unpatched one (plain torch optimizer, one group) at base shapes, under every rule.
-Writes benchmarks/results/identity.md.
+Compares a parametrized model with the unpatched one (plain torch optimizer, one group) at base shapes, under every
+rule. Writes benchmarks/results/identity.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def differing(a: torch.nn.Module, b: torch.nn.Module) -> int:
 
 def main() -> None:
     torch.set_num_threads(1)
-    lines = ["| model | parameters | differ at start | learning rates ≠ lr | differ after 10 steps |", "|" + " --- |" * 5]
+    lines = [
+        "| model | parameters | differ at start | learning rates ≠ lr | differ after 10 steps |",
+        "|" + " --- |" * 5,
+    ]
     total = [0, 0, 0, 0]
     for case in CASES:
         counts = [0, 0, 0, 0]
