@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from neuralop_mup import tuning
-from neuralop_mup.cli import main
+from neuralop_mup.cli import main, timing
 from neuralop_mup.cli.study import PRESETS
 from neuralop_mup.problems import PROBLEMS
 from neuralop_mup.tuning import Transfer
@@ -175,6 +176,27 @@ def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
     assert float(table["all"][1]) == pytest.approx(48 + float(table["proxy"][1]), abs=0.011)
     assert "hidden_channels 64, n_modes 32: " in out and "parameters" in out
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, "4.8"), (3, "2.4"), (4, "2.2")])
+def test_dry_run_guesses_the_time(workers, seconds, capsys, monkeypatch):
+    """2 steps a run; proxy: 4 runs of 0.1 s a step, then target: 2 of 1 s a step, each in rounds of the workers."""
+    monkeypatch.setattr(timing, "step_seconds", lambda study, stage: {"proxy": 0.1, "target": 1.0}[stage.size])
+    line = f"transfer --dry-run --lr 0.001:0.008 --seeds 1 --epochs 1 --problem.n_train 40 --workers {workers}"
+    assert main(line.split()) == 0
+    out = capsys.readouterr().out
+    assert f"Very roughly {seconds} seconds here with {workers} worker" in out
+
+
+def test_dry_run_times_real_steps_of_what_fits(capsys, monkeypatch):
+    threads = torch.get_num_threads()
+    # One point: all of verify is already trained for the target.
+    line = words(f"transfer --dry-run --verify {TINY} --lr 0.001 --proxy.n_modes 4 --target.n_modes 8 --seeds 1")
+    assert main(line) == 0
+    assert "Very roughly" in capsys.readouterr().out and torch.get_num_threads() == threads
+    monkeypatch.setattr(timing, "_MOST", 1.0)
+    assert main(line) == 0
+    assert "One step of the proxy is too large" in capsys.readouterr().out
 
 
 def test_options_become_arguments(fake, capsys):

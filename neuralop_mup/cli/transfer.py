@@ -21,6 +21,7 @@ from neuralop_mup.cli.options import (
 )
 from neuralop_mup.cli.plan import plan_text
 from neuralop_mup.cli.study import PRESETS, SEARCHED, study_of
+from neuralop_mup.cli.timing import timing_text
 from neuralop_mup.rules import check_rule
 from neuralop_mup.training import train_run
 
@@ -42,6 +43,7 @@ def run(argv: list[str]) -> int:
     folder = Path(options.output or f"runs/{study.problem.name}-transfer")
     print(plan_text(study, folder))
     if options.dry_run:
+        print(timing_text(study, options.workers))
         return 0
     made(folder)
     # Here and not in the workers, which would each generate the same data.
@@ -84,7 +86,7 @@ def _parser() -> Parser:
     parser.flag("--verify", "search at the target too, to measure drift and regret")
     parser.option("--workers", "trials at once, each in its own process [all cores]", count)
     parser.option("--output", "folder for results; the same command resumes there [runs/PROBLEM-transfer]")
-    parser.flag("--dry-run", "print the plan and stop")
+    parser.flag("--dry-run", "print the plan, time a few steps for a rough guess of its duration, and stop")
     return parser
 
 
