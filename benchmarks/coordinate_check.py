@@ -2,8 +2,8 @@
 
     python benchmarks/coordinate_check.py
 
-Compares this package's rules with the standard parametrization and with naive mup (mup.set_base_shapes and mup.MuAdam on
-an untouched neuralop FNO). Prints a table a parametrization, writes benchmarks/results/coordinate_check*.{md,png,json}.
+Compares this package's rules with the standard parametrization and with naive mup (mup.set_base_shapes and mup.MuAdam
+on an untouched neuralop FNO). Prints a table a parametrization, writes benchmarks/results/coordinate_check*.{md,png,json}.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def main() -> None:
         lines += [
             f"## {title}",
             "",
-            f"{'PASS' if check.passed(0.25, 0.1) else 'FAIL'}: largest |slope| of a block at init {worst['init']:.2f}, of "
-            f"an update {worst['update']:.2f}, of the output's update {worst_output:.2f}.",
+            f"{'PASS' if check.passed(0.25, 0.1) else 'FAIL'}: largest |slope| of a block at init {worst['init']:.2f}, "
+            f"of an update {worst['update']:.2f}, of the output's update {worst_output:.2f}.",
             "",
             check.to_markdown(),
             "",
@@ -101,9 +101,9 @@ def main() -> None:
     head = [
         "# Coordinate check, Burgers",
         "",
-        f"`python benchmarks/coordinate_check.py --lr {args.lr:g} --seeds {args.seeds}`: slope of log RMS against log size, "
-        "mean [smallest, largest] over seeds. Width at K = 8, base width 16; modes at width 64, base K = 4. The output at "
-        "init may fall (theory: −0.5, plus a bias of constant size).",
+        f"`python benchmarks/coordinate_check.py --lr {args.lr:g} --seeds {args.seeds}`: slope of log RMS against log "
+        "size [smallest, largest of a single seed]. Width at K = 8, base width 16; modes at width 64, base K = 4. The "
+        "output at init may fall (theory: −0.5, plus a bias of constant size).",
         "",
     ]
     (RESULTS / "coordinate_check.md").write_text("\n".join(head + lines))

@@ -56,7 +56,8 @@ def run(move: str, seeds: int, workers: int | None) -> str:
     lines = [
         f"## {move}: width {proxy[0]} → {target[0]}, K {_k(proxy[1])} → {_k(target[1])}",
         "",
-        f"Best lr at the proxy: {result.best['lr']:g}. {seeds} seeds, grid {SPACE['lr'][0]:g} … {SPACE['lr'][-1]:g}, {fixed}.",
+        f"Best lr at the proxy: {result.best['lr']:g}. {seeds} seeds, grid {SPACE['lr'][0]:g} … "
+        f"{SPACE['lr'][-1]:g}, {fixed}.",
         "",
         "| rule | loss at the transferred lr (± std over seeds) | its test error | best lr at target | best loss | "
         "drift (steps) | regret |",

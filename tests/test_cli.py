@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from neuralop_mup import tuning
-from neuralop_mup.cli import main
+from neuralop_mup.cli import main, timing
+from neuralop_mup.cli.study import PRESETS
 from neuralop_mup.problems import PROBLEMS
 from neuralop_mup.tuning import Transfer
 
@@ -111,6 +113,7 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("transfer --schedule halve:50,20", "ascending"),
         ("transfer --lr 1e-3:7e-2", "power of two"),
         ("transfer --lr fast", "comma list"),
+        ("transfer --lr", "expected one argument"),
         ("transfer --lr=-1,2", "above 0"),
         ("transfer --lr 1,1", "twice"),
         ("transfer --seeds many", "--seeds"),
@@ -118,6 +121,8 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("transfer --epochs 0", "1 or more"),
         ("transfer --workers 0", "1 or more"),
         ("transfer --weight_decay -1", "0 or more"),
+        ("transfer --beta2 1", "below 1"),
+        ("transfer --clip_spectral nan", "above 0"),
         ("transfer --proxy.n_modes", "needs a value"),
         ("transfer --proxy.n_modes --verify", "needs a value"),
         ("transfer --proxy.n_modes 8 --proxy.n_modes 4", "twice"),
@@ -173,6 +178,27 @@ def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.parametrize(("workers", "seconds"), [(1, "4.8"), (3, "2.4"), (4, "2.2")])
+def test_dry_run_guesses_the_time(workers, seconds, capsys, monkeypatch):
+    """2 steps a run; proxy: 4 runs of 0.1 s a step, then target: 2 of 1 s a step, each in rounds of the workers."""
+    monkeypatch.setattr(timing, "step_seconds", lambda study, stage: {"proxy": 0.1, "target": 1.0}[stage.size])
+    line = f"transfer --dry-run --lr 0.001:0.008 --seeds 1 --epochs 1 --problem.n_train 40 --workers {workers}"
+    assert main(line.split()) == 0
+    out = capsys.readouterr().out
+    assert f"Very roughly {seconds} seconds here with {workers} worker" in out
+
+
+def test_dry_run_times_real_steps_of_what_fits(capsys, monkeypatch):
+    threads = torch.get_num_threads()
+    # One point: all of verify is already trained for the target.
+    line = words(f"transfer --dry-run --verify {TINY} --lr 0.001 --proxy.n_modes 4 --target.n_modes 8 --seeds 1")
+    assert main(line) == 0
+    assert "Very roughly" in capsys.readouterr().out and torch.get_num_threads() == threads
+    monkeypatch.setattr(timing, "_MOST", 1.0)
+    assert main(line) == 0
+    assert "One step of the proxy is too large" in capsys.readouterr().out
+
+
 def test_options_become_arguments(fake, capsys):
     line = (
         "transfer darcy --proxy.hidden_channels 8 --proxy.n_modes=4,6 --target.hidden_channels 12 --target.n_modes 8 "
@@ -223,6 +249,10 @@ def test_defaults_and_paper_preset(fake):
     assert paper["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
     assert (paper["fixed"]["epochs"], paper["fixed"]["schedule"], paper["fixed"]["batch_size"]) == (750, "halve:50", 20)
     assert stock["fixed"]["schedule"] == "cosine"
+
+
+def test_every_preset_of_every_problem_has_sizes():
+    assert set(PRESETS) == {(name, preset) for name, problem in PROBLEMS.items() for preset in problem.presets}
 
 
 def test_a_given_schedule_replaces_the_presets(fake):

@@ -11,6 +11,7 @@ import pytest
 from neuralop_mup import plots, report
 from neuralop_mup.coord_check import CoordCheck
 from neuralop_mup.errors import MupError
+from neuralop_mup.plots.transfer import _spread
 from neuralop_mup.tuning import Transfer
 
 GRID = [0.004, 0.008, 0.016, 0.032]
@@ -197,7 +198,7 @@ def test_no_lr_is_an_error(tmp_path):
 
 
 def test_labels_are_moved_apart_and_stay_inside():
-    placed = plots._spread([0.0, 0.01, 0.99, 1.0], 0.1, 0.0, 1.0)
+    placed = _spread([0.0, 0.01, 0.99, 1.0], 0.1, 0.0, 1.0)
     assert all(b - a >= 0.1 - 1e-12 for a, b in zip(placed, placed[1:], strict=False))
     assert min(placed) >= 0 and max(placed) <= 1
 
@@ -217,6 +218,13 @@ def test_coord_check_figure(tmp_path, suffix):
     if suffix == "svg":
         text = path.read_text(encoding="utf-8")
         assert text.count("fno_blocks.0  slope +0.50 !") == 2 and "lifting  slope +0.00 !" not in text
+
+
+def test_the_same_records_give_the_same_svg(tmp_path):
+    first, again = (
+        plots.plot_transfer(make([0.011], [0.018]).records, tmp_path / f"{i}.svg").read_bytes() for i in (0, 1)
+    )
+    assert first == again
 
 
 def test_drawing_leaves_pyplot_alone(tmp_path):

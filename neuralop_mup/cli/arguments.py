@@ -1,0 +1,86 @@
+"""What dotted options set: arguments of the problems and of neuralop's FNO."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from neuralop.models import FNO
+
+from neuralop_mup.cli.options import count, filled, given, like, listed
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.problems import PROBLEMS, Problem, get_problem
+
+#: Arguments of FNO that no option sets, and why.
+_NOT_HERE = {
+    "in_channels": "decided by the data",
+    "out_channels": "decided by the data",
+    "non_linearity": "a Python object",
+    "conv_module": "a Python object",
+    "decomposition_kwargs": "a Python object",
+}
+
+
+def problem_of(name: str, texts: Mapping[str, str], preset: str = "cpu") -> Problem:
+    """The problem with the preset's arguments and the user's on top."""
+    if name not in PROBLEMS:
+        raise MupError(f"There is no problem {name!r}; {nearest(name, PROBLEMS)}")
+    stock = dataclasses.asdict(PROBLEMS[name].preset(preset))
+    readers = {argument: like(default) for argument, default in stock.items()}
+    return get_problem(name, **{**stock, **given("problem", texts, readers)})
+
+
+def fno_defaults() -> dict[str, Any]:
+    """Arguments of FNO that options set, with their defaults."""
+    parameters = list(inspect.signature(FNO.__init__).parameters.values())[1:]
+    return {
+        p.name: None if p.default is p.empty else p.default
+        for p in parameters
+        if p.name not in _NOT_HERE and p.kind is p.POSITIONAL_OR_KEYWORD
+    }
+
+
+def fno_arguments(group: str, texts: Mapping[str, str], n_dim: int) -> dict[str, Any]:
+    """Arguments of FNO; one number of modes stands for every axis."""
+    for name in texts:
+        if name in _NOT_HERE:
+            raise MupError(
+                f"--{group}.{name} is {_NOT_HERE[name]}; it cannot be given on the command line, only from Python."
+            )
+    readers = {name: like(default) for name, default in fno_defaults().items()}
+    readers |= dict.fromkeys(("hidden_channels", "n_layers"), count)
+    readers |= dict.fromkeys(("n_modes", "max_n_modes"), _modes(n_dim))
+    return given(group, texts, readers)
+
+
+def _modes(n_dim: int) -> Callable[[str], tuple[int, ...]]:
+    def read(text: str) -> tuple[int, ...]:
+        numbers = listed(count)(text)
+        if len(numbers) not in (1, n_dim):
+            axes = f"{n_dim} {'axis' if n_dim == 1 else 'axes'}"
+            raise MupError(f"{text} gives {len(numbers)} numbers for a grid of {axes}: give one, or {n_dim}.")
+        return tuple(numbers) * (n_dim // len(numbers))
+
+    return read
+
+
+def fno_help() -> list[str]:
+    """Lines of help on FNO's arguments."""
+    shown = {name: value for name, value in fno_defaults().items() if name not in ("n_modes", "hidden_channels")}
+    return ["", "FNO: hidden_channels, n_modes (one number for all axes, or a comma list),", _with_defaults(shown)]
+
+
+def problem_help() -> list[str]:
+    """Lines of help on each problem's arguments."""
+    lines = []
+    for name, problem in PROBLEMS.items():
+        lines += ["", f"{name}:", _with_defaults(dataclasses.asdict(problem.preset("cpu")))]
+        if "paper" in problem.presets:
+            lines += ["  --preset paper:", _with_defaults(problem.presets["paper"])]
+    return lines
+
+
+def _with_defaults(values: Mapping[str, Any]) -> str:
+    return filled(f"{name} [{value}]" for name, value in values.items())

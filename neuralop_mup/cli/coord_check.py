@@ -1,0 +1,147 @@
+"""``neuralop-mup coord-check``: the coordinate check of neuralop's FNO on a problem."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import neuralop_mup as nm
+from neuralop_mup import report
+from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
+from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, positive
+from neuralop_mup.errors import MupError
+from neuralop_mup.plots import plot_coord_check
+from neuralop_mup.problems import Problem
+from neuralop_mup.rules import check_rule
+from neuralop_mup.training import build_model
+
+
+def run(argv: list[str]) -> int:
+    """Measure, write table, records and figure. 1 if the check did not pass."""
+    options, dotted = _parser().read(argv)
+    if options.widths and options.modes:
+        raise MupError("--widths and --modes cannot both vary; give one of them.")
+    varied, flag = ("n_modes", "--modes") if options.modes else ("hidden_channels", "--widths")
+    sizes = sorted(set(options.modes or options.widths or (16, 32, 64, 128)))
+    if len(sizes) < 2:
+        raise MupError(f"{flag} {sizes[0]} is one size; a slope needs at least two sizes.")
+    if varied in dotted["model"]:
+        raise MupError(f"--model.{varied} is what {flag} varies; leave it out.")
+    problem = problem_of(options.problem, dotted["problem"])
+    n_dim = problem.n_dim
+    model = {"hidden_channels": 32, "n_modes": (16,) * n_dim, **fno_arguments("model", dotted["model"], n_dim)}
+
+    def sized(size: int) -> dict[str, Any]:
+        return {**model, varied: (size,) * n_dim if varied == "n_modes" else size}
+
+    base = {**sized(sizes[0]), **fno_arguments("base", dotted["base"], n_dim)}
+
+    def build(size: int) -> Any:
+        return build_model(problem, sized(size), base, options.rule)
+
+    with torch.device("meta"):  # refuse before any data is made
+        for size in sizes:
+            build(size)
+    folder = made(Path(options.output or f"runs/{problem.name}-coord-check"))
+    batches = _batches(problem, options.batch_size, max(options.steps))
+    check = nm.coord_check(
+        build, sizes, batches, lr=options.lr, steps=options.steps, seeds=options.seeds, size_name=varied
+    )
+    settings = {
+        "problem": problem.name,
+        "problem_args": dataclasses.asdict(problem),
+        "model": model,
+        "base": base,
+        "rule": options.rule,
+        "lr": options.lr,
+        "varied": varied,
+        "sizes": sizes,
+        "steps": options.steps,
+        "seeds": options.seeds,
+        "tolerance": options.tolerance,
+    }
+    said = _verdict(check, f"{options.rule} over {varied} {', '.join(map(str, sizes))}", options.tolerance)
+    _write(folder, check, said, settings, shlex.join(["neuralop-mup", "coord-check", *argv]))
+    print(f"{check.to_markdown()}\n\n{said}\nTable, records and figure: {folder}")
+    return 0 if check.passed(options.tolerance) else 1
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "neuralop-mup coord-check",
+        "Train a few steps at several sizes; RMS features and updates should not depend on size.",
+        {
+            "model": "argument of FNO",
+            "base": "argument of FNO at the base size",
+            "problem": "argument of the problem",
+        },
+        [
+            *fno_help(),
+            *problem_help(),
+            "",
+            "Without options: hidden_channels 32, n_modes 16; the base is the smallest size.",
+        ],
+    )
+    parser.option("problem", "burgers or darcy", nargs="?", default="burgers")
+    parser.option("--widths", "values of hidden_channels to compare, a comma list [16,32,64,128]", listed(count))
+    parser.option("--modes", "values of n_modes to compare, a comma list, instead of --widths", listed(count))
+    parser.option("--rule", "log-modes, operator-norm, none or standard", check_rule, default="log-modes")
+    parser.option("--steps", "measure after these training steps", listed(count), default="1,5,10")
+    parser.option("--lr", "learning rate at the base size", positive, default="1e-3")
+    parser.option("--seeds", "number of seeds; a few leave slopes noisy", count, default="10")
+    parser.option("--batch_size", "samples a batch", count, default="20")
+    parser.option("--tolerance", "largest |slope| of an update that passes", not_negative, default="0.25")
+    parser.option("--output", "folder for coord_check.md, .json and .png [runs/PROBLEM-coord-check]")
+    return parser
+
+
+def _batches(problem: Problem, batch_size: int, at_most: int) -> list[dict[str, torch.Tensor]]:
+    """The first normalised training batches."""
+    data = problem.load()
+    processor = data.processor()
+    processor.train()
+    train, _ = data.loaders(batch_size=batch_size, seed=0)
+    return [processor.preprocess(batch) for batch, _ in zip(train, range(at_most), strict=False)]
+
+
+def _verdict(check: nm.CoordCheck, what: str, tolerance: float) -> str:
+    passed = check.passed(tolerance)
+    updates = [row for row in check.slopes if row["kind"] == "update"]
+    # NaN, from features that are zero or diverged, is worse than any number.
+    worst = max(updates, key=lambda row: math.inf if math.isnan(row["slope"]) else abs(row["slope"]))
+    flat = abs(worst["slope"]) <= tolerance
+    return (
+        f"Coordinate check of {what} {'passed' if passed else 'did not pass'}: the steepest update has slope "
+        f"{worst['slope']:+.2f} ({worst['block']}, t = {worst['step']}; |slope| ≤ {tolerance:g} passes)"
+        + (", but features at init are not flat." if flat and not passed else ".")
+    )
+
+
+def _write(folder: Path, check: nm.CoordCheck, said: str, settings: dict[str, Any], command: str) -> None:
+    problem, varied, tolerance = settings["problem"], settings["varied"], settings["tolerance"]
+    record = {
+        "command": command,
+        "passed": check.passed(tolerance),
+        **settings,
+        "versions": report.versions(),
+        "slopes": check.slopes,
+        "records": check.records,
+    }
+    (folder / "coord_check.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    parts = [
+        f"# Coordinate check on {problem}",
+        f"**{said}**",
+        f"Log-log slopes against {varied}, [range over seeds]:",
+        check.to_markdown(),
+        "![RMS features and updates against size](coord_check.png)",
+        f"```\n{command}\n```",
+    ]
+    (folder / "coord_check.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    title = f"{problem}, rule {settings['rule']}"
+    plot_coord_check(check, folder / "coord_check.png", tolerance=tolerance, title=title)

@@ -1,0 +1,64 @@
+"""``neuralop-mup data``: a problem's data, and what is in the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from neuralop_mup import plots
+from neuralop_mup.cli.arguments import problem_help, problem_of
+from neuralop_mup.cli.options import Parser, made, phrase
+from neuralop_mup.errors import MupError
+from neuralop_mup.problems import ProblemData
+from neuralop_mup.problems.cache import cache_folder
+from neuralop_mup.report import aligned
+
+
+def run(argv: list[str]) -> int:
+    """Load the data, describe it, draw it if asked."""
+    parser = Parser(
+        "neuralop-mup data",
+        "Generate a problem's data, or find it in the cache (folder: NEURALOP_MUP_CACHE).",
+        {"problem": "argument of the problem"},
+        problem_help(),
+    )
+    parser.option("problem", "burgers or darcy", nargs="?", default="burgers")
+    parser.option("--preset", "cpu or paper", default="cpu")
+    parser.flag("--list", "list the cached files and stop")
+    parser.option("--plot", "also draw samples into this .png, .svg or .pdf", _drawable)
+    options, dotted = parser.read(argv)
+    folder = cache_folder()
+    if options.list:
+        files = sorted(folder.glob("*.pt")) if folder.is_dir() else []
+        for path in files:
+            print(f"{path.stat().st_size / 2**20:9.1f} MiB  {path}")
+        print(f"{len(files)} cached {'file' if len(files) == 1 else 'files'} in {folder}")
+        return 0
+    problem = problem_of(options.problem, dotted["problem"], options.preset)
+    if options.plot:
+        made(options.plot.parent)
+    data = problem.load()
+    print(f"{problem.name}: {phrase(dataclasses.asdict(problem))}")
+    print(f"file  {folder / f'{problem.name}-{problem.key[:24]}.pt'}\nkey   {problem.key}\n")
+    print(aligned(_statistics(data)))
+    if options.plot:
+        plots.plot_fields(*data.test, options.plot, title=f"{problem.name}, test samples")
+        print(f"\nfigure {options.plot}")
+    return 0
+
+
+def _statistics(data: ProblemData) -> list[list[str]]:
+    rows = [["part", "shape", "mean", "std", "min", "max"]]
+    for split in ("train", "val", "test"):
+        for letter, values in zip("xy", getattr(data, split), strict=True):
+            numbers = (values.mean(), values.std(), values.min(), values.max())
+            shape = "×".join(map(str, values.shape))
+            rows.append([f"{split} {letter}", shape, *(f"{float(number):.4g}" for number in numbers)])
+    return rows
+
+
+def _drawable(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise MupError(f"must end in .png, .svg or .pdf, but it is {text!r}.")
+    return path
