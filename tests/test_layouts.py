@@ -141,6 +141,27 @@ def test_tensor_train_misses_its_std_unless_corrected():
     assert [r.init_mult for r in plans[0].rows] == pytest.approx([r.init_mult for r in plans[1].rows])
 
 
+@pytest.mark.parametrize(
+    ("factorization", "rank"), [("tucker", 0.4), ("cp", 0.1), ("tt", 0.4), ("tucker", (8, 8, 6)), ("tt", (1, 8, 6, 1))]
+)
+def test_first_update_does_not_grow_with_width(factorization, rank):
+    """With nothing but the kernel in each block: flat in μP, about width^1 under the standard parametrization."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 1, 32, generator=g).cumsum(-1) / 4
+    batch = {"x": x, "y": x.roll(3, -1).tanh()}
+
+    def build(rule):
+        kwargs = {"factorization": factorization, "rank": rank, "fno_skip": None, "use_channel_mlp": False}
+        return lambda width: nm.parametrize(
+            FNO((16,), 1, 1, width, n_layers=2, **kwargs), base={"hidden_channels": 16}, rule=rule
+        )
+
+    for rule, grows in (("log-modes", False), ("standard", True)):
+        check = nm.coord_check(build(rule), [16, 32, 64, 128], [batch], lr=5e-3, steps=(1,), seeds=5)
+        slope = max((r["slope"] for r in check.slopes if r["kind"] == "update"), key=abs)
+        assert slope > 0.7 if grows else abs(slope) < 0.3
+
+
 def test_implementations_share_a_plan():
     for f in FACTORIZATIONS:
         plans = [
