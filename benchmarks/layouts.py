@@ -127,9 +127,11 @@ def main() -> None:
         "output at init is left out, since it falls as it should.",
     ]
 
+    names = {"log-modes": "μP", "operator-norm": "μP, operator-norm"}
+
     def row(name: str, rule: str, check) -> None:
         cells = [worst(check, "init", 0), *(worst(check, "update", t) for t in steps)]
-        lines.append(f"| {name} | {'μP' if rule != 'standard' else 'standard'} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {names.get(rule, rule)} | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
 
     common = {"lr": args.lr, "seeds": args.seeds, "steps": steps}
@@ -141,7 +143,7 @@ def main() -> None:
     lines += ["", f"## FNO-1D of width 32, kernel alone in each block, K = {MODES[0]} to {MODES[-1]}", "", head]
     for name, kwargs in LAYOUTS.items():
         if isinstance(kwargs.get("rank", 0.0), float):  # fixed ranks list a size for each axis
-            for rule in ("log-modes", "standard"):
+            for rule in ("log-modes", "operator-norm", "standard"):
                 build = layout_modes({**kwargs, **KERNEL_ALONE}, rule)
                 row(name, rule, nm.coord_check(build, MODES, batches_1d(10), **common))
     lines += ["", f"## Models, width {MODEL_WIDTHS[0]} to {MODEL_WIDTHS[-1]}", "", head]

@@ -195,27 +195,31 @@ def _measure(model, batches, lr, steps, optimizer, loss):
         check_grid(model, tuple(batches[0]["x"].shape[2:]))
     loss = loss or _relative_l2
     opt = optimizer(model, lr)
-    start = features(model, batches[0])
+    start = features(model, _inputs(batches[0]))
     for block, value in start.items():
         yield block, "init", 0, rms(value)
     for step in range(1, steps[-1] + 1):
         model.train()
         batch = batches[(step - 1) % len(batches)]
         opt.zero_grad()
-        loss(_call(model, batch), **batch).backward()
+        loss(_call(model, _inputs(batch)), **batch).backward()
         opt.step()
         if step in steps:
-            for block, value in features(model, batches[0]).items():
+            for block, value in features(model, _inputs(batches[0])).items():
                 yield block, "update", step, rms(value - start[block])
 
 
-def _call(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def _inputs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
     inputs = {key: value for key, value in batch.items() if key != "y"}
-    return model(inputs["x"]) if inputs.keys() == {"x"} else model(**inputs)
+    return inputs["x"] if inputs.keys() == {"x"} else inputs
 
 
-def features(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Output of every block of ``model`` at ``batch``, from input to output.
+def _call(model: nn.Module, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Output of every block of ``model`` at ``x`` (several inputs: by name), from input to output.
 
     A block is a child of the model that holds parameters (each member of a ModuleList counts as one); a child that is
     called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, …
@@ -229,7 +233,7 @@ def features(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, t
     try:
         model.eval()
         with torch.no_grad():
-            _call(model, batch)
+            _call(model, x)
     finally:
         model.train(was_training)
         for hook in hooks:

@@ -249,7 +249,12 @@ def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
             raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
     kwargs = dict(zip(names, stored.get("args", ()), strict=False))
     kwargs = {**{k: v for k, v in stored.items() if k in names}, **kwargs, **overrides}
-    return _construct(lambda: cls(**kwargs), f"{cls.__name__} at base {dict(overrides)}")
+
+    def build() -> nn.Module:
+        # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
+        return cls(**{k: list(v) if isinstance(v, list) else v for k, v in kwargs.items()})
+
+    return _construct(build, f"{cls.__name__} at base {dict(overrides)}")
 
 
 def _constructor_arguments(cls: type) -> list[str]:

@@ -211,6 +211,25 @@ def test_parameters_changed_after_parametrize():
         nm.MuAdam(model, lr=0.1)
 
 
+def test_register_layer_with_a_stock_init_of_nothing():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.ones(3))
+
+    nm.register_layer(Layer, {"bias": nm.Param("vector", ("out",), "fan_in", stock_of="wieght")})
+    _refused(Layer(), "'bias' follows 'wieght', which the model does not have", base=Layer())
+
+
+def test_lists_of_the_model_are_not_appended_to():
+    """GNOBlock appends to the list of hidden widths that it is given: the base's must not be the model's."""
+    model = BY_NAME["fnogno"].build()
+    stored = list(model._init_kwargs["gno_channel_mlp_hidden_layers"])
+    overrides = {**BY_NAME["fnogno"].base, "gno_channel_mlp_hidden_layers": (widths := [12, 10])}
+    nm.parametrize(model, base=overrides)
+    assert (model._init_kwargs["gno_channel_mlp_hidden_layers"], widths) == (stored, [12, 10])
+
+
 def test_register_layer_refuses_what_is_no_role():
     with pytest.raises(nm.MupError, match="class, not an instance"):
         nm.register_layer(torch.nn.Linear(2, 2), {})
