@@ -222,8 +222,8 @@ def classify(model: nn.Module) -> dict[str, Found]:
     for name, f in found.items():
         if missing := [other for other in f.stock_of if other not in found]:
             raise MupError(
-                f"The adapter of {f.layer} says that the init of {name!r} follows {missing[0]!r}, which the model does not "
-                "have: give stock_of the name of a parameter of the same layer."
+                f"The adapter of {f.layer} says that the init of {name!r} follows {missing[0]!r}, which the model does "
+                "not have: give stock_of the name of a parameter of the same layer."
             )
     return found
 
