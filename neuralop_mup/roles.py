@@ -24,6 +24,7 @@ from tltorch.factorized_tensors.factorized_tensors import DenseTensor
 from torch import nn
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.infshape import AXES
 from neuralop_mup.rules import ROLES, Size, stock_std
 
 __all__ = ["Param", "Place", "classify", "register_layer", "size_of"]
@@ -67,7 +68,8 @@ class Param:
         Kind of each dimension, one of ``in``, ``out``, ``modes``, ``modes_half`` (a real transform's last axis, which
         stores n_modes // 2 + 1), ``in_fixed``, ``out_fixed``, ``fixed``.
     stock : {"fan_in", "mean_fan", "fan_out", "constant"}
-        How the stock initialisation depends on the layer's fans (:func:`neuralop_mup.rules.stock_std`).
+        How the stock initialisation depends on the layer's fans (:func:`neuralop_mup.rules.stock_std`). ``constant``
+        (the default) is for vectors only: a matrix has to say how it is drawn.
     stock_of : str, optional
         The sibling parameter whose fans the stock initialisation reads (a bias is drawn by its weight's fan-in).
     shape : tuple of int, optional
@@ -91,6 +93,8 @@ class Found:
         What its layer's adapter says it is.
     shape : tuple of int
         Logical shape (active modes on mode axes).
+    tensor_shape : tuple of int
+        Shape of the tensor itself.
     layer : str
         Type of the layer that owns it.
     stock_of : str
@@ -99,6 +103,7 @@ class Found:
 
     param: Param
     shape: tuple[int, ...]
+    tensor_shape: tuple[int, ...]
     layer: str
     stock_of: str
 
@@ -125,9 +130,7 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
         If ``layer_type`` is not a module type, or a role is not one of the five.
     """
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
-        raise MupError(
-            f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance."
-        )
+        raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance.")
     if callable(roles):
         _ADAPTERS[layer_type] = roles
         return
@@ -138,11 +141,15 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
 
 
 def _check_claim(layer_type: type, name: str, claim: object) -> None:
-    if not isinstance(claim, (Param, Place)) or (isinstance(claim, Param) and claim.role not in ROLES):
-        raise MupError(
-            f"The adapter of {layer_type.__name__} claims {name!r} as {claim!r}; a claim is a Param with a role of "
-            f"{', '.join(ROLES)}, or a Place for a child module."
-        )
+    where = f"The adapter of {layer_type.__name__} claims {name!r} as {claim!r}"
+    if isinstance(claim, Place):
+        return
+    if not isinstance(claim, Param) or claim.role not in ROLES:
+        raise MupError(f"{where}; a claim is a Param with a role of {', '.join(ROLES)}, or a Place for a child module.")
+    if not set(claim.axes) <= set(AXES):
+        raise MupError(f"{where}; axes are of the kinds {', '.join(AXES)}.")
+    if claim.role != "vector" and claim.stock == "constant":
+        raise MupError(f"{where}; say how it is drawn: stock='fan_in' for torch's default, 'mean_fan' for a kernel.")
 
 
 def _adapter(*types: type) -> Callable[[Adapter], Adapter]:
@@ -163,9 +170,7 @@ def _pointwise(layer: nn.Module, place: Place) -> Claims:
     if prod(layer.kernel_size) != 1 or layer.groups != 1:
         return {}
     return {
-        "weight": Param(
-            place.matrix_role, (place.axis_out, place.axis_in, *("fixed",) * len(layer.kernel_size)), "fan_in"
-        ),
+        "weight": Param(place.matrix_role, (place.axis_out, place.axis_in, *("fixed",) * len(layer.kernel_size)), "fan_in"),
         "bias": Param("vector", (place.axis_out,), "fan_in", stock_of="weight"),
     }
 
@@ -208,7 +213,12 @@ def _spectral_conv(layer: SpectralConv, place: Place) -> Claims:
     """Dense kernel (in, out, modes…) or separable (channels, modes…), complex, std √(2/(in+out)); bias (out, 1, …)."""
     if layer.complex_data:
         return {}
-    active = tuple(min(n, m) for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True))
+    if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
+        raise MupError(
+            f"n_modes (stored: {layer.n_modes}) must not exceed max_n_modes = {layer.max_n_modes}, one number an axis: "
+            "neuralop would slice an empty kernel. Raise max_n_modes or lower n_modes."
+        )
+    active = tuple(int(n) for n in layer.n_modes)
     channels = (place.axis_out,) if layer.separable else (place.axis_in, place.axis_out)
     stock = "fan_out" if layer.separable else "mean_fan"
     claims = {"bias": Param("vector", (place.axis_out, *("fixed",) * len(active)), stock, stock_of="weight.tensor")}
@@ -221,9 +231,7 @@ def _spectral_conv(layer: SpectralConv, place: Place) -> Claims:
 
 @_adapter(FNOBlocks)
 def _fno_blocks(layer: FNOBlocks, place: Place) -> Claims:
-    return dict.fromkeys(
-        ("convs", "fno_skips", "channel_mlp", "channel_mlp_skips", "norm"), Place(True, place.grows_out)
-    )
+    return dict.fromkeys(("convs", "fno_skips", "channel_mlp", "channel_mlp_skips", "norm"), Place(True, place.grows_out))
 
 
 # ---------------------------------------------------------------------------------------------- models
@@ -241,13 +249,15 @@ def _fno(model: FNO, place: Place) -> Claims:
 # ---------------------------------------------------------------------------------------------- the walk
 
 
-def classify(model: nn.Module) -> dict[str, Found]:
+def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
     """Read what every parameter of ``model`` is.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model, on any device (also ``meta``).
+    trainable : bool
+        Whether a frozen parameter is an error. It is none in a base, which only lends its sizes.
 
     Returns
     -------
@@ -276,7 +286,7 @@ def classify(model: nn.Module) -> dict[str, Found]:
                 "supports (neuralop.models.FNO with dense kernels), or register the layer with "
                 "neuralop_mup.register_layer."
             )
-        _check_tensor(tensor, where, owners.get(id(tensor)))
+        _check_tensor(tensor, where, owners.get(id(tensor)), trainable)
         owners[id(tensor)] = name
         param, prefix, layer = claimed[name]
         shape = param.shape or tuple(tensor.shape)
@@ -285,7 +295,7 @@ def classify(model: nn.Module) -> dict[str, Found]:
                 f"Parameter {where} has shape {shape}, but its adapter describes {len(param.axes)} axes {param.axes}: "
                 "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
             )
-        found[name] = Found(param, shape, layer, prefix + param.stock_of if param.stock_of else name)
+        found[name] = Found(param, shape, tuple(tensor.shape), layer, prefix + param.stock_of if param.stock_of else name)
     return found
 
 
@@ -349,20 +359,19 @@ def _submodule(module: nn.Module, name: str) -> nn.Module | None:
     return module
 
 
-def _check_tensor(tensor: torch.Tensor, where: str, other: str | None) -> None:
+def _check_tensor(tensor: torch.Tensor, where: str, other: str | None, trainable: bool) -> None:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
         raise MupError(f"Parameter {where} has no shape yet (a lazy module): run the model once first.")
     if other is not None:
         raise MupError(
-            f"Parameter {where} is shared with {other!r}, and one tensor cannot follow two rules: parametrize before "
-            "tying weights, or untie them."
+            f"Parameter {where} is shared with {other!r}, and one tensor cannot follow two rules: give each its own."
         )
     if tensor.numel() == 0:
         raise MupError(
             f"Parameter {where} has shape {tuple(tensor.shape)}, which holds no numbers: give the model sizes "
             "(channels, channel ratios, modes) of at least 1."
         )
-    if not tensor.requires_grad:
+    if trainable and not tensor.requires_grad:
         raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
 
 
