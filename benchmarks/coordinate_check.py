@@ -76,14 +76,10 @@ def main() -> None:
             **kwargs,
         )
         worst = {
-            kind: max(
-                (abs(r["slope"]) for r in check.slopes if r["kind"] == kind and r["block"] != "projection"), default=0
-            )
+            kind: max((abs(r["slope"]) for r in check.slopes if r["kind"] == kind and r["block"] != "projection"), default=0)
             for kind in ("init", "update")
         }
-        worst_output = max(
-            abs(r["slope"]) for r in check.slopes if r["kind"] == "update" and r["block"] == "projection"
-        )
+        worst_output = max(abs(r["slope"]) for r in check.slopes if r["kind"] == "update" and r["block"] == "projection")
         title = f"over {axis} {sizes}, {name}" + (" (= log-modes)" if (axis, name) == ("width", "none") else "")
         lines += [
             f"## {title}",

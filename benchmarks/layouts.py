@@ -150,9 +150,7 @@ def main() -> None:
     for name in MODELS:
         case = cases.BY_NAME.get(name)
         for rule in ("log-modes", "standard") if case else ():
-            check = nm.coord_check(
-                model_of(case, rule), MODEL_WIDTHS, batches_of(case, 5), loss=squared_error, **common
-            )
+            check = nm.coord_check(model_of(case, rule), MODEL_WIDTHS, batches_of(case, 5), loss=squared_error, **common)
             row(name, rule, check)
     (RESULTS / "layouts.md").write_text("\n".join(lines) + "\n")
 

@@ -96,9 +96,7 @@ def _k(n_modes: tuple[int, ...]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "moves", nargs="*", choices=[*MOVES, []], default=list(MOVES), help="which moves (default: all)"
-    )
+    parser.add_argument("moves", nargs="*", choices=[*MOVES, []], default=list(MOVES), help="which moves (default: all)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=None)
     args = parser.parse_args()

@@ -94,9 +94,7 @@ def main() -> None:
         print(lines[-1], flush=True)
     runs = {
         kind: json.loads(
-            subprocess.run(
-                [sys.executable, __file__, "--large", kind], capture_output=True, text=True, check=True
-            ).stdout
+            subprocess.run([sys.executable, __file__, "--large", kind], capture_output=True, text=True, check=True).stdout
         )
         for kind in ("plain", "parametrized")
     }

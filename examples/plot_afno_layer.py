@@ -29,9 +29,7 @@ SEQUENCE = 64
 # ---------------------------------
 # Nothing here knows about μP.
 class AFNOMixing(nn.Module):
-    def __init__(
-        self, hidden_dim: int, max_sequence_length: int, modes_seq: int, modes_hidden: int, mlp_ratio: float = 2
-    ):
+    def __init__(self, hidden_dim: int, max_sequence_length: int, modes_seq: int, modes_hidden: int, mlp_ratio: float = 2):
         super().__init__()
         self.hidden_dim, self.max_sequence_length = hidden_dim, max_sequence_length
         self.modes_seq, self.modes_hidden = modes_seq, min(modes_hidden, hidden_dim // 2 + 1)
@@ -39,9 +37,7 @@ class AFNOMixing(nn.Module):
         self.fourier_weight = nn.Parameter(torch.randn(self.modes_seq, self.modes_hidden, 2) / n_modes)
         self.norm = nn.LayerNorm(hidden_dim)
         mlp_hidden_dim = int(hidden_dim * mlp_ratio)
-        self.mlp = nn.Sequential(
-            nn.Linear(2 * n_modes, mlp_hidden_dim), nn.GELU(), nn.Linear(mlp_hidden_dim, 2 * n_modes)
-        )
+        self.mlp = nn.Sequential(nn.Linear(2 * n_modes, mlp_hidden_dim), nn.GELU(), nn.Linear(mlp_hidden_dim, 2 * n_modes))
 
     def forward(self, x):
         modes = torch.fft.rfft2(self.norm(x), dim=(1, 2), norm="ortho")
@@ -56,9 +52,7 @@ class AFNO(nn.Module):
     def __init__(self, hidden_dim: int, modes_seq: int, modes_hidden: int, n_layers: int = 2):
         super().__init__()
         self.lifting = nn.Linear(1, hidden_dim)
-        self.layers = nn.ModuleList(
-            [AFNOMixing(hidden_dim, SEQUENCE, modes_seq, modes_hidden) for _ in range(n_layers)]
-        )
+        self.layers = nn.ModuleList([AFNOMixing(hidden_dim, SEQUENCE, modes_seq, modes_hidden) for _ in range(n_layers)])
         self.projection = nn.Linear(hidden_dim, 1)
 
     def forward(self, x):
@@ -85,7 +79,7 @@ nm.register_layer(
     AFNOMixing,
     {
         "fourier_weight": nm.Param(
-            "spectral", ("modes_single", "modes_single", "fixed"), stock=lambda shape: 1 / (shape[0] * shape[1])
+            "spectral", ("modes_single", "modes_single", "pair"), stock=lambda shape: 1 / (shape[0] * shape[1])
         ),
         "norm": nm.Place(True, True),
         "mlp.0": nm.Place(True, True),
@@ -134,9 +128,7 @@ for axis, settings in AXES.items():
         def build(size, by_size=by_size, rule=rule):
             return parametrized(rule, **by_size[size])
 
-        checks[axis, rule] = nm.coord_check(
-            build, list(by_size), batches, lr=5e-3, seeds=5, steps=(1, 10), size_name=axis
-        )
+        checks[axis, rule] = nm.coord_check(build, list(by_size), batches, lr=5e-3, seeds=5, steps=(1, 10), size_name=axis)
         print(f"\n{axis}, {rule}\n{checks[axis, rule].to_markdown()}")
 
 # %%

@@ -59,9 +59,7 @@ class CoordCheck:
         rows = []
         for (block, kind, step), by_seed in groups.items():
             each = [_slope(points) for points in by_seed.values()]
-            pooled = [
-                (same[0][0], math.sqrt(fmean(v * v for _, v in same))) for same in zip(*by_seed.values(), strict=True)
-            ]
+            pooled = [(same[0][0], math.sqrt(fmean(v * v for _, v in same))) for same in zip(*by_seed.values(), strict=True)]
             rows.append(
                 {
                     "block": block,
@@ -82,20 +80,20 @@ class CoordCheck:
         tolerance : float
             Largest |slope| of an update.
         init_tolerance : float
-            Largest |slope| of a block at initialisation. The output may fall, since under μP it starts as width^(-1/2),
-            and may rise by ``tolerance``: it is a single number a point, and so a noisy one.
+            Largest |slope| of a block at initialisation. The output's may lie between −1/2 and 0, give or take
+            ``tolerance``: under μP it starts as width^(-1/2) plus a bias, and as a single number a point it is noisy.
         """
         output = self.blocks[-1]
         for row in self.slopes:
             start_of_output = row["kind"] == "init" and row["block"] == output
             limit = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
-            size = row["slope"] if start_of_output else abs(row["slope"])
-            if not size <= limit:  # NaN does not pass
+            lowest = -0.5 - tolerance if start_of_output else -limit
+            if not lowest <= row["slope"] <= limit:  # NaN does not pass
                 return False
         return True
 
     def to_markdown(self) -> str:
-        """Slopes as a table: a row a block, a column for init and each step, with [smallest, largest of a single seed]."""
+        """Slopes as a table: a row a block, a column for init and each step, [smallest, largest of a seed]."""
         columns = list(dict.fromkeys((r["kind"], r["step"]) for r in self.slopes))
         cells = {(r["block"], r["kind"], r["step"]): r for r in self.slopes}
         head = ["block"] + ["init" if kind == "init" else f"update, t = {step}" for kind, step in columns]
@@ -164,7 +162,7 @@ def coord_check(
         unparametrized model with the default optimizer.
     """
     sizes, batches, steps = sorted(set(sizes)), list(batches), sorted(set(steps))
-    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    seeds = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
     if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
         raise MupError(
             f"A coordinate check needs two sizes, a batch, a seed and steps of 1 or more; got sizes {sizes}, "

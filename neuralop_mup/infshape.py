@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mup.infshape import InfDim, InfShape
 from mup.shape import load_base_shapes as _mup_load
@@ -23,12 +24,11 @@ __all__ = ["AXES", "MupShape", "load_shapes", "save_shapes"]
 # Kinds of axis. Channels and ranks scale with width (ranks also with modes), modes with n_modes; the ``fixed`` ones are
 # the same at base. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out`` axes. Mode axes
 # store both signs of each mode; ``modes_half`` (the last axis of a real transform) stores n_modes // 2 + 1;
-# ``modes_single`` stores one sign alone, K entries (spherical degrees, quadrants of the legacy convolution).
-AXES = (
-    *("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single"),
-    *("in_fixed", "out_fixed", "fixed"),
-)
-GROWS = frozenset(kind for kind in AXES if not kind.endswith("fixed"))
+# ``modes_single`` stores one sign alone, K entries (spherical degrees, quadrants of the legacy convolution). ``pair`` is
+# the real and the imaginary part of a complex number that is stored as two reals.
+_GROWING = ("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single")
+AXES = (*_GROWING, "in_fixed", "out_fixed", "fixed", "pair")
+GROWS = frozenset(_GROWING)
 
 
 @dataclass(frozen=True)
@@ -94,23 +94,33 @@ def _rebuild(axes, shape, base_shape, adam_lr, sgd_lr) -> MupShape:
     return MupShape(axes, shape, base_shape, adam_lr=adam_lr, sgd_lr=sgd_lr)
 
 
+_MARK = "# Written by neuralop_mup: mode dimensions are the active modes.\n"
+
+
 def save_shapes(shapes: Mapping[str, MupShape], path: str | os.PathLike) -> None:
     """Write a base-shape file in mup's own format (YAML, one line a dimension; ``null`` is a fixed dimension)."""
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        _mup_save(dict(shapes), os.fspath(path))
+        _mup_save(dict(shapes), os.fspath(part))
+        part.write_text(_MARK + part.read_text())
+        os.replace(part, target)  # a full disk leaves an older file as it was
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise MupError(
             f"Cannot write base shapes to {os.fspath(path)!r}: {error.strerror}. Give a path that you may write to."
         ) from error
 
 
-def load_shapes(path: str | os.PathLike) -> dict[str, list[int | None]]:
+def load_shapes(path: str | os.PathLike) -> tuple[dict[str, list[int | None]], bool]:
     """Read a base-shape file written by :func:`save_shapes` or by mup.
 
     Returns
     -------
     dict of str to list
         Base size of each dimension by parameter name, ``None`` where the dimension is fixed.
+    bool
+        Whether the file is ours: mup's gives the size of the tensor on mode dimensions, ours the active modes.
 
     Raises
     ------
@@ -120,6 +130,7 @@ def load_shapes(path: str | os.PathLike) -> dict[str, list[int | None]]:
     name = os.fspath(path)
     try:
         shapes = {key: shape.base_shape() for key, shape in _mup_load(name).items()}
+        ours = Path(name).read_text().startswith(_MARK)
     except OSError as error:
         raise MupError(f"Cannot read the base-shape file {name!r}: {error.strerror}.") from error
     except Exception as error:  # yaml's and mup's errors share no base class
@@ -127,13 +138,17 @@ def load_shapes(path: str | os.PathLike) -> dict[str, list[int | None]]:
             f"{name!r} is not a base-shape file (it is empty, cut off or of another format): write one with "
             "neuralop_mup.save_base_shapes(model, path)."
         ) from error
-    if not shapes or any(
-        d is not None and (isinstance(d, bool) or not isinstance(d, int) or d < 1)
-        for dims in shapes.values()
-        for d in dims
+    if (
+        not all(isinstance(key, str) for key in shapes)
+        or not shapes
+        or any(
+            d is not None and (isinstance(d, bool) or not isinstance(d, int) or d < 1)
+            for dims in shapes.values()
+            for d in dims
+        )
     ):
         raise MupError(
             f"{name!r} holds no usable base shapes (each dimension must be a positive integer or null): write one with "
             "neuralop_mup.save_base_shapes(model, path)."
         )
-    return shapes
+    return shapes, ours

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ def param_groups(
     lr: float,
     optimizer: str = "adam",
     *,
-    weight_decay: float = 0.0,
+    weight_decay: float | None = None,
     lr_mult: Mapping[str, float] | None = None,
     eps: float | None = None,
 ) -> list[dict[str, Any]]:
@@ -40,9 +42,10 @@ def param_groups(
     optimizer : {"adam", "sgd"}
         Family. ``adam``: updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion, …). ``sgd``: they
         do (SGD, momentum); the width rule alone, since the paper's mode rule is for Adam.
-    weight_decay : float
+    weight_decay : float, optional
         At base. Each group's is divided by the rule's factor, so that lr · weight_decay is what it is at base
-        (independent decay; for a decoupled optimizer every weight shrinks at the rate it does at base).
+        (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base).
+        If not given, groups carry none and the optimizer's own applies to each as it stands.
     lr_mult : mapping, optional
         Master multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule.
     eps : float, optional
@@ -53,7 +56,8 @@ def param_groups(
     -------
     list of dict
         One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
-        ``lr_mult`` (lr over the base lr), ``weight_decay`` and, on request, ``eps``. At base there is one group.
+        ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay`` and
+        ``eps``. At base there is one group. (mup's optimizers scale by themselves: give them ``model.parameters()``.)
 
     Raises
     ------
@@ -64,7 +68,7 @@ def param_groups(
     if optimizer not in OPTIMIZERS:
         raise MupError(f"There is no optimizer family {optimizer!r}: {nearest(str(optimizer), OPTIMIZERS)}")
     for what, value in (("lr", lr), ("weight_decay", weight_decay), ("eps", eps)):
-        if value is not None and not _usable(value):
+        if not (_usable(value) or (value is None and what != "lr")):
             raise MupError(f"{what} is {value!r}; give a finite number that is not negative.")
     masters = check_masters(lr_mult, "lr_mult")
     parameters = dict(model.named_parameters())
@@ -78,8 +82,10 @@ def param_groups(
         settings = {
             "lr": lr / divisor * master,
             "lr_mult": 1 / divisor * master,
-            "weight_decay": weight_decay * divisor,
+            "rule_mult": 1 / divisor,
         }
+        if weight_decay is not None:
+            settings["weight_decay"] = weight_decay * divisor
         if eps is not None:
             settings["eps"] = eps * row.eps_mult
         key = tuple(float(value) for value in settings.values())
@@ -90,8 +96,9 @@ def param_groups(
     return _named(list(groups.values()))
 
 
-def _usable(value: float) -> bool:
-    return math.isfinite(value) and value >= 0
+def _usable(value: object) -> bool:
+    number = isinstance(value, (Real, torch.Tensor)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value >= 0
 
 
 def _rule_mult(row: Row, family: str) -> float:
@@ -99,10 +106,10 @@ def _rule_mult(row: Row, family: str) -> float:
 
 
 def _named(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name each group by its roles; where two groups hold the same roles, add the lr multiplier."""
+    """Name each group by its roles; where groups hold the same roles, number them."""
     names = ["+".join(sorted(group["name"], key=ROLES.index)) for group in groups]
-    for group, name in zip(groups, names, strict=True):
-        group["name"] = name if names.count(name) == 1 else f"{name} (lr × {group['lr_mult']:.6g})"
+    for i, (group, name) in enumerate(zip(groups, names, strict=True)):
+        group["name"] = name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"
     return groups
 
 
@@ -111,7 +118,8 @@ def _check_complete(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
         missing := [name for name in parameters if name not in {row.name for row in plan.rows}]
     ):
         raise MupError(
-            f"The model's parameters changed after parametrize ({missing[0]!r}): parametrize the finished model."
+            f"The model's parameters changed after parametrize ({missing[0]!r} was added, removed or tied): parametrize "
+            "the finished model, and keep one tensor a name."
         )
 
 
@@ -137,7 +145,9 @@ def MuAdam(
     impl : callable
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``.
     weight_decay : float
-        At base; independent (see :func:`param_groups`).
+        At base (see :func:`param_groups`). It is independent of width only where ``impl`` decouples it: torch's Adam
+        adds it to the gradient and then normalises both, so that its effect grows with width. A warning says so; use
+        :func:`MuAdamW`.
     lr_mult : mapping, optional
         Master multipliers of the learning rate by role.
     scale_eps : bool
@@ -155,6 +165,12 @@ def MuAdam(
     MupError
         If the model is not parametrized or a number is not usable.
     """
+    if weight_decay and impl is torch.optim.Adam:
+        warnings.warn(
+            "torch.optim.Adam adds weight decay to the gradient and normalises both, so its effect changes with width: "
+            "use MuAdamW for decay that transfers.",
+            stacklevel=2,
+        )
     if scale_eps and "eps" not in kwargs:
         raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
     groups = param_groups(
@@ -189,9 +205,10 @@ def MuSGD(
     lr_mult: Mapping[str, float] | None = None,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
-    """SGD, or any SGD-like ``impl``, with μP learning rates: the width rule alone, whatever the mode rule.
+    """SGD, or any SGD-like ``impl``, with μP learning rates.
 
-    Parameters and errors are those of :func:`MuAdam`.
+    They follow the width rule alone, since the mode rules are for Adam: parametrize with ``rule="none"`` for SGD, or
+    the kernels' initialisation alone follows the modes. Parameters and errors are those of :func:`MuAdam`.
     """
     return impl(param_groups(model, lr, "sgd", weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
 
@@ -219,19 +236,24 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     plan = get_plan(model)
     lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     parameters = dict(model.named_parameters())
-    carries_mult = all("lr_mult" in group for group in optimizer.param_groups)
+    rule_mult_of = {id(p): group.get("rule_mult") for group in optimizer.param_groups for p in group["params"]}
     base_lr: dict[str, float] = {}
     for row in plan.rows:
         if id(parameters[row.name]) not in lr_of:
             raise MupError(f"The optimizer does not hold {row.name!r}: build it from this model, after parametrize.")
-        # Groups of ours carry master multipliers per role, so only one role at a time is comparable.
-        role = row.role if carries_mult else "all"
-        lr = lr_of[id(parameters[row.name])] / _rule_mult(row, family)
-        if not math.isclose(base_lr.setdefault(role, lr), lr, rel_tol=1e-6):
+        # Groups of ours carry the rule's part by itself; elsewhere all learning rates must stand in the plan's ratios.
+        rule_mult, lr = rule_mult_of[id(parameters[row.name])], lr_of[id(parameters[row.name])]
+        expected = _rule_mult(row, family)
+        follows = (
+            math.isclose(base_lr.setdefault("lr", lr / expected), lr / expected, rel_tol=1e-6)
+            if rule_mult is None
+            else math.isclose(rule_mult, expected, rel_tol=1e-6)
+        )
+        if not follows:
             raise MupError(
-                f"The optimizer gives {row.name!r} a learning rate of {lr_of[id(parameters[row.name])]:.4g}, which does "
-                f"not follow the plan (lr × {_rule_mult(row, family):.4g}): it was built before parametrize or from "
-                "plain model.parameters(). Build it with neuralop_mup.MuAdam(model, lr=…) or from param_groups."
+                f"The optimizer gives {row.name!r} a learning rate of {lr:.4g}, which does not follow the plan "
+                f"(lr × {expected:.4g}): it was built before parametrize or from plain model.parameters(). Build it with "
+                "neuralop_mup.MuAdam(model, lr=…) or from param_groups."
             )
 
 
@@ -253,7 +275,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     MupError
         If ``clip_value`` is not a positive number, or the model has no Fourier kernel.
     """
-    if not (isinstance(clip_value, (int, float)) and clip_value > 0):
+    if not (isinstance(clip_value, Real) and clip_value > 0):
         raise MupError(f"clip_value is {clip_value!r}; give a positive number such as 0.01.")
     roles = (
         {row.name: row.role for row in get_plan(model).rows}

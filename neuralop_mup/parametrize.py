@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -16,6 +17,10 @@ from neuralop_mup.plan import Plan, make_plan
 __all__ = ["get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
 
 _ATTRIBUTE = "_neuralop_mup_plan"
+_SCALED = "_neuralop_mup_scaled"
+# The RMS of this many numbers scatters by about 3 % or less; weights this far off were not drawn as neuralop draws them.
+_ENOUGH = 1024
+_STOCK_TOLERANCE = 1.25
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -41,8 +46,7 @@ def parametrize(
     base : mapping, torch.nn.Module, callable or path
         The size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
-        :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no
-        overrides.
+        :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
     rule : {"log-modes", "operator-norm", "none", "standard"}
         How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of [1]_;
         ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
@@ -65,9 +69,9 @@ def parametrize(
     Raises
     ------
     MupError
-        If the model was parametrized before; a parameter is of unknown role, frozen or shared; base differs in depth,
-        channels or constructor keys, or its file is unreadable; modes are odd; or every axis has K = 1 under
-        ``log-modes``. The model is then as it was.
+        If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
+        parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; modes
+        are odd; or every axis has K = 1 under ``log-modes``. The model is then as it was.
 
     References
     ----------
@@ -82,23 +86,57 @@ def parametrize(
     >>> model = nm.parametrize(model, base={"n_modes": (16,), "hidden_channels": 32})
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
     """
-    if isinstance(model, nn.Module):
-        for name, module in model.named_modules():
-            if is_parametrized(module):
-                what = f"{f'Submodule {name!r} of this' if name else 'This'} {type(model).__name__}"
-                raise MupError(
-                    f"{what} is parametrized already (rule {get_plan(module).rule!r}), and rescaling twice would ruin "
-                    "its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
-                )
-    plan = make_plan(model, base, rule, init_mult, correct_tt)
+    plan = replace(make_plan(model, base, rule, init_mult, correct_tt), init_applied=init)
     parameters = dict(model.named_parameters())
+    _check_untouched(model, parameters, init)
+    if init:
+        _check_stock_init(plan, parameters)
     with torch.no_grad():
         for row in plan.rows:
             if init and row.init_mult != 1:
                 parameters[row.name].mul_(row.init_mult)
     setattr(model, _ATTRIBUTE, plan)
     _attach_shapes(model, plan)
+    if init:
+        setattr(model, _SCALED, True)
     return model
+
+
+def _check_untouched(model: nn.Module, parameters: Mapping[str, nn.Parameter], init: bool) -> None:
+    """Rescaling twice would ruin the weights, so whatever carries a trace of a first time is refused."""
+    if any(is_parametrized(module) for module in model.modules()) or any(
+        hasattr(p, "infshape") for p in parameters.values()
+    ):
+        raise MupError(
+            f"This {type(model).__name__} is parametrized already, by this package or by mup, and rescaling twice would "
+            "ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
+        )
+    if init and any(hasattr(module, _SCALED) for module in model.modules()):
+        raise MupError(
+            f"The weights of this {type(model).__name__} were rescaled by an earlier parametrize: build a new model, or "
+            "pass init=False to attach a plan and leave the weights as they are."
+        )
+
+
+def _check_stock_init(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> None:
+    """The rule corrects neuralop's own initialisation, so that has to be what the weights are."""
+    for row in plan.rows:
+        p = parameters[row.name].detach()
+        if p.is_meta:
+            raise MupError(
+                f"Parameter {row.name!r} is on the meta device, where there is nothing to rescale: materialise and "
+                "initialise the model first, or pass init=False to attach the plan alone."
+            )
+        if row.stock_std is None or p.numel() < _ENOUGH:
+            continue
+        sample = p.flatten()[:: max(1, p.numel() // 65536)]  # a sample: a kernel may hold a billion numbers
+        ratio = sample.abs().square().mean().sqrt().item() / row.stock_std
+        if not 1 / _STOCK_TOLERANCE < ratio < _STOCK_TOLERANCE:
+            raise MupError(
+                f"Parameter {row.name!r} has a root mean square of {ratio:.3g} times its stock initialisation, which the "
+                "rule would correct: it was trained, rescaled or initialised in another way. Parametrize a freshly built "
+                "model, or pass init=False to leave the weights as they are."
+            )
 
 
 def _attach_shapes(model: nn.Module, plan: Plan) -> None:
@@ -111,6 +149,8 @@ def _attach_shapes(model: nn.Module, plan: Plan) -> None:
 
 def unparametrize(model: Model) -> Model:
     """Take the plan off a model; its weights stay as they are.
+
+    To attach another plan afterwards pass ``init=False`` to :func:`parametrize`: the weights are scaled already.
 
     Raises
     ------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 
 import torch
 from torch import nn
@@ -37,6 +37,8 @@ class Row:
         Factor on the stock initialisation, master multiplier included.
     lr_mult, sgd_lr_mult, eps_mult : float
         The rule's factors on an Adam-like learning rate, on SGD's, and on Adam's eps.
+    stock_std : float or None
+        Root mean square of the stock initialisation at this size; None where that is not random (gates, norms).
     why : str
         The rule in a few words.
     """
@@ -51,6 +53,7 @@ class Row:
     lr_mult: float
     sgd_lr_mult: float
     eps_mult: float
+    stock_std: float | None
     why: str
 
     def mup_shape(self) -> MupShape:
@@ -70,6 +73,8 @@ class Plan:
         In ``named_parameters`` order.
     init_mult : dict
         Master multipliers of init by role (already inside the rows' ``init_mult``).
+    init_applied : bool
+        Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
     version : int
         Version of the rules.
     """
@@ -77,6 +82,7 @@ class Plan:
     rule: str
     rows: tuple[Row, ...]
     init_mult: Mapping[str, float]
+    init_applied: bool = True
     version: int = RULE_VERSION
 
     def __getitem__(self, name: str) -> Row:
@@ -108,7 +114,14 @@ class Plan:
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         lines.insert(1, "  ".join("-" * w for w in widths))
-        return "\n".join([f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like)", *lines])
+        return "\n".join(
+            [
+                f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like"
+                + ("" if self.init_applied else "; init × not applied")
+                + ")",
+                *lines,
+            ]
+        )
 
     def to_markdown(self) -> str:
         """The table as GitHub markdown."""
@@ -126,12 +139,14 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 def check_masters(masters: Mapping[str, float] | None, what: str) -> dict[str, float]:
     """Validate master multipliers: known roles, positive finite numbers."""
+    if not isinstance(masters, (Mapping, type(None))):
+        raise MupError(f"{what} is {masters!r}; give a dict by role, such as {{'readout': 0.5}}.")
     masters = dict(masters or {})
     for role, value in masters.items():
         if role not in ROLES:
             raise MupError(f"{what} has no role {role!r}: {nearest(str(role), ROLES)}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise MupError(f"{what}[{role!r}] is {value!r}; give a positive finite number.")
+        if isinstance(value, bool) or not isinstance(value, Real) or not 1e-12 <= value <= 1e12:
+            raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
     return {role: float(value) for role, value in masters.items()}
 
 
@@ -167,7 +182,7 @@ def make_plan(
     masters = check_masters(init_mult, "init_mult")
     found = classify(model)
     shapes = {name: f.shape for name, f in found.items()}
-    base_shapes = _base_shapes(model, found, base)
+    base_shapes = _base_shapes(model, found, base, rule)
     rows = []
     for name, f in found.items():
         size, base_size = size_of(name, found, shapes), size_of(name, found, base_shapes)
@@ -186,6 +201,7 @@ def make_plan(
                 lr_mult=m.adam_lr,
                 sgd_lr_mult=m.sgd_lr,
                 eps_mult=m.eps,
+                stock_std=None if f.param.stock == "constant" else size.stock_std,
                 why=_why(f.param.role, rule, r_in, init, m.kappa, masters.get(f.param.role)),
             )
         )
@@ -211,16 +227,20 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float, master: f
 # ------------------------------------------------------------------------------------------------ base
 
 
-def _base_shapes(model: nn.Module, found: Mapping[str, Found], base) -> dict[str, tuple[int, ...]]:
+def _base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> dict[str, tuple[int, ...]]:
     """Logical shape of every parameter at base, checked against the model's."""
     if isinstance(base, nn.Module):
+        _check_same_architecture(model, base)
         return _shapes_of_model(found, base)
     if isinstance(base, Mapping):
+        _check_rebuild(model, found)
         return _shapes_of_model(found, build_base(model, base))
     if callable(base):
-        return _shapes_of_model(found, _construct(base, "The base function"))
+        built = _construct(base, "The base function")
+        _check_same_architecture(model, built)
+        return _shapes_of_model(found, built)
     if isinstance(base, (str, os.PathLike)):
-        return _shapes_of_file(found, base)
+        return _shapes_of_file(found, base, rule)
     raise MupError(
         f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model "
         "or a function that returns one, or the path of a base-shape file."
@@ -228,47 +248,37 @@ def _base_shapes(model: nn.Module, found: Mapping[str, Found], base) -> dict[str
 
 
 def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
-    """Build the base model from the model's stored constructor arguments and a few overrides.
+    """Build a model, on the meta device if it can be, from the stored constructor arguments of ``model`` and overrides.
 
     Raises
     ------
     MupError
-        If the model keeps no constructor arguments, a key is not one of them, or the constructor refuses them.
+        If the model keeps no constructor arguments, a key is not one of them, an override changes the architecture
+        rather than a size, or the constructor refuses them.
     """
-    stored = getattr(model, "_init_kwargs", None)
     cls = type(model)
+    stored = _constructor_arguments(model)
     if stored is None:
         raise MupError(
             f"{cls.__name__} keeps no constructor arguments, so a base cannot be built from overrides "
             f"{dict(overrides)}: pass a base model, a function that returns one (lambda: {cls.__name__}(…)), or a "
             "base-shape file."
         )
-    names = _constructor_arguments(cls)
-    for key in overrides:
+    names = _argument_names(cls)
+    for key, value in overrides.items():
         if key not in names:
             raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
-    kwargs = dict(zip(names, stored.get("args", ()), strict=False))
-    kwargs = {**{k: v for k, v in stored.items() if k in names}, **kwargs, **overrides}
+        if value != stored.get(key) and not (_is_size(value) and _is_size(stored.get(key))):
+            raise MupError(
+                f"base changes {key!r} from {stored.get(key)!r} to {value!r}, which is no size: base may differ from the "
+                "model in width and modes only, so that both are the same architecture."
+            )
 
     def build() -> nn.Module:
         # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
-        return cls(**{k: list(v) if isinstance(v, list) else v for k, v in kwargs.items()})
+        return cls(**{k: list(v) if isinstance(v, list) else v for k, v in {**stored, **overrides}.items()})
 
     return _construct(build, f"{cls.__name__} at base {dict(overrides)}")
-
-
-def _constructor_arguments(cls: type) -> list[str]:
-    """Names that the constructor takes, through ``**kwargs`` up to the base classes (TFNO hands all on to FNO)."""
-    names: dict[str, None] = {}
-    for parent in cls.__mro__:
-        if "__init__" not in parent.__dict__:
-            continue
-        parameters = list(inspect.signature(parent.__init__).parameters.values())
-        named = [p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        names.update(dict.fromkeys(named))
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return list(names)
 
 
 def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
@@ -285,8 +295,63 @@ def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
         raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
 
 
+def _constructor_arguments(model: nn.Module) -> dict | None:
+    """What neuralop's BaseModel stored of the call that built ``model``, all by name."""
+    stored = getattr(model, "_init_kwargs", None)
+    if stored is None:
+        return None
+    positional = dict(zip(_argument_names(type(model)), stored.get("args", ()), strict=False))
+    return {**{k: v for k, v in stored.items() if k not in ("args", "_name", "_version")}, **positional}
+
+
+def _argument_names(cls: type) -> list[str]:
+    """Named constructor arguments of a class, and those of its bases as far as ``**kwargs`` hands them on."""
+    names: list[str] = []
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        names += [p.name for p in parameters if p.kind in named and p.name not in names]
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return names
+
+
+def _is_size(value: object) -> bool:
+    """A number or a sequence of numbers; a choice (a string, a flag, None, a function) is not."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_size, value))
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_rebuild(model: nn.Module, found: Mapping[str, Found]) -> None:
+    """A base is built from constructor arguments, so they have to describe the model as it is now."""
+    again = classify(build_base(model, {}), trainable=False)
+    if {n: f.shape for n, f in again.items()} != {n: f.shape for n, f in found.items()}:
+        changed = next(n for n in {**found, **again} if n not in found or n not in again or found[n].shape != again[n].shape)
+        raise MupError(
+            f"{type(model).__name__} was changed after it was constructed (its constructor arguments give another "
+            f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
+        )
+
+
+def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
+    """Arguments that are no sizes must agree where both models keep them."""
+    ours, theirs = _constructor_arguments(model) or {}, _constructor_arguments(base) or {}
+    for key in ours.keys() & theirs.keys():
+        a, b = ours[key], theirs[key]
+        if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):
+            continue
+        if type(a) is not type(b) or a != b:
+            raise MupError(
+                f"The base model has {key} = {b!r} and the model {a!r}: base may differ from the model in width and modes "
+                "only, so that both are the same architecture."
+            )
+
+
 def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, tuple[int, ...]]:
-    base_found = classify(base)
+    base_found = classify(base, trainable=False)
     _check_names(found, base_found)
     for name, f in found.items():
         if f.param.axes != base_found[name].param.axes or f.param.role != base_found[name].param.role:
@@ -297,19 +362,31 @@ def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, t
     return _check_sizes(found, {name: base_found[name].shape for name in found}, "the base model")
 
 
-def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
-    stored = load_shapes(path)
+def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> dict[str, tuple[int, ...]]:
+    stored, ours = load_shapes(path)
     _check_names(found, stored)
+    modes_matter = rule in ("log-modes", "operator-norm")
     for name, f in found.items():
+        if f.param.shape not in (None, f.tensor_shape) and not ours:
+            raise MupError(
+                f"{os.fspath(path)!r} was written by mup, which does not know that {name!r} uses only part of its modes "
+                "(max_n_modes): save base shapes with neuralop_mup.save_base_shapes."
+            )
         if len(stored[name]) != len(f.shape):
             raise MupError(
                 f"{os.fspath(path)!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
                 "give a file saved from a model of the same architecture."
             )
+        for axis, b in zip(f.param.axes, stored[name], strict=True):
+            if b is None and axis in GROWS and (modes_matter or not axis.startswith("modes")):
+                raise MupError(
+                    f"{os.fspath(path)!r} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
+                    "the model grew is unknown: save base shapes with neuralop_mup.save_base_shapes(base_model, path)"
+                    + (", or use rule='none'." if axis.startswith("modes") else ".")
+                )
     # null is a dimension that is the same everywhere: it is the model's own size.
     shapes = {
-        name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True))
-        for name, f in found.items()
+        name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True)) for name, f in found.items()
     }
     return _check_sizes(found, shapes, os.fspath(path))
 
@@ -334,8 +411,7 @@ def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]],
             if axis not in GROWS and n != b:
                 raise MupError(
                     f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an "
-                    f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same "
-                    "in_channels, out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph "
-                    "kernel's MLP)."
+                    f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
+                    "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP)."
                 )
     return shapes

@@ -71,9 +71,7 @@ def verdict(transfer: Any) -> list[str]:
             )
         cost = _relative_cost(transfer, rule)
         if cost is not None:
-            said.append(
-                f"The proxy's search and one target training took {cost:.2f}× the time of searching at the target."
-            )
+            said.append(f"The proxy's search and one target training took {cost:.2f}× the time of searching at the target.")
     elif rule in rows:
         said.append("The target itself was not searched (--verify does), so drift and regret are not known.")
 
@@ -129,9 +127,7 @@ def table(transfer: Any) -> list[list[str]]:
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """A markdown table whose columns also line up in a terminal, the header first."""
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 

@@ -63,10 +63,12 @@ class Param:
     axes : tuple of str
         Kind of each dimension: ``in``, ``out`` (channels that grow with width), ``in_fixed``, ``out_fixed``, ``fixed``;
         ``modes``, ``modes_half`` (a real transform's last axis, which stores n_modes // 2 + 1), ``modes_single`` (one
-        sign alone, K entries); ``rank_in``, ``rank_out`` (a rank index that a factor sums over, or produces).
+        sign alone, K entries); ``rank_in``, ``rank_out`` (a rank index that a factor sums over, or produces); ``pair``
+        (real and imaginary part).
     stock : {"fan_in", "mean_fan", "fan_out", "constant"} or callable
         How the stock initialisation depends on the layer's fans (:func:`neuralop_mup.rules.stock_std`), or a function
-        of the parameter's logical shape that returns its std up to a constant.
+        of the parameter's logical shape that returns its root mean square. ``constant`` (the default) is for vectors
+        only: a matrix has to say how it is drawn.
     stock_of : str or tuple of str, optional
         The sibling parameter whose fans the stock initialisation reads (a bias is drawn by its weight's fan-in); all
         factors together where the sibling is a factorized kernel. Itself if not given.
@@ -101,6 +103,8 @@ class Found:
         What its layer's adapter says it is.
     shape : tuple of int
         Logical shape (active modes on mode axes).
+    tensor_shape : tuple of int
+        Shape of the tensor itself.
     layer : str
         Type of the layer that owns it.
     stock_of : tuple of str
@@ -110,6 +114,7 @@ class Found:
 
     param: Param
     shape: tuple[int, ...]
+    tensor_shape: tuple[int, ...]
     layer: str
     stock_of: tuple[str, ...]
 
@@ -136,9 +141,7 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
         If ``layer_type`` is not a module type, or a role is not one of the five.
     """
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
-        raise MupError(
-            f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance."
-        )
+        raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance.")
     if callable(roles):
         _ADAPTERS[layer_type] = roles
         return
@@ -149,13 +152,17 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
 
 
 def _check_claim(layer_type: type, name: str, claim: object) -> None:
+    where = f"The adapter of {layer_type.__name__} claims {name!r} as {claim!r}"
     if isinstance(claim, (Place, Alias)):
         return
-    if not isinstance(claim, Param) or claim.role not in ROLES or not set(claim.axes) <= set(AXES):
+    if not isinstance(claim, Param) or claim.role not in ROLES:
         raise MupError(
-            f"The adapter of {layer_type.__name__} claims {name!r} as {claim!r}; a claim is a Param with a role of "
-            f"{', '.join(ROLES)} and axes of {', '.join(AXES)}, a Place for a child module, or an Alias."
+            f"{where}; a claim is a Param with a role of {', '.join(ROLES)}, a Place for a child module, or an Alias."
         )
+    if not set(claim.axes) <= set(AXES):
+        raise MupError(f"{where}; axes are of the kinds {', '.join(AXES)}.")
+    if claim.role != "vector" and claim.stock == "constant":
+        raise MupError(f"{where}; say how it is drawn: stock='fan_in' for torch's default, 'mean_fan' for a kernel.")
 
 
 def adapter_of(*types: type) -> Callable[[Adapter], Adapter]:
@@ -172,13 +179,15 @@ def adapter_of(*types: type) -> Callable[[Adapter], Adapter]:
 # ---------------------------------------------------------------------------------------------- the walk
 
 
-def classify(model: nn.Module) -> dict[str, Found]:
+def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
     """Read what every parameter of ``model`` is.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model, on any device (also ``meta``).
+    trainable : bool
+        Whether a frozen parameter is an error. It is none in a base, which only lends its sizes.
 
     Returns
     -------
@@ -210,7 +219,7 @@ def classify(model: nn.Module) -> dict[str, Found]:
         if isinstance(param, Alias):
             _check_alias(tensor, where, prefix + param.of, model)
             continue
-        _check_tensor(tensor, where, owners.get(id(tensor)))
+        _check_tensor(tensor, where, owners.get(id(tensor)), trainable)
         owners[id(tensor)] = name
         shape = param.shape or tuple(tensor.shape)
         if len(param.axes) != len(shape):
@@ -218,7 +227,7 @@ def classify(model: nn.Module) -> dict[str, Found]:
                 f"Parameter {where} has shape {shape}, but its adapter describes {len(param.axes)} axes {param.axes}: "
                 "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
             )
-        found[name] = Found(param, shape, layer, _qualified(prefix, param.stock_of) or (name,))
+        found[name] = Found(param, shape, tuple(tensor.shape), layer, _qualified(prefix, param.stock_of) or (name,))
     for name, f in found.items():
         if missing := [other for other in f.stock_of if other not in found]:
             raise MupError(
@@ -235,9 +244,7 @@ def _qualified(prefix: str, names: str | tuple[str, ...] | None) -> tuple[str, .
 
 def _check_alias(tensor: torch.Tensor, where: str, of: str, model: nn.Module) -> None:
     if dict(model.named_parameters(remove_duplicate=False)).get(of) is not tensor:
-        raise MupError(
-            f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again."
-        )
+        raise MupError(f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again.")
 
 
 def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> Size:
@@ -261,12 +268,19 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
     fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
     kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
     is_factor = param.rank_power is not None
-    of_kernel = param.stock(shapes[name]) if callable(param.stock) else stock_std(param.stock, kernel_in, kernel_out)
+    if callable(param.stock):
+        of_kernel = float(param.stock(shapes[name]))
+    elif param.stock == "fan_in":  # torch counts the stencil of a convolution
+        of_kernel = stock_std("fan_in", prod(n for kind, n in whole if kind not in ("out", "out_fixed")), kernel_out)
+    else:
+        of_kernel = stock_std(param.stock, kernel_in, kernel_out)
     stock, miss = of_kernel, 1.0
     if is_factor:
         ranks = _size(whole, "rank_in")
         stock = factor_std(of_kernel, ranks, len(parts), param.rank_power)
         miss = stock / factor_std(of_kernel, ranks, len(parts), 0.5)
+    if "pair" in param.axes and not callable(param.stock):
+        stock /= 2**0.5  # the root mean square of a complex number's parts
     # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
     if param.role != "spectral" or (is_factor and not any(kind in ("out", "out_fixed") for kind, _ in own)):
         return Size(fan_in, fan_out, stock, miss=miss)
@@ -313,20 +327,19 @@ def _submodule(module: nn.Module, name: str) -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
-def _check_tensor(tensor: torch.Tensor, where: str, other: str | None) -> None:
+def _check_tensor(tensor: torch.Tensor, where: str, other: str | None, trainable: bool) -> None:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
         raise MupError(f"Parameter {where} has no shape yet (a lazy module): run the model once first.")
     if other is not None:
         raise MupError(
-            f"Parameter {where} is shared with {other!r}, and one tensor cannot follow two rules: parametrize before "
-            "tying weights, or untie them."
+            f"Parameter {where} is shared with {other!r}, and one tensor cannot follow two rules: give each its own."
         )
     if tensor.numel() == 0:
         raise MupError(
             f"Parameter {where} has shape {tuple(tensor.shape)}, which holds no numbers: give the model sizes "
             "(channels, channel ratios, modes) of at least 1."
         )
-    if not tensor.requires_grad:
+    if trainable and not tensor.requires_grad:
         raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
 
 

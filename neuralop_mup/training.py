@@ -83,17 +83,17 @@ def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, A
     """
     kwargs = {"in_channels": problem.in_channels, "out_channels": problem.out_channels, **model}
     n_modes = kwargs.get("n_modes")
-    if n_modes is not None and len(n_modes) != problem.n_dim:
+    if not isinstance(n_modes, (tuple, list)) or len(n_modes) != problem.n_dim:
         raise MupError(
-            f"n_modes = {tuple(n_modes)} has {len(n_modes)} axes, but {problem.name} has {problem.n_dim}: give one "
-            "number of modes an axis."
+            f"n_modes = {n_modes!r}, but {problem.name} has {problem.n_dim} axes: give one number of modes an axis."
         )
     try:
         fno = FNO(**kwargs)
     except Exception as error:  # the constructor's reason is what the user needs
         raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
     check_grid(fno, problem.grid_shape)
-    return parametrize(fno, base=base, rule=rule, init_mult=init_mult)
+    on_meta = next(fno.parameters()).is_meta  # nothing to rescale: only the plan is wanted
+    return parametrize(fno, base=base, rule=rule, init_mult=init_mult, init=not on_meta)
 
 
 def train_run(config: Mapping[str, Any]) -> dict[str, float]:

@@ -220,9 +220,7 @@ def test_options_become_arguments(fake, capsys):
     assert (call["rule"], call["rules"]) == ("operator-norm", ("operator-norm", "none", "standard"))
     assert (call["seeds"], call["verify"], call["n_workers"], call["folder"]) == ((0, 1), True, 2, Path("out"))
     fixed = call["fixed"]
-    assert (
-        fixed["problem"] == "darcy" and fixed["problem_args"]["grid"] == 16 and fixed["problem_args"]["n_train"] == 10
-    )
+    assert fixed["problem"] == "darcy" and fixed["problem_args"]["grid"] == 16 and fixed["problem_args"]["n_train"] == 10
     assert (fixed["epochs"], fixed["optimizer"], fixed["weight_decay"], fixed["clip_spectral"]) == (
         3,
         "adamw",
@@ -300,9 +298,7 @@ def test_a_real_transfer_and_again(capsys):
     assert main(line) == 0
     assert Path("out/results.jsonl").read_text() == kept
     run = json.loads(Path("out/run.json").read_text())
-    assert run["settings"]["problem.grid"] == 32 and run["command"].startswith(
-        "neuralop-mup transfer --problem.n_train 8"
-    )
+    assert run["settings"]["problem.grid"] == 32 and run["command"].startswith("neuralop-mup transfer --problem.n_train 8")
 
 
 def test_summary_formats(capsys):

@@ -243,3 +243,17 @@ def test_base_function_is_not_run_on_the_random_state_or_kept():
     from_function = nm.summary(nm.parametrize(model, base=case.base))
     assert torch.equal(before, torch.get_rng_state())
     assert from_function == nm.summary(nm.parametrize(case.build(), base=case.build_base()))
+
+
+def test_stock_std_is_what_neuralop_draws(case):
+    """Root mean square of every random parameter over seeds, against the number that the plan corrects."""
+    squares: dict[str, list] = {}
+    for seed in range(5):
+        model = case.build(seed)
+        for name, p in model.named_parameters():
+            squares.setdefault(name, []).append(p.detach().abs().square().mean())
+    sizes = {name: 5 * p.numel() for name, p in model.named_parameters()}
+    for row in nm.summary(nm.parametrize(model, case.same)).rows:
+        if row.stock_std is not None:
+            ratio = (torch.stack(squares[row.name]).mean().sqrt() / row.stock_std).item()
+            assert ratio == pytest.approx(1, abs=0.03 + 4 / math.sqrt(2 * sizes[row.name])), row.name

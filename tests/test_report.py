@@ -106,9 +106,7 @@ def test_verify_gives_drift_and_regret():
 
 
 def test_directly_tuned_sp_that_is_better_is_said():
-    result = make(
-        [0.012], [0.018], verify={"log-modes": [0.02, 0.02, 0.012, 0.03], "standard": [0.02, 0.010, 0.018, 1.0]}
-    )
+    result = make([0.012], [0.018], verify={"log-modes": [0.02, 0.02, 0.012, 0.03], "standard": [0.02, 0.010, 0.018, 1.0]})
     assert any("SP reaches 0.01: the transferred log-modes run is 1.20× that" in s for s in report.verdict(result))
 
 
@@ -221,9 +219,7 @@ def test_coord_check_figure(tmp_path, suffix):
 
 
 def test_the_same_records_give_the_same_svg(tmp_path):
-    first, again = (
-        plots.plot_transfer(make([0.011], [0.018]).records, tmp_path / f"{i}.svg").read_bytes() for i in (0, 1)
-    )
+    first, again = (plots.plot_transfer(make([0.011], [0.018]).records, tmp_path / f"{i}.svg").read_bytes() for i in (0, 1))
     assert first == again
 
 

@@ -8,7 +8,13 @@ from tltorch.factorized_tensors.complex_factorized_tensors import ComplexHandler
 from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor, TTTensor, TuckerTensor
 from torch import nn
 
+from neuralop_mup.errors import MupError
 from neuralop_mup.roles import Claims, Param, Place, adapter_of
+
+
+def _ones(shape: tuple[int, ...]) -> float:
+    """Root mean square of a CP kernel's weights, one for each rank-one term: ones, also as pairs (1, 0)."""
+    return 0.5**0.5 if len(shape) == 2 else 1.0
 
 
 def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], stock: str) -> Claims:
@@ -31,7 +37,7 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
     stock : {"mean_fan", "fan_out"}
         How neuralop's target std follows from the channels.
     """
-    real = ("fixed",) if isinstance(weight, ComplexHandler) else ()  # complex numbers stored as pairs
+    real = ("pair",) if isinstance(weight, ComplexHandler) else ()  # complex numbers stored as pairs
 
     def factor(kinds: tuple[str, ...], shape: tuple[int, ...], parts: tuple[str, ...], power: float) -> Param:
         return Param("spectral", (*kinds, *real), stock, parts, (*shape, *(2,) * len(real)), power)
@@ -47,17 +53,17 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
     if isinstance(weight, TuckerTensor):
         parts = (f"{prefix}core", *names)
         core = tuple("rank_out" if out else "rank_in" for out in is_out)
-        ranks = tuple(weight.rank)
+        ranks = tuple(map(int, weight.rank))
         claims = {parts[0]: factor(core, ranks, parts, 0.5)}
         for name, pair, shape in zip(names, pairs, zip(sizes, ranks, strict=True), strict=True):
             claims[name] = factor(pair, shape, parts, 0.5)
         return claims
     if isinstance(weight, CPTensor):
-        claims = {f"{prefix}weights": Param("spectral", ("rank_out", *real))}  # ones, one for each rank-one term
+        claims = {f"{prefix}weights": Param("spectral", ("rank_out", *real), _ones)}
         for name, pair, size in zip(names, pairs, sizes, strict=True):
-            claims[name] = factor(pair, (size, weight.rank), names, 0.5)
+            claims[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
         return claims
-    root, last, ranks = is_out.index(True), len(axes) - 1, tuple(weight.rank)
+    root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
     claims = {}
     for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
         # The train runs towards the factor of the output channels, from both ends (whose outer rank is 1).
@@ -101,7 +107,12 @@ def channels_of(layer: nn.Module) -> tuple[int, ...]:
 @adapter_of(SpectralConv)
 def spectral_conv(layer: SpectralConv, place: Place) -> Claims:
     """Complex kernel (in, out, modes…), bias (out, 1, …); the last mode axis is halved unless the data is complex."""
-    active = tuple(min(n, m) for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True))
+    if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
+        raise MupError(
+            f"n_modes (stored: {layer.n_modes}) must not exceed max_n_modes = {layer.max_n_modes}, one number an axis: "
+            "neuralop would slice an empty kernel. Raise max_n_modes or lower n_modes."
+        )
+    active = tuple(int(n) for n in layer.n_modes)
     last = "modes" if layer.complex_data else "modes_half"
     kinds = (*("modes",) * (len(active) - 1), last)
     bias = (place.axis_out, *("fixed",) * len(active))

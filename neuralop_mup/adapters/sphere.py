@@ -30,7 +30,7 @@ def discrete_continuous(layer: DiscreteContinuousConv, place: Place) -> Claims:
     per_channel = layer.groups > 1 and layer.groupsize == 1
     axes = (place.axis_out, "fixed" if per_channel else place.axis_in, "fixed")
     return {
-        "weight": Param("vector" if per_channel else place.matrix_role, axes, "constant" if per_channel else "fan_in"),
+        "weight": Param("vector" if per_channel else place.matrix_role, axes, lambda shape: shape[1] ** -0.5),
         "bias": Param("vector", (place.axis_out,)),
     }
 

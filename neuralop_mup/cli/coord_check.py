@@ -50,9 +50,7 @@ def run(argv: list[str]) -> int:
             build(size)
     folder = made(Path(options.output or f"runs/{problem.name}-coord-check"))
     batches = _batches(problem, options.batch_size, max(options.steps))
-    check = nm.coord_check(
-        build, sizes, batches, lr=options.lr, steps=options.steps, seeds=options.seeds, size_name=varied
-    )
+    check = nm.coord_check(build, sizes, batches, lr=options.lr, steps=options.steps, seeds=options.seeds, size_name=varied)
     settings = {
         "problem": problem.name,
         "problem_args": dataclasses.asdict(problem),

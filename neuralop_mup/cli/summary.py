@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from neuralop.models import FNO
 
-import neuralop_mup as nm
 from neuralop_mup.cli.arguments import fno_arguments, fno_help
 from neuralop_mup.cli.options import Parser, count, one_of, phrase
 from neuralop_mup.errors import MupError
+from neuralop_mup.plan import make_plan
 from neuralop_mup.rules import check_rule
 
 _FORMATS = ("text", "markdown", "json")
@@ -46,7 +46,6 @@ def run(argv: list[str]) -> int:
             fno = FNO(**model)
         except Exception as error:  # the constructor's reason is what the user needs
             raise MupError(f"FNO cannot be built from {phrase(model)}: {type(error).__name__}: {error}") from error
-        nm.parametrize(fno, base=options.base or base, rule=options.rule)
-    plan = nm.summary(fno)
+        plan = make_plan(fno, options.base or base, options.rule)
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[options.format]())
     return 0

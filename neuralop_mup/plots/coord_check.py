@@ -65,9 +65,7 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
         axes.set_title("features at init" if kind == "init" else f"update after {_steps(step)}", fontsize=10)
         value_axis(axes)
         if axes.get_legend_handles_labels()[0]:
-            legend = axes.legend(
-                loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, handlelength=2.2
-            )
+            legend = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, handlelength=2.2)
             for text in legend.get_texts():
                 if text.get_text().endswith("!"):
                     text.set_fontweight("bold")

@@ -231,6 +231,7 @@ def _label_right(axes: Axes, wanted: list[tuple[float, float, str, str]]) -> Non
                 "color": colour,
                 "linewidth": 0.7,
                 "alpha": 0.6 if (math.log(x) - left) / (right - left) > 0.5 else 0.35,
+                "relpos": (0.0, 0.5),  # from the label's left edge, so that no line crosses a label
                 "shrinkA": 0,
                 "shrinkB": 4,
             },

@@ -103,8 +103,7 @@ class ProblemData:
         order = torch.Generator().manual_seed(int(seed))
         train = DataLoader(_Pairs(*self.train), int(batch_size), shuffle=True, generator=order, collate_fn=_collate)
         evals = {
-            name: DataLoader(_Pairs(*getattr(self, name)), int(batch_size), collate_fn=_collate)
-            for name in ("val", "test")
+            name: DataLoader(_Pairs(*getattr(self, name)), int(batch_size), collate_fn=_collate) for name in ("val", "test")
         }
         return train, evals
 
@@ -258,9 +257,7 @@ class Problem(ABC):
 
 def _tensors(data: ProblemData) -> dict[str, torch.Tensor]:
     return {
-        f"{split}_{letter}": values
-        for split in SPLITS
-        for letter, values in zip("xy", getattr(data, split), strict=True)
+        f"{split}_{letter}": values for split in SPLITS for letter, values in zip("xy", getattr(data, split), strict=True)
     }
 
 

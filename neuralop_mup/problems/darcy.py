@@ -110,9 +110,7 @@ def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
     columns = -across_columns[:, 1:]
     columns[:, -1] = 0  # the last node of a row is no neighbour of the next row's first
     columns = columns.ravel()[:-1]
-    matrix = scipy.sparse.diags(
-        [diagonal.ravel(), rows, rows, columns, columns], [0, inner, -inner, 1, -1], format="csc"
-    )
+    matrix = scipy.sparse.diags([diagonal.ravel(), rows, rows, columns, columns], [0, inner, -inner, 1, -1], format="csc")
     # Symmetric and positive definite: no pivoting, and an ordering that keeps the symmetry.
     factor = scipy.sparse.linalg.splu(
         matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}

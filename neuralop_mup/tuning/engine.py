@@ -100,9 +100,7 @@ class _Search:
             self._open(handle)
 
     def _open(self, handle: TrialHandle) -> None:
-        self._queue += [
-            Job(self._make(handle.params, seed), handle) for seed in handle.seeds if seed not in handle.records
-        ]
+        self._queue += [Job(self._make(handle.params, seed), handle) for seed in handle.seeds if seed not in handle.records]
 
     def next(self) -> Job | None:
         if not self._queue and self._log.n_points() < self._n:

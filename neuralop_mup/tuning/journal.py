@@ -38,9 +38,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:
-        raise MupError(
-            "A study folder needs POSIX file locks, which this system lacks; run it on Linux or macOS."
-        ) from None
+        raise MupError("A study folder needs POSIX file locks, which this system lacks; run it on Linux or macOS.") from None
 
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

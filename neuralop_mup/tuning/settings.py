@@ -81,9 +81,7 @@ def join_settings(folder: Path, name: str, settings: Mapping[str, Any]) -> None:
             raise MupError(f"{path} is not the config of a study ({error}); choose another folder.") from None
     if studies and ("transfer" in studies) != (name == "transfer"):
         held = ", ".join(repr(n) for n in studies)
-        raise MupError(
-            f"{folder} already holds {held}, and a transfer needs its folder for itself; choose another folder."
-        )
+        raise MupError(f"{folder} already holds {held}, and a transfer needs its folder for itself; choose another folder.")
     old = studies.get(name)
     if old is not None:
         differ = []

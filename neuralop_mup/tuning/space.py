@@ -142,9 +142,7 @@ def check_space(space: Mapping[str, Any], reserved: Sequence[str], fixed: Mappin
     checked = {k: v if is_distribution(v) else _grid_values(k, v) for k, v in space.items()}
     if is_search(checked):
         for key, values in checked.items():
-            if not is_distribution(values) and not all(
-                v is None or isinstance(v, (bool, int, float, str)) for v in values
-            ):
+            if not is_distribution(values) and not all(v is None or isinstance(v, (bool, int, float, str)) for v in values):
                 raise MupError(
                     f"The space searches by distributions and gives {key!r} the values {values!r}; in a search a "
                     "list may hold only numbers, strings, booleans and None."

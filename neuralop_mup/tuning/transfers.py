@@ -131,15 +131,11 @@ class Transfer:
             settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["studies"]["transfer"]
             text = (folder / "results.jsonl").read_text(encoding="utf-8")
         except (OSError, ValueError, KeyError) as error:
-            raise MupError(
-                f"{folder} holds no transfer ({type(error).__name__}: {error}); run one there first."
-            ) from None
+            raise MupError(f"{folder} holds no transfer ({type(error).__name__}: {error}); run one there first.") from None
         # While a transfer runs, or if it was killed, the last line may be half written; it is not a record yet.
         records = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         if not any(r["stage"] == "target" for r in records):
-            raise MupError(
-                f"The transfer in {folder} has not reached the target yet; run the same command to resume it."
-            )
+            raise MupError(f"The transfer in {folder} has not reached the target yet; run the same command to resume it.")
         return cls(
             records,
             settings["proxy"],

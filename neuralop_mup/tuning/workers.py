@@ -210,9 +210,7 @@ class Workers:
                 if not worker.ready:
                     raise self._cannot_start(f"one ended with exit code {code} before its first trial (see above)")
                 self._drop(worker)
-                how = (
-                    f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-                )
+                how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
                 finished.append((job, f"its worker process {how}"))
         return finished
 
@@ -251,7 +249,6 @@ def make_pool(
             pickle.dumps(value)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise MupError(
-                f"The {what} cannot be sent to worker processes ({error}); define it at module level, "
-                "or pass n_workers=1."
+                f"The {what} cannot be sent to worker processes ({error}); define it at module level, or pass n_workers=1."
             ) from None
     return Workers(train, size)
