@@ -105,7 +105,7 @@ def worst(check: nm.coord_check, kind: str, step: int) -> str:
     # UQNO's base model is not trained: it has no update.
     rows = [r for r in check.slopes if (r["kind"], r["step"]) == (kind, step) and r["block"] != "base_model"]
     if kind == "init":
-        rows = [r for r in rows if r["block"] != check.blocks[-1]]
+        rows = [r for r in rows if r["block"] != check.blocks[-1]] or rows
     steepest = max(rows, key=lambda r: abs(r["slope"]))
     return f"{steepest['slope']:+.2f} ({steepest['block']})"
 
@@ -133,6 +133,7 @@ def main() -> None:
         cells = [worst(check, "init", 0), *(worst(check, "update", t) for t in steps)]
         lines.append(f"| {name} | {names.get(rule, rule)} | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
+        (RESULTS / "layouts.md").write_text("\n".join(lines) + "\n")
 
     common = {"lr": args.lr, "seeds": args.seeds, "steps": steps}
     for title, extra in (("FNO-1D", {}), ("FNO-1D, kernel alone in each block", KERNEL_ALONE)):
@@ -152,7 +153,6 @@ def main() -> None:
         for rule in ("log-modes", "standard") if case else ():
             check = nm.coord_check(model_of(case, rule), MODEL_WIDTHS, batches_of(case, 5), loss=squared_error, **common)
             row(name, rule, check)
-    (RESULTS / "layouts.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -257,3 +257,20 @@ def test_stock_std_is_what_neuralop_draws(case):
         if row.stock_std is not None:
             ratio = (torch.stack(squares[row.name]).mean().sqrt() / row.stock_std).item()
             assert ratio == pytest.approx(1, abs=0.03 + 4 / math.sqrt(2 * sizes[row.name])), row.name
+
+
+@pytest.mark.parametrize("name", ["gino", "fnogno", "uno", "codano"])
+def test_coordinate_check_of_models_with_inputs_of_their_own(name):
+    case = BY_NAME[name]
+    x, y = case.batch()
+
+    def build(width):
+        return nm.parametrize(case._make(width, case.n_modes), base=lambda: case._make(8, case.n_modes))
+
+    check = nm.coord_check(build, [8, 16], [{**x, "y": y}], lr=1e-3, steps=(1,), seeds=1, loss=_squared_error)
+    assert check.blocks[-1] == "projection"
+    assert all(math.isfinite(row["slope"]) for row in check.slopes)
+
+
+def _squared_error(prediction, y, **_):
+    return (prediction - y).square().mean()
