@@ -1,10 +1,10 @@
 """Sphinx configuration: ``pip install ".[docs]" && sphinx-build docs docs/_build``."""
 
-from importlib.metadata import version as _version
+import neuralop_mup
 
 project = "neuralop_mup"
 author = "The neuralop_mup developers"
-release = _version("neuralop-mup")
+release = neuralop_mup.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath"]
 exclude_patterns = ["_build"]

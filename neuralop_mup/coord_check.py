@@ -134,7 +134,7 @@ def coord_check(
     sizes : sequence of int
         At least two widths, or numbers of modes.
     batches : iterable of dict
-        Training batches ``{"x": …, "y": …}``, used in turn; x of shape (batch, channels, *grid). The first one is also
+        Training batches ``{"x": …, "y": …}``, used in turn; x of shape ``(batch, channels, *grid)``. The first one is also
         the probe on which features are measured. A model that takes more (GINO's geometry) is called with everything
         but y by name.
     lr : float

@@ -48,7 +48,7 @@ def parametrize(
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
         :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
     rule : {"log-modes", "operator-norm", "none", "standard"}
-        How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of [1]_;
+        How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of the paper below;
         ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
         comparison.
     init : bool
@@ -75,8 +75,8 @@ def parametrize(
 
     References
     ----------
-    .. [1] Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
-       Operators", ICML 2025, https://arxiv.org/abs/2506.19396.
+    Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
+    Operators", ICML 2025, https://arxiv.org/abs/2506.19396.
 
     Examples
     --------

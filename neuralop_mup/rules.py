@@ -30,7 +30,7 @@ readout   1/√fan_in                         r_in^(-1/2)   1 / r_in    1 / r_in
 vector    1/√fan_in of its layer, or Θ(1)   r^(1/2) or 1  1           r_out
 spectral  √(2/(in+out))                     κ (in = out)  κ / r_in    r_out / r_in
 spectral  1/√channels (separable)           κ √r          κ           r_out
-factor    (kernel's std / ∏ranks^p)^(1/n)   see below     κ? / r_in  r_out / r_in
+factor    (kernel std / ∏ranks^p)^(1/n)     see below     κ / r_in    r_out / r_in
 ========  ================================  ============  ==========  ===================
 
 The factors of a Tucker, CP or tensor-train kernel are spectral parameters with fans of their own: read from inputs
