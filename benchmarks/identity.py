@@ -19,19 +19,7 @@ from neuralop_mup.rules import RULES
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 from cases import CASES  # noqa: E402
-
-
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch, steps: int = 10) -> None:
-    x, y = batch
-    for _ in range(steps):
-        optimizer.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-
-
-def differing(a: torch.nn.Module, b: torch.nn.Module) -> int:
-    """Number of parameters that are not bit-equal."""
-    return sum(not torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+from support import differing, train  # noqa: E402
 
 
 def main() -> None:
@@ -44,13 +32,13 @@ def main() -> None:
     for case in CASES:
         counts = [0, 0, 0, 0]
         for rule in RULES:
-            plain, mup = case.build(), nm.parametrize(case.build(), base={}, rule=rule)
+            plain, mup = case.build(), nm.parametrize(case.build(), base=case.same, rule=rule)
             counts[0] += sum(1 for _ in plain.parameters())
             counts[1] += differing(plain, mup)
             optimizer = nm.MuAdam(mup, lr=3e-3)
             counts[2] += sum(len(g["params"]) for g in optimizer.param_groups if g["lr"] != 3e-3)
-            train(plain, torch.optim.Adam(plain.parameters(), lr=3e-3), case.batch())
-            train(mup, optimizer, case.batch())
+            train(case, plain, torch.optim.Adam(plain.parameters(), lr=3e-3))
+            train(case, mup, optimizer)
             counts[3] += differing(plain, mup)
         total = [t + c for t, c in zip(total, counts, strict=True)]
         lines.append(f"| {case.name} | " + " | ".join(map(str, counts)) + " |")

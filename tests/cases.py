@@ -38,26 +38,22 @@ class Case:
         """A base equal to the model."""
         return {}
 
+    def sized(self, width: int, modes: tuple[int, ...], **overrides) -> FNO:
+        """The model at any size, drawn from torch's random state as it is."""
+        kwargs = {"n_modes": modes, "hidden_channels": width, "in_channels": 2, "out_channels": 3, "n_layers": 2}
+        return self.model(**{**kwargs, **self.kwargs, **overrides})
+
     def build(self, seed: int = 0, **overrides) -> FNO:
         torch.manual_seed(seed)
-        kwargs = {
-            "n_modes": self.n_modes,
-            "hidden_channels": self.width,
-            "in_channels": 2,
-            "out_channels": 3,
-            "n_layers": 2,
-            **self.kwargs,
-            **overrides,
-        }
-        return self.model(**kwargs)
+        return self.sized(self.width, self.n_modes, **overrides)
 
     def build_base(self, seed: int = 0) -> FNO:
         return self.build(seed, **self.base)
 
-    def batch(self, seed: int = 0, size: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
-        """Input and target on a grid that resolves the target's modes."""
+    def batch(self, seed: int = 0, size: int = 3, grid: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Input and target, on ``grid`` points an axis or a grid that resolves the target's modes."""
         g = torch.Generator().manual_seed(seed)
-        grid = tuple(2 * n for n in self.n_modes)
+        grid = tuple(grid or 2 * n for n in self.n_modes)
         dtype = torch.cfloat if self.kwargs.get("complex_data") else torch.float
         x = torch.randn(size, 2, *grid, generator=g, dtype=dtype)
         return x, torch.randn(size, 3, *grid, generator=g, dtype=dtype)
@@ -68,35 +64,39 @@ class Case:
 
 @dataclass(frozen=True)
 class Model(Case):
-    """Any model: ``make(width, modes per axis)`` builds it, ``inputs(generator)`` gives what it is called with."""
+    """Any model: ``make(width, modes per axis)`` builds it, ``inputs(generator)`` gives what it is called with.
+
+    ``inputs`` takes the number of grid points, too, as its second argument.
+    """
 
     make: Callable[..., nn.Module] = None
-    inputs: Callable[[torch.Generator], dict] = None
+    inputs: Callable[..., dict] = None
     overrides: dict | None = None  # constructor overrides for base, where the model keeps its arguments
     pick: Callable[[Any], torch.Tensor] = staticmethod(lambda y: y)
 
     @property
     def base(self) -> dict | Callable[[], nn.Module]:
-        return (lambda: self._make(self.base_width, self.base_modes)) if self.overrides is None else self.overrides
+        return (lambda: self.sized(self.base_width, self.base_modes)) if self.overrides is None else self.overrides
 
     @property
     def same(self) -> Callable[[], nn.Module]:
-        return lambda: self._make(self.width, self.n_modes)
+        return lambda: self.sized(self.width, self.n_modes)
 
-    def _make(self, width: int, modes: tuple[int, ...]) -> nn.Module:
+    def sized(self, width: int, modes: tuple[int, ...]) -> nn.Module:
         with contextlib.redirect_stdout(io.StringIO()):  # neuralop's models print while they are built
             return self.make(width, modes)
 
     def build(self, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
-        return self._make(self.width, self.n_modes)
+        return self.sized(self.width, self.n_modes)
 
     def build_base(self, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
-        return self._make(self.base_width, self.base_modes)
+        return self.sized(self.base_width, self.base_modes)
 
-    def batch(self, seed: int = 0, size: int = 3) -> tuple[dict, torch.Tensor]:
-        x = self.inputs(torch.Generator().manual_seed(seed))
+    def batch(self, seed: int = 0, size: int = 3, grid: int | None = None) -> tuple[dict, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        x = self.inputs(generator, grid) if grid else self.inputs(generator)
         with torch.no_grad():
             y = self.output(self.build(), x)
         return x, torch.randn(y.shape, generator=torch.Generator().manual_seed(seed + 1))
@@ -249,37 +249,37 @@ def _codano(width, modes, **kwargs):
     )
 
 
-def _field(g):
-    return {"x": torch.randn(3, 2, 16, 16, generator=g)}
+def _field(g, n=16):
+    return {"x": torch.randn(3, 2, n, n, generator=g)}
 
 
-def _small_field(g):
-    return {"x": torch.randn(2, 2, 8, 8, generator=g)}
+def _small_field(g, n=8):
+    return {"x": torch.randn(2, 2, n, n, generator=g)}
 
 
 def _grid(n):
     return torch.stack(torch.meshgrid(torch.linspace(0, 1, n), torch.linspace(0, 1, n), indexing="ij"), -1)
 
 
-def _gino_inputs(g):
+def _gino_inputs(g, n=12):
     return {
         "input_geom": torch.rand(1, 20, 2, generator=g),
-        "latent_queries": _grid(12)[None],
+        "latent_queries": _grid(n)[None],
         "output_queries": torch.rand(1, 15, 2, generator=g),
         "x": torch.randn(2, 20, 2, generator=g),
     }
 
 
-def _fnogno_inputs(g):
+def _fnogno_inputs(g, n=12):
     return {
-        "in_p": _grid(12),
+        "in_p": _grid(n),
         "out_p": torch.rand(15, 2, generator=g),
-        "f": torch.randn(12, 12, 2, generator=g),
+        "f": torch.randn(n, n, 2, generator=g),
     }
 
 
 def _with(inputs, **more):
-    return lambda g: {**inputs(g), **more}
+    return lambda *args: {**inputs(*args), **more}
 
 
 def _model(name, make, inputs, **kwargs) -> Model:
@@ -321,16 +321,17 @@ MODEL_CASES = [
 ]  # fmt: skip
 
 SPHERE = hasattr(neuralop.models, "LocalNO")  # torch_harmonics is installed
+SPHERE_CASES = []
 if SPHERE:
     from neuralop.models import SFNO, LocalNO
 
     def _local_no(width, modes, **kwargs):
         return LocalNO(modes, 2, 3, width, default_in_shape=(16, 16), n_layers=2, **kwargs)
 
-    MODEL_CASES += [
+    SPHERE_CASES = [
         *[
             _model(f"sfno_{f}", _bind(lambda w, k, f: SFNO(k, 2, 3, w, n_layers=2, factorization=f, rank=0.4), f=f),
-                   lambda g: {"x": torch.randn(3, 2, 16, 32, generator=g)},
+                   lambda g, n=16: {"x": torch.randn(3, 2, n, 2 * n, generator=g)},
                    overrides={"hidden_channels": 8, "n_modes": (4, 4)})
             for f in ("dense", *FACTORIZATIONS)
         ],
@@ -340,6 +341,6 @@ if SPHERE:
                overrides={"hidden_channels": 8, "n_modes": (4, 4)}),
     ]  # fmt: skip
 
-CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES]
+CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *SPHERE_CASES]
 NAMES = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}

@@ -4,17 +4,10 @@ import neuralop.training
 import pytest
 import torch
 from cases import BY_NAME
+from support import train
 
 import neuralop_mup as nm
 from neuralop_mup.rules import RULES
-
-
-def _train(case, model, optimizer, steps=10):
-    x, y = case.batch()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        (case.output(model, x) - y).abs().square().mean().backward()
-        optimizer.step()
 
 
 def _assert_same_weights(a, b):
@@ -34,8 +27,8 @@ def test_at_base_nothing_changes(case, rule):
 
 def test_ten_steps_at_base(case):
     plain, mup = case.build(), nm.parametrize(case.build(), base=case.same)
-    _train(case, plain, torch.optim.Adam(plain.parameters(), lr=3e-3))
-    _train(case, mup, nm.MuAdam(mup, lr=3e-3))
+    train(case, plain, torch.optim.Adam(plain.parameters(), lr=3e-3))
+    train(case, mup, nm.MuAdam(mup, lr=3e-3))
     _assert_same_weights(plain, mup)
     assert any(not torch.equal(p, q) for p, q in zip(plain.parameters(), case.build().parameters(), strict=True))
 
@@ -56,10 +49,10 @@ OPTIMIZERS = {
 def test_ten_steps_other_optimizers(key, name):
     case, (stock, ours, kwargs) = BY_NAME[key], OPTIMIZERS[name]
     plain, mup = case.build(), nm.parametrize(case.build(), base=case.same)
-    _train(case, plain, stock(plain.parameters(), lr=3e-3, **kwargs))
+    train(case, plain, stock(plain.parameters(), lr=3e-3, **kwargs))
     optimizer = ours(mup, lr=3e-3, **kwargs)
     assert isinstance(optimizer, stock)
-    _train(case, mup, optimizer)
+    train(case, mup, optimizer)
     _assert_same_weights(plain, mup)
 
 

@@ -265,7 +265,7 @@ def test_coordinate_check_of_models_with_inputs_of_their_own(name):
     x, y = case.batch()
 
     def build(width):
-        return nm.parametrize(case._make(width, case.n_modes), base=lambda: case._make(8, case.n_modes))
+        return nm.parametrize(case.sized(width, case.n_modes), base=lambda: case.sized(8, case.n_modes))
 
     check = nm.coord_check(build, [8, 16], [{**x, "y": y}], lr=1e-3, steps=(1,), seeds=1, loss=_squared_error)
     assert check.blocks[-1] == "projection"
