@@ -43,24 +43,22 @@ def finite_difference(layer: FiniteDifferenceConvolution, place: Place) -> Claim
     return {"weight": convolution(layer.conv, place)["weight"], "conv.weight": Alias("weight")}
 
 
+def _chain(n_layers: int, place: Place, grows_inside: bool) -> Claims:
+    """``fcs``: the first reads the layer's inputs, the last writes its outputs."""
+    grows = [place.grows_in, *[grows_inside] * (n_layers - 1), place.grows_out]
+    return {f"fcs.{i}": Place(grows[i], grows[i + 1]) for i in range(n_layers)}
+
+
 @adapter_of(ChannelMLP)
 def channel_mlp(layer: ChannelMLP, place: Place) -> Claims:
-    """``fcs``: first from the layer's inputs, last to its outputs, everything between grows with width."""
-    last = len(layer.fcs) - 1
-    return {
-        f"fcs.{i}": Place(place.grows_in if i == 0 else True, place.grows_out if i == last else True)
-        for i in range(last + 1)
-    }
+    """Everything between the first and the last map grows with width."""
+    return _chain(len(layer.fcs), place, grows_inside=True)
 
 
 @adapter_of(LinearChannelMLP)
 def linear_channel_mlp(layer: LinearChannelMLP, place: Place) -> Claims:
-    """``fcs``: its hidden widths are given one by one (kernels of graph layers), so they stay as they are."""
-    last = len(layer.fcs) - 1
-    return {
-        f"fcs.{i}": Place(place.grows_in if i == 0 else False, place.grows_out if i == last else False)
-        for i in range(last + 1)
-    }
+    """Its hidden widths are given one by one (kernels of graph layers), so they stay as they are."""
+    return _chain(len(layer.fcs), place, grows_inside=False)
 
 
 @adapter_of(ComplexValued)
