@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from neuralop.losses import LpLoss
+from neuralop.losses import WeightedSumLoss
 from neuralop.models import FNO
 from neuralop.training import AdamW as NeuralopAdamW
 from neuralop.training import Trainer
@@ -19,6 +20,7 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim import MuAdam, MuAdamW, MuSGD, clip_spectral_grad_value_
 from neuralop_mup.parametrize import parametrize
 from neuralop_mup.problems import Problem, get_problem
+from neuralop_mup.resume import RunState
 from neuralop_mup.roles import check_grid
 
 __all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "estimate_flops", "train_run"]
@@ -41,6 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "beta2": 0.999,
     "schedule": "cosine",
     "clip_spectral": None,
+    "device": "cpu",
 }
 _MASTERS = ("lr_mult", "init_mult")
 
@@ -59,6 +62,10 @@ def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
     if full["optimizer"] not in OPTIMIZERS:
         raise MupError(f"There is no optimizer {full['optimizer']!r}: {nearest(str(full['optimizer']), OPTIMIZERS)}")
     _halvings(full["schedule"])
+    if full["device"] == "auto":
+        full["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    elif str(full["device"]).startswith("cuda") and not torch.cuda.is_available():
+        raise MupError(f"device is {full['device']!r}, but torch finds no CUDA device here: use cpu or auto.")
     return full
 
 
@@ -96,7 +103,36 @@ def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, A
     return parametrize(fno, base=base, rule=rule, init_mult=init_mult, init=not on_meta)
 
 
-def train_run(config: Mapping[str, Any]) -> dict[str, float]:
+class _Trainer(Trainer):
+    """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
+
+    run: RunState | None = None
+    spent = 0.0  # seconds of this run before it was resumed
+
+    def start(self) -> None:
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self.spent + time.perf_counter() - self._began
+
+    def on_epoch_start(self, epoch: int) -> None:
+        super().on_epoch_start(epoch)
+        if self.run is not None:
+            self.run.save_if_due(epoch, self.seconds)
+
+    def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
+        loss = super().train_one_batch(idx, sample, training_loss)
+        if not torch.isfinite(loss):
+            lr = max(group["lr"] for group in self.optimizer.param_groups)
+            raise MupError(
+                f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
+                f"largest learning rate is {lr:.3g}: lower lr."
+            )
+        return loss
+
+
+def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None = None) -> dict[str, float]:
     """Train one FNO on one problem and report its errors.
 
     Parameters
@@ -105,30 +141,40 @@ def train_run(config: Mapping[str, Any]) -> dict[str, float]:
         Keys of :data:`DEFAULTS`, and ``lr_mult.ROLE`` and ``init_mult.ROLE``. ``model`` holds FNO's constructor
         arguments, ``base`` the overrides that make the base model. ``schedule`` moves the learning rate epoch by
         epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (every 50 epochs) or ``"halve:100,150,200"``
-        (after these epochs).
+        (after these epochs). ``device`` is torch's name of it, or ``"auto"``.
+    checkpoints : path, optional
+        Folder in which the run keeps its state, every five minutes at most. The same configuration goes on from there
+        after a kill, bit for bit on a CPU; the file goes when the run is done.
 
     Returns
     -------
     dict
         ``loss``: relative L2 error on the validation set, by which hyperparameters are chosen; ``test_loss``: the same
-        on the held-out test set; ``train_loss``: mean training loss of the last epoch (relative L2 of normalised
-        fields); ``seconds``; ``n_params`` (complex numbers count as two).
+        on the held-out test set; ``train_loss``: mean training loss of the last epoch (of normalised fields, unless the
+        problem trains on an equation); ``seconds``; ``n_params`` (complex numbers count as two). A problem with further
+        losses adds them by name, as ``equation_loss`` and ``test_equation_loss``.
 
     Raises
     ------
     MupError
-        If the configuration has an unknown key or value, or the training loss is not finite.
+        If the configuration has an unknown key or value, the training loss is not finite, or a checkpoint is damaged.
     """
     c = _complete(config)
     problem = get_problem(c["problem"], **c["problem_args"])
     data = problem.load()
     torch.manual_seed(c["seed"])
-    model = build_model(problem, c["model"], c["base"], c["rule"], c["init_mult"])
+    model = build_model(problem, c["model"], c["base"], c["rule"], c["init_mult"]).to(c["device"])
     optimizer = _optimizer(model, c)
+    scheduler = _scheduler(optimizer, c)
     train_loader, eval_loaders = data.loaders(batch_size=c["batch_size"], seed=c["seed"])
-    loss = LpLoss(d=problem.n_dim, p=2)
-    trainer = Trainer(model=model, n_epochs=c["epochs"], data_processor=data.processor(), device="cpu")
-    start = time.perf_counter()
+    losses = problem.losses()
+    weights, terms = zip(*losses.values(), strict=True)
+    trainer = _Trainer(model=model, n_epochs=c["epochs"], data_processor=problem.processor(data), device=c["device"])
+    if checkpoints is not None:
+        trainer.run = RunState(checkpoints, c)
+        trainer.run.attach(train_loader, model=model, optimizer=optimizer, scheduler=scheduler)
+        trainer.start_epoch, trainer.spent = trainer.run.restore()
+    trainer.start()
     with warnings.catch_warnings():
         # neuralop's Trainer hands the whole batch to the model and to the loss, and both warn about what they ignore.
         warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
@@ -136,20 +182,24 @@ def train_run(config: Mapping[str, Any]) -> dict[str, float]:
             train_loader=train_loader,
             test_loaders={},  # errors are measured once, below
             optimizer=optimizer,
-            scheduler=_scheduler(optimizer, c),
-            training_loss=loss,
+            scheduler=scheduler,
+            training_loss=WeightedSumLoss(terms, weights) if len(terms) > 1 else terms[0],
         )
-        errors = {
-            name: float(trainer.evaluate({"l2": loss}, loader, log_prefix=name)[f"{name}_l2"])
-            for name, loader in eval_loaders.items()
-        }
-    seconds = time.perf_counter() - start
+        measured = {}
+        for split, loader in eval_loaders.items():
+            errors = trainer.evaluate({name: term for name, (_, term) in losses.items()}, loader, log_prefix=split)
+            for name in losses:
+                key = "loss" if name == "data" else f"{name}_loss"
+                measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
+    seconds = trainer.seconds
     train_loss = float(metrics["avg_loss"])
-    if not math.isfinite(train_loss):
-        raise MupError(f"Training diverged: the last epoch's loss is {train_loss} at lr {c['lr']:g}.")
+    for name, value in {"training loss": train_loss, "validation error": measured["loss"]}.items():
+        if not math.isfinite(value):
+            raise MupError(f"Training diverged: the {name} is {value} at lr {c['lr']:g}: lower lr.")
+    if trainer.run is not None:
+        trainer.run.remove()
     return {
-        "loss": errors["val"],
-        "test_loss": errors["test"],
+        **measured,
         "train_loss": train_loss,
         "seconds": seconds,
         "n_params": sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,7 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import cache
 
 if TYPE_CHECKING:
-    from neuralop.data.transforms.data_processors import DefaultDataProcessor
+    from neuralop.data.transforms.data_processors import DataProcessor, DefaultDataProcessor
 
 __all__ = ["Problem", "ProblemData", "check_integer", "check_positive"]
 
@@ -69,7 +69,8 @@ class ProblemData:
     Attributes
     ----------
     train, val, test : tuple of torch.Tensor
-        ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``.
+        ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``; the x of a problem in space-time is a view
+        that repeats the initial state along time.
     """
 
     train: Pair
@@ -182,6 +183,28 @@ class Problem(ABC):
         return (self.grid,) * self.n_dim
 
     @property
+    def stored_x_shape(self) -> tuple[int, ...]:
+        """Shape of one input as it is kept: with its channel, before :meth:`expand_x`."""
+        return (self.in_channels, *self.grid_shape)
+
+    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
+        """Kept inputs ``(n, *stored_x_shape)`` as the model takes them, ``(n, in_channels, *grid_shape)``; a view."""
+        return x
+
+    def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
+        """What training minimises, by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
+
+        ``"data"`` is there always: the relative L2 error, by which hyperparameters are chosen.
+        """
+        from neuralop.losses import LpLoss
+
+        return {"data": (1.0, LpLoss(d=self.n_dim, p=2))}
+
+    def processor(self, data: ProblemData) -> DataProcessor:
+        """The data processor that the losses need; see :meth:`ProblemData.processor` for the usual one."""
+        return data.processor()
+
+    @property
     @abstractmethod
     def fine_grid(self) -> int:
         """Points per axis that the solver works on; the data is every so-many-th of them."""
@@ -194,7 +217,7 @@ class Problem(ABC):
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """One input and its solution for each generator: float64, ``(len(generators), *grid_shape)``."""
+        """One input and its solution for each generator: float64, no channel axis, one row a generator."""
 
     def generate(self) -> ProblemData:
         """Compute the data, with a progress bar if stderr is a terminal; the cache is not touched.
@@ -203,17 +226,21 @@ class Problem(ABC):
         -------
         ProblemData
         """
+        return self._data(self._solve_all())
+
+    def _solve_all(self) -> dict[str, torch.Tensor]:
         sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
         with tqdm(total=sum(sizes.values()), desc=f"generating {self.name}", disable=None, leave=False) as bar:
-            pairs = {}
+            tensors = {}
             for number, (split, size) in enumerate(sizes.items()):
                 parts = []
                 for indices in _chunks(size, self.chunk):
                     x, y = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
                     parts.append((x.unsqueeze(1).float(), y.unsqueeze(1).float()))
                     bar.update(len(indices))
-                pairs[split] = (torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
-        return ProblemData(**pairs)
+                for letter, values in zip("xy", zip(*parts, strict=True), strict=True):
+                    tensors[f"{split}_{letter}"] = torch.cat(values)
+        return tensors
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The data: from the cache if it is there, else generated and cached.
@@ -240,25 +267,22 @@ class Problem(ABC):
         """
         folder = cache.cache_folder(cache_dir)
         path = folder / f"{self.name}-{self.key[:24]}.pt"
+        sample = {"x": self.stored_x_shape, "y": (self.out_channels, *self.grid_shape)}
         shapes = {
-            f"{split}_{letter}": (int(getattr(self, f"n_{split}")), channels, *self.grid_shape)
+            f"{split}_{letter}": (int(getattr(self, f"n_{split}")), *shape)
             for split in SPLITS
-            for letter, channels in (("x", self.in_channels), ("y", self.out_channels))
+            for letter, shape in sample.items()
         }
         tensors = cache.read(path, self.key, shapes)
         if tensors is None:
             # The temporary file is opened first: a folder that cannot be written is told before the work.
             with cache.atomic(path) as stream:
-                data = self.generate()
-                cache.write(stream, self.key, _tensors(data))
-            return data
-        return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
+                tensors = self._solve_all()
+                cache.write(stream, self.key, tensors)
+        return self._data(tensors)
 
-
-def _tensors(data: ProblemData) -> dict[str, torch.Tensor]:
-    return {
-        f"{split}_{letter}": values for split in SPLITS for letter, values in zip("xy", getattr(data, split), strict=True)
-    }
+    def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
+        return ProblemData(**{split: (self.expand_x(tensors[f"{split}_x"]), tensors[f"{split}_y"]) for split in SPLITS})
 
 
 def _chunks(size: int, chunk: int) -> Iterator[range]:

@@ -1,0 +1,82 @@
+"""The state of a training run on disk, so that a run of days goes on after a kill where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from neuralop_mup.errors import MupError
+
+__all__ = ["RunState"]
+
+
+class RunState:
+    """One run's checkpoint: weights, optimizer, schedule, order of the samples and random numbers, between epochs.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Where checkpoints of any number of runs lie; each run has a file named after its configuration.
+    config : mapping
+        Everything that decides the run.
+    every : float
+        Seconds between two checkpoints, at least: epochs may be much shorter than writing the weights.
+    """
+
+    def __init__(self, folder: str | os.PathLike, config: Mapping[str, Any], every: float = 300.0) -> None:
+        text = json.dumps(config, sort_keys=True, default=str)
+        self.path = Path(folder) / f"run-{hashlib.sha256(text.encode()).hexdigest()[:24]}.pt"
+        self.every = every
+        self._last = time.monotonic()
+
+    def attach(self, loader: DataLoader, **parts: Any) -> None:
+        """What makes the state: the training loader, and whatever has ``state_dict`` and ``load_state_dict``."""
+        self._loader, self._parts = loader, parts
+
+    def restore(self) -> tuple[int, float]:
+        """The epoch to go on with, and the seconds spent before; ``(0, 0.0)`` and nothing changed without a checkpoint.
+
+        Raises
+        ------
+        MupError
+            If the file is there and cannot be read, or does not fit.
+        """
+        if not self.path.exists():
+            return 0, 0.0
+        try:
+            # Optimizers keep plain values, but the model's state_dict carries constructor arguments, functions among them.
+            state = torch.load(self.path, map_location="cpu", weights_only=False)
+            for name, part in self._parts.items():
+                part.load_state_dict(state[name])
+            self._loader.generator.set_state(state["order"])
+            torch.set_rng_state(state["random"])
+            return state["epoch"], state["seconds"]
+        except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
+            raise MupError(
+                f"The checkpoint {self.path} cannot be read ({type(error).__name__}: {error}); remove it to train this "
+                "run from the start."
+            ) from error
+
+    def save_if_due(self, epoch: int, seconds: float) -> None:
+        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so a kill leaves the old one."""
+        if time.monotonic() - self._last < self.every:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".tmp")
+        state = {name: part.state_dict() for name, part in self._parts.items()}
+        order, random = self._loader.generator.get_state(), torch.get_rng_state()
+        torch.save({**state, "order": order, "random": random, "epoch": epoch, "seconds": seconds}, partial)
+        os.replace(partial, self.path)
+        self._last = time.monotonic()
+
+    def remove(self) -> None:
+        """The run is done."""
+        self.path.unlink(missing_ok=True)
