@@ -75,6 +75,7 @@ def verdict(transfer: Any) -> list[str]:
     elif rule in rows:
         said.append("The target itself was not searched (--verify does), so drift and regret are not known.")
 
+    said += _apart(transfer, [rule, "standard"] if good else [])
     said += _edges(transfer, searched)
     if seeds == 1:
         said.append("One seed only: none of these numbers has an error bar.")
@@ -97,20 +98,29 @@ def table(transfer: Any) -> list[list[str]]:
     """
     rows = transfer.summary()
     verified = any(row.get("best_params") is not None for row in rows)
-    header = ["rule", "transferred", "loss at target", "± over seeds", "test loss", "failed"]
+    terms = other_losses(transfer.records)
+    header = [
+        "rule",
+        "transferred",
+        "loss at target",
+        "± over seeds",
+        "test loss",
+        *(f"test {term}" for term in terms),
+        "failed",
+    ]
     header += ["best at target", "its loss", "drift (steps)", "regret"] if verified else []
     header += ["tuning time", "target time"]
     body = []
     for row in rows:
         rule = row["rule"]
         records = _select(transfer, "target", rule)
-        tests = [record["metrics"].get("test_loss") for record in records if plots.finished(record)]
         line = [
             rule,
             params(row["transferred_params"]),
             _g(row["transferred_loss"]),
             _g(row["transferred_std"], "%.2g") if len(transfer.seeds) > 1 else "–",
-            _g(sum(tests) / len(tests)) if tests and all(_number(test) for test in tests) else "–",
+            _g(_mean(records, "test_loss")),
+            *(_g(_mean(records, f"test_{term}_loss")) for term in terms),
             f"{len(target_failures(transfer, rule))}/{len(records)}",
         ]
         if verified:
@@ -122,6 +132,12 @@ def table(transfer: Any) -> list[list[str]]:
             ]
         body.append([*line, _seconds(row.get("tuning_seconds")), _seconds(row.get("target_seconds"))])
     return [header, *body]
+
+
+def other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of what the runs were also trained on, besides the data: ``["equation"]`` for physics-informed training."""
+    keys = {key for record in records for key in (record["metrics"] or {})}
+    return sorted(key[5:-5] for key in keys if key.startswith("test_") and key.endswith("_loss") and key != "test_loss")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -266,6 +282,25 @@ def _searched(row: Mapping[str, Any]) -> str:
     if _number(row.get("regret")):
         details.append(f"regret {100 * row['regret']:.1f} %")
     return f"{text} ({', '.join(details)})" if details else text
+
+
+def _mean(records: Sequence[Mapping[str, Any]], metric: str) -> float | None:
+    """Mean of a metric over the records that finished; None if one of them lacks it."""
+    values = [record["metrics"].get(metric) for record in records if plots.finished(record)]
+    return sum(values) / len(values) if values and all(_number(value) for value in values) else None
+
+
+def _apart(transfer: Any, rules: Sequence[str]) -> list[str]:
+    """Error and residual of physics-informed training, apart: the data error alone chose the values."""
+    terms = other_losses(transfer.records)
+    told = []
+    for rule in dict.fromkeys(rules if terms else []):
+        records = _select(transfer, "target", rule)
+        parts = {"data": _mean(records, "test_loss"), **{term: _mean(records, f"test_{term}_loss") for term in terms}}
+        if _number(parts["data"]):
+            shown = ", ".join(f"{term} {_g(value)}" for term, value in parts.items())
+            told.append(f"{'SP' if rule == 'standard' else rule}: {shown}")
+    return [f"Relative errors on the test set, apart ({'; '.join(told)}); the data error chose the values."] if told else []
 
 
 def _edges(transfer: Any, searched: Sequence[Mapping[str, Any]]) -> list[str]:

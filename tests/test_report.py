@@ -238,3 +238,15 @@ def test_aligned_table_lines_up():
 
 def test_relative_numbers_need_both_losses():
     assert not math.isfinite(make([None], [0.1]).summary()[0]["transferred_loss"])
+
+
+def test_data_error_and_equation_residual_are_shown_apart():
+    """Test errors are twice the losses: 0.02 → 0.04 and 0.05 → 0.1; residuals are given."""
+    transfer = make([0.02], [0.05])
+    assert "apart" not in " ".join(report.verdict(transfer)) and "test equation" not in report.table(transfer)[0]
+    residual = {"log-modes": 0.25, "standard": 0.75}
+    for r in transfer.records:
+        r["metrics"] |= {"equation_loss": 9.0, "test_equation_loss": residual[r["rule"]]}
+    header, *rows = report.table(transfer)
+    assert {row[0]: row[header.index("test equation")] for row in rows} == {"log-modes": "0.25", "standard": "0.75"}
+    assert any("log-modes: data 0.04, equation 0.25; SP: data 0.1, equation 0.75" in s for s in report.verdict(transfer))
