@@ -1,0 +1,111 @@
+"""What the losses have in common: the norms, the reduction over the batch, derivatives in time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from neuralop.losses import FiniteDiff
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.losses.checks import finite
+
+_EPS = 1e-8  # as in neuralop's LpLoss
+
+
+class FieldLoss(ABC):
+    """A loss of a predicted field, in neuralop's calling style.
+
+    Parameters
+    ----------
+    reduction : {"sum", "mean"}
+        Over the batch. neuralop's Trainer expects the sum, which is also the default of its LpLoss.
+    """
+
+    def __init__(self, reduction: str = "sum") -> None:
+        if reduction not in ("sum", "mean"):
+            raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, but it is {reduction!r}.")
+        self.reduction = reduction
+        self._seen: set[tuple[int, ...]] = set()  # grids whose data has been looked at
+
+    @abstractmethod
+    def check_grid(self, y_pred: torch.Tensor) -> None:
+        """Raise MupError unless the prediction's shape can work; every call."""
+
+    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:  # noqa: B027  (a loss may have none)
+        """Raise MupError unless the data is what the equation needs; the first batch of each grid."""
+
+    @abstractmethod
+    def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        """The loss of each sample, shape (batch,), of a prediction in float32 or float64."""
+
+    def __call__(
+        self, y_pred: torch.Tensor, x: torch.Tensor | None = None, y: torch.Tensor | None = None, **_: Any
+    ) -> torch.Tensor:
+        """The loss, a tensor without axes.
+
+        Parameters
+        ----------
+        y_pred : torch.Tensor
+            The model's output in physical units; see the class for its shape.
+        x, y : torch.Tensor
+            The sample's input and solution in physical units. y is used to check the data only.
+        **_
+            Whatever else the sample holds, not used.
+
+        Raises
+        ------
+        MupError
+            For shapes or data that the equation cannot use. Data is looked at in the first batch of each grid only.
+        """
+        self.check_grid(y_pred)
+        if (grid := tuple(y_pred.shape[2:])) not in self._seen:
+            for name, values in {"x": x, "y": y}.items():
+                if values is not None:
+                    finite(name, values)
+                    if values.ndim != y_pred.ndim or values.shape[2:] != y_pred.shape[2:]:
+                        raise MupError(
+                            f"The sample's {name} has shape {tuple(values.shape)}, the prediction {tuple(y_pred.shape)}: "
+                            f"an equation loss needs both on the same grid."
+                        )
+            self.check_data(x, y)
+            self._seen.add(grid)
+        half = y_pred.dtype in (torch.float16, torch.bfloat16)  # second derivatives would be all rounding
+        losses = self.per_sample(y_pred.float() if half else y_pred, x)
+        return losses.sum() if self.reduction == "sum" else losses.mean()
+
+
+def relative_l2(values: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """‖values − reference‖ / ‖reference‖ of each sample, as neuralop's LpLoss; its gradient at zero is zero, not NaN."""
+    distance = torch.linalg.vector_norm((values - reference).flatten(1), dim=1)
+    return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + _EPS)
+
+
+def residual_size(operator: torch.Tensor, forcing: torch.Tensor | None) -> torch.Tensor:
+    """Size of the residual ``operator − forcing`` of each sample, as PINO measures it.
+
+    Relative to the forcing, if there is one: ‖operator − forcing‖ / ‖forcing‖. Else there is nothing to be relative to,
+    and it is the mean square.
+    """
+    if forcing is None:
+        return operator.flatten(1).square().mean(1)
+    return relative_l2(operator, forcing.expand_as(operator))
+
+
+def forcing_like(forcing: torch.Tensor | float, field: torch.Tensor) -> torch.Tensor:
+    """The forcing with the field's dtype and device, checked to broadcast to the field's shape."""
+    values = torch.as_tensor(forcing).to(field)
+    try:
+        torch.broadcast_to(values, field.shape)
+    except RuntimeError:
+        raise MupError(
+            f"forcing of shape {tuple(values.shape)} does not fit fields of shape {tuple(field.shape)}."
+        ) from None
+    return values
+
+
+def time_derivative(field: torch.Tensor, step: float) -> torch.Tensor:
+    """∂field/∂t, shape (batch, time, *space): central differences of second order, at both ends one-sided of third."""
+    # Only dx is used, along the first of the axes that FiniteDiff counts: the time.
+    return FiniteDiff(dim=field.ndim - 1, h=step, periodic_in_x=False).dx(field)

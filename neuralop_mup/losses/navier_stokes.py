@@ -1,0 +1,92 @@
+"""The residual of two-dimensional Navier–Stokes on a torus, in vorticity form."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.losses import checks
+from neuralop_mup.losses.base import FieldLoss, forcing_like, residual_size, time_derivative
+
+__all__ = ["NavierStokesEqnLoss"]
+
+
+class NavierStokesEqnLoss(FieldLoss):
+    """Residual of w_t + v·∇w = Δw/Re + f on [0, 2π]², v = (∂₂ψ, −∂₁ψ), −Δψ = w, in space-time.
+
+    Its relative L2 norm ‖w_t + v·∇w − Δw/Re − f‖ / ‖f‖ or, without forcing, its mean square. Call it as
+    ``loss(y_pred, **sample)``: ``y_pred`` is w, shape (batch, 1, nt, n, n), at t_j = j · time / (nt − 1), both ends
+    included, and x = 2πi/n, the end point left out. ``sample["x"]`` and ``sample["y"]`` serve to check the data.
+
+    Derivatives in space and the velocity are those of the trigonometric interpolant; v·∇w is only sampled at the nodes, so
+    nothing is aliased (see :class:`PeriodicBurgersEqnLoss`). The mean velocity is zero. In time, central differences of
+    second order, one-sided at both ends.
+
+    Parameters
+    ----------
+    reynolds : float
+        Re, above 0.
+    forcing : torch.Tensor or float, optional
+        f at the nodes, broadcast to (batch, nt, n, n); 0 for none. Default: −4 cos(4 x₂).
+    time : float
+        Length of the time interval.
+    reduction : {"sum", "mean"}
+        Over the batch.
+
+    References
+    ----------
+    Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794, and its
+    code, github.com/neuraloperator/physics_informed (``FDM_NS_vorticity``, which leaves out both ends of the time).
+    """
+
+    def __init__(
+        self, reynolds: float, forcing: torch.Tensor | float | None = None, time: float = 1.0, reduction: str = "sum"
+    ) -> None:
+        super().__init__(reduction)
+        self.reynolds = checks.positive("reynolds", reynolds)
+        self.time = checks.positive("time", time)
+        if forcing is not None and not torch.isfinite(torch.as_tensor(forcing)).all():
+            raise MupError("forcing has entries that are NaN or infinite.")
+        self.forcing = forcing
+
+    def check_grid(self, y_pred: torch.Tensor) -> None:
+        checks.axes(y_pred, "(batch, 1, time, n, n)", square=2)
+
+    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:
+        for name, values in {"x": x, "y": y}.items():
+            if values is not None:
+                for axis in (-2, -1):
+                    checks.periodic(name, values[:, 0, 0], axis)
+
+    def residual(self, w: torch.Tensor) -> torch.Tensor:
+        """w_t + v·∇w − Δw/Re − f, shape (batch, nt, n, n), of w of that shape."""
+        forcing = self._forcing(w)
+        return self._operator(w) if forcing is None else self._operator(w) - forcing
+
+    def _operator(self, w: torch.Tensor) -> torch.Tensor:
+        n = w.shape[-1]
+        k1 = torch.fft.fftfreq(n, 1 / n, dtype=w.dtype, device=w.device)[:, None]
+        k2 = torch.arange(n // 2 + 1, dtype=w.dtype, device=w.device)
+        square = k1**2 + k2**2
+        inverse = torch.where(square > 0, 1 / square.clamp(min=1), 0.0)
+        # The first derivative of the highest mode of an even grid is zero at the nodes.
+        d1, d2 = (1j * torch.where(2 * k.abs() == n, 0.0, k) for k in (k1, k2))
+        modes = torch.fft.rfft2(w)
+        stream = modes * inverse
+        v1, v2, w1, w2, laplacian = torch.fft.irfft2(
+            torch.stack((d2 * stream, -d1 * stream, d1 * modes, d2 * modes, -square * modes)), s=(n, n)
+        )
+        return time_derivative(w, self.time / (w.shape[1] - 1)) + v1 * w1 + v2 * w2 - laplacian / self.reynolds
+
+    def _forcing(self, w: torch.Tensor) -> torch.Tensor | None:
+        if self.forcing is None:
+            n = w.shape[-1]
+            return -4 * torch.cos(4 * (2 * math.pi / n) * torch.arange(n, dtype=w.dtype, device=w.device))
+        forcing = forcing_like(self.forcing, w)
+        return forcing if forcing.any() else None
+
+    def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        w = u[:, 0]
+        return residual_size(self._operator(w), self._forcing(w))

@@ -1,0 +1,128 @@
+"""Between physical fields, in which equations hold, and normalised ones, which models like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from neuralop.data.transforms.base_transforms import Transform
+from neuralop.data.transforms.data_processors import DataProcessor
+
+from neuralop_mup.errors import MupError
+
+__all__ = ["PhysicalDataProcessor", "sine_mollifier"]
+
+_PHYSICAL = "physical_x"  # where a sample keeps its x while the model sees the normalised one
+
+
+def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
+    """scale · ∏ sin(π x_i) at the nodes of the unit cube, boundary included: an output times this is zero there.
+
+    Parameters
+    ----------
+    grid : sequence of int
+        Points per axis, each at least 3.
+    scale : float
+        Size in the middle. PINO's Darcy uses 0.001, about the size of its solutions; an ``out_normalizer`` does the same.
+
+    Returns
+    -------
+    torch.Tensor, float64, shape ``grid``
+        Exactly 0 on the boundary.
+
+    References
+    ----------
+    github.com/neuraloperator/physics_informed, ``train_2d_operator``, the code of arXiv 2111.03794.
+    """
+    grid = tuple(grid)
+    if not grid or min(grid) < 3:
+        raise MupError(f"A mollifier needs at least 3 points along each axis, but the grid is {grid}.")
+    product = torch.full((1,) * len(grid), float(scale), dtype=torch.float64)
+    for axis, n in enumerate(grid):
+        sine = torch.sin(math.pi * torch.linspace(0, 1, n, dtype=torch.float64))
+        sine[0] = sine[-1] = 0  # sin(π) is 1e-16 in floating point
+        product = product * sine.reshape(-1, *(1,) * (len(grid) - 1 - axis))
+    return product
+
+
+class PhysicalDataProcessor(DataProcessor):
+    """neuralop data processor under which the model sees a normalised x and every loss sees physical fields.
+
+    neuralop's DefaultDataProcessor puts the output back into physical units in evaluation only; in training its losses
+    see normalised x, y and predictions, in which no equation holds. Here, in training as in evaluation: the model gets
+    ``in_normalizer.transform(x)``; its output goes through ``out_normalizer.inverse_transform`` and is multiplied by the
+    mollifier; ``sample["x"]`` and ``sample["y"]`` are, for the losses, exactly what the data loader gave. For the time of
+    the model's call the sample keeps x under ``"physical_x"``.
+
+    Parameters
+    ----------
+    in_normalizer : neuralop Transform, optional
+        For x, such as a fitted UnitGaussianNormalizer.
+    out_normalizer : neuralop Transform, optional
+        Whose inverse is applied to the output.
+    mollifier : torch.Tensor or callable, optional
+        Multiplies the output, after the normaliser: values on the output's grid, or a function from the grid's shape to
+        these values, such as :func:`sine_mollifier`, which suits any resolution.
+    """
+
+    def __init__(
+        self,
+        in_normalizer: Transform | None = None,
+        out_normalizer: Transform | None = None,
+        mollifier: torch.Tensor | Callable[[Sequence[int]], torch.Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_normalizer = in_normalizer
+        self.out_normalizer = out_normalizer
+        self.mollifier = mollifier
+        self.device: torch.device | str = "cpu"
+        self.model: torch.nn.Module | None = None
+
+    def to(self, device: torch.device | str) -> PhysicalDataProcessor:
+        """Move the normalisers; batches follow when they come."""
+        for normalizer in (self.in_normalizer, self.out_normalizer):
+            if normalizer is not None:
+                normalizer.to(device)  # in place; neuralop's Normalizer returns nothing
+        self.device = device
+        return self
+
+    def preprocess(self, data_dict: dict[str, Any], batched: bool = True) -> dict[str, Any]:
+        """The batch on the device, x normalised for the model; the given dict stays as it is."""
+        sample = {k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in data_dict.items()}
+        if "x" not in sample:
+            raise MupError(f"A sample needs an 'x', but this one has {', '.join(map(repr, sample)) or 'nothing'}.")
+        sample[_PHYSICAL] = sample["x"]
+        if self.in_normalizer is not None:
+            sample["x"] = self.in_normalizer.transform(sample["x"])
+        return sample
+
+    def postprocess(self, output: torch.Tensor, data_dict: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The output in physical units, and the sample with its physical x."""
+        if _PHYSICAL not in data_dict:
+            raise MupError("postprocess needs the sample that preprocess returned: this one has lost its physical x.")
+        sample = {**data_dict, "x": data_dict[_PHYSICAL]}
+        del sample[_PHYSICAL]
+        if self.out_normalizer is not None:
+            output = self.out_normalizer.inverse_transform(output)
+        if self.mollifier is not None:
+            output = output * self._factor(output)
+        return output, sample
+
+    def _factor(self, output: torch.Tensor) -> torch.Tensor:
+        grid = tuple(output.shape[2:])
+        factor = self.mollifier(grid) if callable(self.mollifier) else self.mollifier
+        if tuple(factor.shape[-len(grid) :]) != grid:
+            raise MupError(
+                f"The mollifier has shape {tuple(factor.shape)}, but the output's grid is {grid}: give a function of the "
+                f"grid, such as sine_mollifier, to work at several resolutions."
+            )
+        return factor.to(output)
+
+    def forward(self, **data_dict: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Preprocess, the wrapped model, postprocess."""
+        if self.model is None:
+            raise MupError("There is no model to call: give one with wrap(model).")
+        sample = self.preprocess(data_dict)
+        return self.postprocess(self.model(sample["x"]), sample)
