@@ -12,19 +12,22 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems.base import Problem, ProblemData
 from neuralop_mup.problems.burgers import Burgers, solve_burgers
 from neuralop_mup.problems.darcy import Darcy, solve_darcy
+from neuralop_mup.problems.navier_stokes import NavierStokes, solve_navier_stokes
 
 __all__ = [
     "PROBLEMS",
     "Burgers",
     "Darcy",
+    "NavierStokes",
     "Problem",
     "ProblemData",
     "get_problem",
     "solve_burgers",
     "solve_darcy",
+    "solve_navier_stokes",
 ]
 
-PROBLEMS: dict[str, type[Problem]] = {"burgers": Burgers, "darcy": Darcy}
+PROBLEMS: dict[str, type[Problem]] = {cls.name: cls for cls in (Burgers, Darcy, NavierStokes)}
 
 
 def get_problem(name: str, **arguments: Any) -> Problem:
@@ -33,7 +36,7 @@ def get_problem(name: str, **arguments: Any) -> Problem:
     Parameters
     ----------
     name : str
-        A key of ``PROBLEMS``: ``"burgers"`` or ``"darcy"``.
+        A key of ``PROBLEMS``, such as ``"burgers"``.
     **arguments
         Arguments of the problem's class, such as ``n_train=800`` or ``viscosity=0.01``.
 
