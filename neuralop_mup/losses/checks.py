@@ -77,7 +77,8 @@ def periodic(name: str, field: torch.Tensor, axis: int) -> None:
     axis : int
         The axis of space, counted from the end.
     """
-    values = field.detach().double().movedim(axis, 1).flatten(2)
+    values = field.detach().double().movedim(axis, 1)
+    values = values.reshape(*values.shape[:2], -1)
     steps = values.diff(dim=1, append=values[:, :1])  # the last one leads across the boundary
     sizes = torch.linalg.vector_norm(steps, dim=2)  # (batch, points)
     inside, across = sizes[:, :-1], sizes[:, -1]
