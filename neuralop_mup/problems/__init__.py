@@ -13,11 +13,14 @@ from neuralop_mup.problems.base import Problem, ProblemData
 from neuralop_mup.problems.burgers import Burgers, solve_burgers
 from neuralop_mup.problems.darcy import Darcy, solve_darcy
 from neuralop_mup.problems.navier_stokes import NavierStokes, solve_navier_stokes
+from neuralop_mup.problems.pino import BurgersPino, DarcyPino
 
 __all__ = [
     "PROBLEMS",
     "Burgers",
+    "BurgersPino",
     "Darcy",
+    "DarcyPino",
     "NavierStokes",
     "Problem",
     "ProblemData",
@@ -27,7 +30,7 @@ __all__ = [
     "solve_navier_stokes",
 ]
 
-PROBLEMS: dict[str, type[Problem]] = {cls.name: cls for cls in (Burgers, Darcy, NavierStokes)}
+PROBLEMS: dict[str, type[Problem]] = {cls.name: cls for cls in (Burgers, BurgersPino, Darcy, DarcyPino, NavierStokes)}
 
 
 def get_problem(name: str, **arguments: Any) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, Problem, check_integer, check_positive
+from neuralop_mup.problems.base import Pair, check_integer, check_positive
 from neuralop_mup.problems.darcy import shell_order
+from neuralop_mup.problems.physics import Weighted, check_even, check_weight
 from neuralop_mup.problems.vorticity import (
     kolmogorov_forcing,
     least_grid,
@@ -24,7 +26,7 @@ __all__ = ["NavierStokes", "solve_navier_stokes"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NavierStokes(Problem):
+class NavierStokes(Weighted):
     """Forced Navier–Stokes on the torus [0, 2π]²: w(0) → w(t_j), t_j = j · time / (time_points − 1).
 
     Fields have the axes (time, x₁, x₂); x repeats the initial vorticity along time. The initial states are those of a
@@ -48,6 +50,8 @@ class NavierStokes(Problem):
         Time before it, at least 0. From about 6 on, the samples are unlike each other.
     forcing_wavenumber, forcing_amplitude : int, float
         See :func:`kolmogorov_forcing`.
+    data_weight, initial_weight, equation_weight : float
+        Of the relative L2 errors of w and of its first time, and of the relative residual. The paper trains on data alone.
     n_train, n_val, n_test : int
         Samples of each split.
     seed : int
@@ -95,14 +99,10 @@ class NavierStokes(Problem):
         for name in ("reynolds", "time"):
             check_positive(name, getattr(self, name))
         for name in ("spin_up", "forcing_amplitude"):
-            if getattr(self, name) != 0:
-                check_positive(name, getattr(self, name))
+            check_weight(name, getattr(self, name))
         check_integer("time_points", self.time_points, 4)
         for name in ("grid", "time_points"):
-            if getattr(self, name) % 2:
-                raise MupError(
-                    f"{name} must be even (neuralop's SpectralConv is wrong on odd grids), but it is {getattr(self, name)}."
-                )
+            check_even(name, getattr(self, name))
         check_integer("forcing_wavenumber", self.forcing_wavenumber, 1)
         least = least_grid(self.reynolds)
         if 3 * self.forcing_wavenumber >= least:
@@ -141,6 +141,13 @@ class NavierStokes(Problem):
     def forcing(self, n: int) -> torch.Tensor:
         """f on n points an axis."""
         return kolmogorov_forcing(n, self.forcing_wavenumber, self.forcing_amplitude)
+
+    def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
+        """The first state and the residual."""
+        from neuralop_mup.losses import InitialConditionLoss, NavierStokesEqnLoss
+
+        equation = NavierStokesEqnLoss(self.reynolds, self.forcing(self.grid), self.time)
+        return {"initial": InitialConditionLoss(), "equation": equation}
 
     def solve(self, generators: list[np.random.Generator]) -> Pair:
         """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
