@@ -20,6 +20,7 @@ _VERBS = {
     "transfer": "tune a small FNO, train a large one with the same hyperparameters, compare with the naive way",
     "summary": "what μP makes of each parameter of a model",
     "coord-check": "do features and their updates keep their size as the model grows?",
+    "reproduce": "the source paper's experiments, SP and μP side by side: tables, figures and a report",
     "data": "generate, list and draw the problems' data",
 }
 
@@ -48,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"neuralop-mup: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        again = "the same command resumes after the last finished trial" if verb == "transfer" else "run it again"
+        again = (
+            "the same command resumes after the last finished trial" if verb in ("transfer", "reproduce") else "run it again"
+        )
         print(f"neuralop-mup: interrupted; {again}.", file=sys.stderr)
         return 130
     except SystemExit as stop:  # argparse's --help and --version

@@ -1,11 +1,11 @@
-"""How long a transfer would take here: a few training steps of each size on random input, timed and scaled up."""
+"""How long a plan would take here: a few training steps of each size on random input, timed and scaled up."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 
@@ -22,8 +22,8 @@ _MOST = 5e10
 _SECONDS = 0.5
 
 
-def timing_text(study: Study, workers: int | None) -> str:
-    """A sentence on the time of the whole transfer.
+def timing_text(study: Study, workers: int | None, parts: Sequence[Stage] | None = None) -> str:
+    """A sentence on the time of the whole plan.
 
     Parameters
     ----------
@@ -31,8 +31,10 @@ def timing_text(study: Study, workers: int | None) -> str:
         What would run.
     workers : int, optional
         Trials at once; one per core by default.
+    parts : sequence of Stage, optional
+        What is run; by default the stages of the transfer.
     """
-    parts = [stage for stage in stages(study) if stage.new]
+    parts = [stage for stage in (stages(study) if parts is None else parts) if stage.new]
     cores = os.cpu_count() or 1
     workers = min(workers or cores, sum(stage.trials for stage in parts))
     threads = torch.get_num_threads() if workers == 1 else max(1, cores // workers)

@@ -36,7 +36,7 @@ class Curve:
         return self.lr[best], self.mean[best]
 
 
-def loss_curve(records: Iterable[Mapping[str, Any]], stage: str, rule: str | None = None) -> Curve:
+def loss_curve(records: Iterable[Mapping[str, Any]], stage: str, rule: str | None = None, name: str = "lr") -> Curve:
     """Collect one curve from trial records.
 
     With more searched hyperparameters than ``lr``, each learning rate shows the best of the others (the lower
@@ -51,6 +51,8 @@ def loss_curve(records: Iterable[Mapping[str, Any]], stage: str, rule: str | Non
         Which stage to read.
     rule : str, optional
         Only the records under this rule; all of them by default.
+    name : str
+        The hyperparameter that the curve runs over, in the place of ``lr``.
 
     Returns
     -------
@@ -58,12 +60,12 @@ def loss_curve(records: Iterable[Mapping[str, Any]], stage: str, rule: str | Non
     """
     points: dict[tuple, list[Mapping[str, Any]]] = {}
     for record in records:
-        if record["stage"] == stage and (rule is None or record["rule"] == rule) and "lr" in record["params"]:
+        if record["stage"] == stage and (rule is None or record["rule"] == rule) and name in record["params"]:
             points.setdefault(tuple(sorted(record["params"].items())), []).append(record)
     by_lr: dict[float, list[float]] = {}
     failed = set()
     for key, group in points.items():
-        lr = float(dict(key)["lr"])
+        lr = float(dict(key)[name])
         losses = [float(record["loss"]) for record in group if finished(record)]
         if len(losses) < len(group):
             failed.add(lr)

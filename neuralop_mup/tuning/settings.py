@@ -18,6 +18,9 @@ __all__ = ["describe", "join_settings"]
 # These may only grow from one command to the next: more trials, and none of the finished ones is lost.
 GROWING = ("grid", "seeds", "rules", "verify", "n_trials")
 
+# A study of this name shares its folder with no other.
+ALONE = ("transfer", "reproduce")
+
 
 def describe(value: Any) -> Any:
     """``value`` as JSON that is the same in every process, for comparing settings."""
@@ -79,9 +82,10 @@ def join_settings(folder: Path, name: str, settings: Mapping[str, Any]) -> None:
             studies = json.loads(path.read_text(encoding="utf-8"))["studies"]
         except (ValueError, KeyError, TypeError) as error:
             raise MupError(f"{path} is not the config of a study ({error}); choose another folder.") from None
-    if studies and ("transfer" in studies) != (name == "transfer"):
+    alone = next((n for n in ALONE if (n in studies) != (n == name)), None)
+    if studies and alone:
         held = ", ".join(repr(n) for n in studies)
-        raise MupError(f"{folder} already holds {held}, and a transfer needs its folder for itself; choose another folder.")
+        raise MupError(f"{folder} already holds {held}, and a {alone} needs its folder for itself; choose another folder.")
     old = studies.get(name)
     if old is not None:
         differ = []
