@@ -27,14 +27,14 @@ class FieldLoss(ABC):
         if reduction not in ("sum", "mean"):
             raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, but it is {reduction!r}.")
         self.reduction = reduction
-        self._seen: set[tuple[int, ...]] = set()  # grids whose data has been looked at
+        self._seen: set[tuple] = set()  # grids whose data has been looked at, in training and in evaluation
 
     @abstractmethod
     def check_grid(self, y_pred: torch.Tensor) -> None:
         """Raise MupError unless the prediction's shape can work; every call."""
 
     def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:  # noqa: B027  (a loss may have none)
-        """Raise MupError unless the data is what the equation needs; the first batch of each grid."""
+        """Raise MupError unless the data is what the equation needs; the first batch of each grid only."""
 
     @abstractmethod
     def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
@@ -57,10 +57,13 @@ class FieldLoss(ABC):
         Raises
         ------
         MupError
-            For shapes or data that the equation cannot use. Data is looked at in the first batch of each grid only.
+            For shapes or data that the equation cannot use. Data is looked at in the first batch of each grid only,
+            in training and in evaluation.
         """
         self.check_grid(y_pred)
-        if (grid := tuple(y_pred.shape[2:])) not in self._seen:
+        # A data processor may hand over other units in training than in evaluation, as neuralop's default does.
+        kind = (tuple(y_pred.shape[2:]), torch.is_grad_enabled())
+        if kind not in self._seen:
             for name, values in {"x": x, "y": y}.items():
                 if values is not None:
                     finite(name, values)
@@ -70,7 +73,7 @@ class FieldLoss(ABC):
                             f"an equation loss needs both on the same grid."
                         )
             self.check_data(x, y)
-            self._seen.add(grid)
+            self._seen.add(kind)
         half = y_pred.dtype in (torch.float16, torch.bfloat16)  # second derivatives would be all rounding
         losses = self.per_sample(y_pred.float() if half else y_pred, x)
         return losses.sum() if self.reduction == "sum" else losses.mean()

@@ -1,0 +1,537 @@
+"""Equation losses: exact solutions, our own solvers' solutions, orders, gradients, neuralop's trainer, bad input."""
+
+import copy
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
+from neuralop.losses import H1Loss, LpLoss, Relobralo, SoftAdapt, WeightedSumLoss
+from neuralop.models import FNO
+from neuralop.training import Trainer
+from torch.utils.data import DataLoader
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.losses import (
+    DarcyEqnLoss,
+    InitialConditionLoss,
+    NavierStokesEqnLoss,
+    PeriodicBurgersEqnLoss,
+    PhysicalDataProcessor,
+    sine_mollifier,
+)
+from neuralop_mup.losses.base import relative_l2
+from neuralop_mup.losses.checks import periodic
+from neuralop_mup.problems.burgers import periodic_field, solve_burgers
+from neuralop_mup.problems.darcy import Darcy, solve_darcy
+from neuralop_mup.problems.navier_stokes import solve_navier_stokes, torus_field
+
+DOUBLE = torch.float64
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def random_like(*shape, seed=0):
+    return torch.from_numpy(rng(seed).standard_normal(shape))
+
+
+def orders(errors):
+    """Of errors on grids of which each has half the spacing of the one before."""
+    return [math.log2(coarse / fine) for coarse, fine in zip(errors, errors[1:], strict=False)]
+
+
+def assert_order(errors, order):
+    assert all(abs(measured - order) < 0.15 for measured in orders(errors)[-2:]), (errors, orders(errors))
+
+
+def rms(values):
+    return float(values.square().mean().sqrt())
+
+
+def darcy_data(n=16, batch=4):
+    """Coefficients 3 and 12 and the solver's solutions on the same grid, with channel axes."""
+    a, u = Darcy(grid=n, solver_grid=n).solve([rng(i) for i in range(batch)])
+    return a[:, None], u[:, None]
+
+
+# --- Darcy
+
+
+def test_darcy_by_hand():
+    # 4 nodes, h = 1/3. u = 1 at node (1, 1), else 0. a = 12 at (2, 1) and (1, 2), else 3. Faces of (1, 1): 3 twice, and
+    # 2/(1/3 + 1/12) = 4.8 twice. The operator is (3 + 3 + 4.8 + 4.8)·9 = 140.4 there, −4.8·9 = −43.2 at (2, 1) and (1, 2)
+    # and 0 at (2, 2). With f = 2: 138.4, −45.2, −45.2, −2, and ‖f‖ = 4.
+    u, a = torch.zeros(1, 1, 4, 4, dtype=DOUBLE), torch.full((1, 1, 4, 4), 3.0, dtype=DOUBLE)
+    u[0, 0, 1, 1] = 1
+    a[0, 0, 2, 1] = a[0, 0, 1, 2] = 12
+    expected = math.sqrt(138.4**2 + 2 * 45.2**2 + 2**2) / 4
+    assert float(DarcyEqnLoss(forcing=2.0)(u, x=a)) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("n", [16, 33])
+def test_darcy_of_the_solvers_solution(n):
+    x, y = darcy_data(n)
+    assert float(DarcyEqnLoss()(y, x=x, y=y)) < 1e-12
+    assert float(DarcyEqnLoss()(1.1 * y, x=x, y=y)) == pytest.approx(0.1 * len(y), rel=1e-6)  # linear in u
+
+
+def test_darcy_with_forcing_of_the_solver():
+    f = 1 + random_like(16, 16) ** 2
+    x, _ = darcy_data()
+    y = solve_darcy(x[:, 0], f)[:, None]
+    assert float(DarcyEqnLoss(forcing=f)(y, x=x, y=y)) < 1e-12
+    assert float(DarcyEqnLoss()(y, x=x, y=y)) > 1
+
+
+def test_darcy_is_of_second_order_on_a_smooth_solution():
+    errors = []
+    for n in (17, 33, 65, 129):
+        s = torch.linspace(0, 1, n, dtype=DOUBLE)
+        p, q = torch.meshgrid(s, s, indexing="ij")
+        # u = sin πp · sin 2πq, a = exp(p + q²): −∇·(a∇u) = −a (u_p + 2q u_q + Δu), Δu = −5π² u.
+        u = torch.sin(math.pi * p) * torch.sin(2 * math.pi * q)
+        u_p = math.pi * torch.cos(math.pi * p) * torch.sin(2 * math.pi * q)
+        u_q = 2 * math.pi * torch.sin(math.pi * p) * torch.cos(2 * math.pi * q)
+        a = torch.exp(p + q**2)
+        f = -a * (u_p + 2 * q * u_q - 5 * math.pi**2 * u)
+        errors.append(float(DarcyEqnLoss(forcing=f)(u[None, None], x=a[None, None], y=u[None, None])))
+    assert errors[-1] < 1e-3
+    assert_order(errors, 2)
+
+
+# --- Burgers
+
+
+def cole_hopf(nt, nx, viscosity, time):
+    """Exact: φ = 2 + e^(−4π²νt) cos 2πx solves the heat equation, and u = −2ν φ_x/φ Burgers."""
+    t = torch.linspace(0, time, nt, dtype=DOUBLE)[:, None]
+    x = torch.arange(nx, dtype=DOUBLE) / nx
+    decay = torch.exp(-4 * math.pi**2 * viscosity * t)
+    u = 4 * math.pi * viscosity * decay * torch.sin(2 * math.pi * x) / (2 + decay * torch.cos(2 * math.pi * x))
+    return u[None, None]
+
+
+def test_burgers_in_space_is_exact():
+    # u = sin 2πx at all times: u u_x − ν u_xx = π sin 4πx + 4π²ν sin 2πx, mean square π²/2 + 8π⁴ν².
+    u = torch.sin(2 * math.pi * torch.arange(16, dtype=DOUBLE) / 16).expand(3, 1, 6, 16)
+    loss = PeriodicBurgersEqnLoss(viscosity=0.1)(u, x=u, y=u)
+    assert float(loss) == pytest.approx(3 * (math.pi**2 / 2 + 8 * math.pi**4 * 0.01), rel=1e-12)
+
+
+@pytest.mark.parametrize("time", [1.0, 0.5])
+def test_burgers_is_of_second_order_in_time(time):
+    loss = PeriodicBurgersEqnLoss(viscosity=0.05, time=time)
+    fields = [cole_hopf(nt, 64, 0.05, time) for nt in (17, 33, 65, 129)]
+    assert_order([math.sqrt(float(loss(u, x=u[:, :, :1].expand_as(u), y=u))) for u in fields], 2)
+    ends = [float(loss.residual(u[:, 0])[:, [0, -1]].abs().max()) for u in fields]
+    assert orders(ends)[-1] > 2.5, ends  # one-sided, of third order
+
+
+def test_burgers_of_the_solvers_solution():
+    u0 = periodic_field(random_like(2, 3, 2), 64)
+    loss, errors = PeriodicBurgersEqnLoss(viscosity=0.05, time=0.4), []
+    for nt in (33, 65, 129):
+        states = [u0]
+        for _ in range(nt - 1):
+            states.append(solve_burgers(states[-1], 0.05, 0.4 / (nt - 1)))
+        u = torch.stack(states, 1)[:, None]
+        errors.append(math.sqrt(float(loss(u, x=u[:, :, :1].expand_as(u), y=u))))
+    assert_order(errors, 2)
+
+
+@pytest.mark.parametrize("n", [16, 17])
+def test_the_product_at_the_nodes_is_not_aliased(n):
+    # Modes up to the highest that a grid of n has: u² needs a grid twice as fine, u u_x at the nodes does not.
+    k = (n - 1) // 2
+    modes = torch.zeros(1, 2 * n // 2 + 1, dtype=torch.complex128)
+    modes[:, : k + 1] = torch.complex(random_like(1, k + 1, seed=1), random_like(1, k + 1, seed=2))
+    modes[:, 0] = 0
+    fine = torch.fft.irfft(modes, n=2 * n, norm="forward")
+    derivative = 2j * math.pi * torch.arange(n + 1, dtype=DOUBLE)
+    conservative = torch.fft.irfft(derivative * torch.fft.rfft(fine**2 / 2), n=2 * n)[:, ::2]
+    second = torch.fft.irfft(derivative**2 * torch.fft.rfft(fine), n=2 * n)[:, ::2]
+    u = fine[:, None, ::2].expand(1, 4, n)
+    torch.testing.assert_close(PeriodicBurgersEqnLoss(0.3).residual(u)[:, 0], conservative - 0.3 * second)
+
+
+# --- Navier–Stokes
+
+
+def torus(nt, n, time):
+    t = torch.linspace(0, time, nt, dtype=DOUBLE)[:, None, None]
+    x = 2 * math.pi * torch.arange(n, dtype=DOUBLE) / n
+    return t, x[:, None], x
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_taylor_green(k):
+    loss, errors = NavierStokesEqnLoss(reynolds=10.0, forcing=0.0, time=2.0), []
+    for nt in (17, 33, 65):
+        t, x1, x2 = torus(nt, 8, 2.0)
+        w = (2 * torch.cos(k * x1) * torch.cos(k * x2) * torch.exp(-2 * k**2 * t / 10))[None, None]
+        errors.append(math.sqrt(float(loss(w, x=w, y=w))))
+    assert_order(errors, 2)
+
+
+def test_steady_kolmogorov_flow_solves_the_default_forcing():
+    # w(x₂): v·∇w = 0, so w = −(Re/4) cos 4x₂ makes Δw/Re = 4 cos 4x₂ = −f. Along x₁ instead, it does not.
+    _, _, x2 = torus(4, 16, 1.0)
+    w = (-5.0 * torch.cos(4 * x2)).expand(2, 1, 4, 16, 16)
+    loss = NavierStokesEqnLoss(reynolds=20.0)
+    assert float(loss(w, x=w, y=w)) < 1e-12
+    assert float(loss(w.transpose(-1, -2))) > 1
+    assert float(loss(torch.zeros_like(w))) == pytest.approx(2.0)  # relative to f, summed over two samples
+
+
+def manufactured_flow(nt, n, reynolds):
+    """ψ = g cos(x₁ + 2x₂) + h sin(3x₁ − x₂): w has 5 and 10 times the parts, v·∇w does not vanish; f by hand."""
+    t, x1, x2 = torus(nt, n, 1.0)
+    p, q = x1 + 2 * x2, 3 * x1 - x2
+    g, g_t, h, h_t = 1 + t**2, 2 * t, torch.cos(3 * t), -3 * torch.sin(3 * t)
+    cos_p, sin_p, cos_q, sin_q = torch.cos(p), torch.sin(p), torch.cos(q), torch.sin(q)
+    w = 5 * g * cos_p + 10 * h * sin_q
+    v1 = -2 * g * sin_p - h * cos_q  # ∂₂ψ
+    v2 = g * sin_p - 3 * h * cos_q  # −∂₁ψ
+    w1 = -5 * g * sin_p + 30 * h * cos_q
+    w2 = -10 * g * sin_p - 10 * h * cos_q
+    laplacian = -25 * g * cos_p - 100 * h * sin_q
+    f = 5 * g_t * cos_p + 10 * h_t * sin_q + v1 * w1 + v2 * w2 - laplacian / reynolds
+    return w[None, None], f
+
+
+def test_navier_stokes_is_of_second_order_on_a_manufactured_flow():
+    errors = []
+    for nt in (17, 33, 65):
+        w, f = manufactured_flow(nt, 16, 30.0)
+        errors.append(float(NavierStokesEqnLoss(30.0, forcing=f)(w, x=w, y=w)))
+    assert errors[-1] < 1e-3
+    assert_order(errors, 2)
+
+
+def test_navier_stokes_of_the_solvers_solution():
+    w0 = torus_field(random_like(1, 5, 5, 4), 32)
+    errors = []
+    for nt in (9, 17, 33):
+        w = solve_navier_stokes(w0, 5.0, torch.linspace(0, 0.5, nt).tolist())[:, None]
+        errors.append(float(NavierStokesEqnLoss(5.0, time=0.5)(w, x=w[:, :, :1].expand_as(w), y=w)))
+    assert_order(errors, 2)
+
+
+# --- what all have in common
+
+
+def small_cases():
+    a = 3 + random_like(2, 1, 5, 5).abs()
+    space_time = random_like(2, 1, 5, 6)
+    torus_time = random_like(2, 1, 4, 6, 6)
+    return {
+        "darcy": (DarcyEqnLoss(), random_like(2, 1, 5, 5, seed=1), a),
+        "burgers": (PeriodicBurgersEqnLoss(0.1), space_time, None),
+        "initial": (InitialConditionLoss(), space_time, random_like(2, 1, 1, 6, seed=1).expand_as(space_time)),
+        "navier-stokes": (NavierStokesEqnLoss(7.0), torus_time, None),
+        "unforced": (NavierStokesEqnLoss(7.0, forcing=0.0), torus_time, None),
+    }
+
+
+@pytest.fixture(params=list(small_cases()))
+def small(request):
+    return small_cases()[request.param]
+
+
+def test_gradients(small):
+    loss, u, x = small
+    assert torch.autograd.gradcheck(lambda field: loss(field, x=x), u.requires_grad_())
+
+
+def test_sum_over_the_batch_and_mean(small):
+    loss, u, x = small
+    each = [float(loss(u[i : i + 1], x=None if x is None else x[i : i + 1])) for i in range(len(u))]
+    assert float(loss(u, x=x)) == pytest.approx(sum(each), rel=1e-12)
+    mean = copy.deepcopy(loss)
+    mean.reduction = "mean"
+    assert float(mean(u, x=x)) == pytest.approx(sum(each) / len(u), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_precision(small, dtype):
+    loss, u, x = small
+    u = u.to(dtype).requires_grad_()
+    low = loss(u, x=None if x is None else x.float())
+    assert low.dtype == torch.float32
+    torch.testing.assert_close(low.double(), loss(u.detach().double(), x=x), rtol=1e-5, atol=0)
+    low.backward()
+    assert torch.isfinite(u.grad).all()
+
+
+def test_relative_norm_is_that_of_neuralop():
+    u, v = random_like(3, 5, 6), random_like(3, 5, 6, seed=1)
+    torch.testing.assert_close(relative_l2(u, v).sum(), LpLoss(d=2).rel(u, v))
+    u = v.clone().requires_grad_()
+    relative_l2(u, v).sum().backward()
+    assert not u.grad.any()  # LpLoss's is NaN here
+
+
+def test_reductions_are_those_of_neuralop():
+    assert all(loss.reduction == LpLoss().reduction for loss, _, _ in small_cases().values())
+    with pytest.raises(MupError, match="'max'"):
+        DarcyEqnLoss(reduction="max")
+
+
+# --- the data processor
+
+
+def normalizer(values):
+    fitted = UnitGaussianNormalizer(dim=[0, *range(2, values.ndim)])
+    fitted.fit(values)
+    return fitted
+
+
+def darcy_setup(n=16):
+    x, y = (values.float() for values in darcy_data(n))
+    torch.manual_seed(0)
+    model = FNO(n_modes=(4, 4), in_channels=1, out_channels=1, hidden_channels=4, n_layers=2)
+    # The mollified output is normalised as y / mollifier would be, up to its mean: only its size matters here.
+    out = UnitGaussianNormalizer(mean=torch.zeros(1, 1, 1, 1), std=y.std().reshape(1, 1, 1, 1))
+    return x, y, model, PhysicalDataProcessor(normalizer(x), out, sine_mollifier)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_losses_see_physical_fields_and_the_model_normalised_ones(training):
+    x, y, _, processor = darcy_setup()
+    processor.train(training)
+    given = {"x": x, "y": y, "note": "kept"}
+    sample = processor.preprocess(given)
+    torch.testing.assert_close(sample["x"], (x - x.mean()) / x.std(), rtol=1e-4, atol=1e-5)
+    out, after = processor.postprocess(torch.ones_like(y), sample)
+    assert after["x"] is x and after["y"] is y and set(after) == {"x", "y", "note"}
+    assert given["x"] is x and set(given) == {"x", "y", "note"}
+    torch.testing.assert_close(out, (y.std() * sine_mollifier((16, 16))).float().expand_as(out))
+    assert not out[..., 0].any() and not out[..., -1, :].any()
+
+
+def test_processor_wraps_a_model_and_suits_any_resolution():
+    x, y, model, processor = darcy_setup()
+    with pytest.raises(MupError, match="wrap"):
+        processor(x=x, y=y)
+    processor.wrap(model)
+    for n in (16, 8):
+        out, sample = processor(x=x[..., :n, :n], y=y[..., :n, :n])
+        assert out.shape == sample["y"].shape
+    processor.mollifier = sine_mollifier((16, 16))
+    with pytest.raises(MupError, match="grid is"):
+        processor(x=x[..., :8, :8], y=y[..., :8, :8])
+    with pytest.raises(MupError, match="preprocess"):
+        processor.postprocess(out, {"x": x})
+    with pytest.raises(MupError, match="'y'"):
+        processor.preprocess({"y": y})
+
+
+def test_processor_moves_to_a_device():
+    x, y, _, processor = darcy_setup()
+    assert processor.to("meta") is processor
+    sample = processor.preprocess({"x": x, "y": y})
+    assert {sample[name].device.type for name in sample} == {"meta"}
+    out, sample = processor.postprocess(torch.ones(4, 1, 16, 16, device="meta"), sample)
+    assert out.device.type == sample["x"].device.type == "meta"
+    assert processor.in_normalizer.mean.device.type == "meta" and processor.device == "meta"
+
+
+def test_mollifier():
+    # sin(π/4) sin(π/2) = √½ at (1/4, 1/2), times 0.001.
+    values = sine_mollifier((5, 3), scale=1e-3)
+    assert values[1, 1] == pytest.approx(1e-3 * math.sqrt(0.5))
+    assert not any(side.any() for side in (values[0], values[-1], values[:, 0], values[:, -1]))
+    with pytest.raises(MupError, match="at least 3"):
+        sine_mollifier((5, 2))
+
+
+def trainer_run(x, y, model, processor, losses, weights, epochs=3):
+    loader = DataLoader([{"x": a, "y": u} for a, u in zip(x, y, strict=True)], batch_size=2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    trainer = Trainer(model=model, n_epochs=epochs, data_processor=processor, device="cpu")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+        before = trainer.evaluate(losses, loader, "before")
+        trainer.train(
+            loader,
+            {"after": loader},
+            optimizer,
+            torch.optim.lr_scheduler.ConstantLR(optimizer, 1),
+            training_loss=WeightedSumLoss(list(losses.values()), weights),
+            eval_losses=losses,
+        )
+        return before, trainer.evaluate(losses, loader, "after")
+
+
+def test_neuralops_trainer_minimises_data_and_equation():
+    losses = {"data": LpLoss(d=2), "h1": H1Loss(d=2), "equation": DarcyEqnLoss()}
+    before, after = trainer_run(*darcy_setup(), losses, [5.0, 1.0, 1.0])
+    for name in losses:
+        assert float(after[f"after_{name}"]) < float(before[f"before_{name}"])
+
+
+def test_neuralops_own_processor_is_found_out():
+    from neuralop.data.transforms.data_processors import DefaultDataProcessor
+
+    x, y, model, _ = darcy_setup()
+    with pytest.raises(MupError, match="PhysicalDataProcessor"):
+        trainer_run(x, y, model, DefaultDataProcessor(normalizer(x), normalizer(y)), {"equation": DarcyEqnLoss()}, [1.0])
+    with pytest.raises(MupError, match="PhysicalDataProcessor"):
+        trainer_run(x, y, model, DefaultDataProcessor(None, normalizer(y)), {"equation": DarcyEqnLoss()}, [1.0])
+
+
+@pytest.mark.parametrize("balance", [SoftAdapt, Relobralo])
+def test_neuralops_balanced_losses(balance):
+    nt, nx = 6, 16
+    u = cole_hopf(nt, nx, 0.05, 1.0).float()
+    sample = {"x": u[:, :, :1].expand_as(u), "y": u}
+    terms = {"equation": PeriodicBurgersEqnLoss(0.05), "initial": InitialConditionLoss(), "data": LpLoss(d=2)}
+    field = torch.nn.Parameter(0.5 * u + 0.2 * random_like(*u.shape).float())  # rough: the residual is large
+    optimizer = torch.optim.Adam([field], lr=1e-2)
+    aggregate = balance([field], num_losses=3)
+    torch.manual_seed(0)
+    history = []
+    for step in range(30):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+            values = {name: loss(field, **sample) for name, loss in terms.items()}
+        total, weights = aggregate(values, step=step)
+        assert torch.isfinite(weights).all()
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        history.append({name: value.item() for name, value in values.items()})
+    print(history[0], history[-1])
+    assert all(history[-1][name] < history[0][name] for name in terms), (history[0], history[-1])
+
+
+# --- bad input
+
+
+def with_nan(values):
+    values = values.clone()
+    values[0, 0, 1, 1] = math.nan
+    return values
+
+
+def bad_cases():
+    x, y = darcy_data(8, 2)
+    n, nt = 32, 4
+    s = torch.arange(n, dtype=DOUBLE) / n
+    wave = torch.sin(2 * math.pi * s).expand(2, 1, nt, n)
+    ramp = (s + 0.1 * torch.sin(7 * s)).expand(2, 1, nt, n)
+    both_ends = torch.cos(2 * math.pi * torch.linspace(0, 1, n, dtype=DOUBLE)).expand(2, 1, nt, n)
+    flow = torch.sin(2 * math.pi * s)[:, None] * torch.ones(n, dtype=DOUBLE)
+    flow = flow.expand(2, 1, nt, n, n)
+    slanted = (flow + 3 * s).contiguous()
+    darcy, burgers, initial, ns = (
+        DarcyEqnLoss(),
+        PeriodicBurgersEqnLoss(0.1),
+        InitialConditionLoss(),
+        NavierStokesEqnLoss(10.0),
+    )
+    return {
+        "NaN in x": (darcy, y, {"x": with_nan(x), "y": y}, r"x has 1 entries.*\(0, 0, 1, 1\)"),
+        "NaN in y": (burgers, wave, {"x": wave, "y": with_nan(wave)}, "y has 1 entries"),
+        "infinite": (ns, flow, {"x": flow / 0.0}, "NaN or infinite"),
+        "not square": (darcy, y[..., :-1], {"x": x[..., :-1]}, "equally many points"),
+        "time last": (ns, flow.movedim(2, -1), {"x": flow.movedim(2, -1)}, "equally many points"),
+        "ramp": (burgers, wave, {"x": ramp, "y": wave}, "x is not periodic.*jumps"),
+        "ramp in y": (burgers, wave, {"x": wave, "y": ramp}, "y is not periodic"),
+        "both ends": (burgers, wave, {"x": both_ends}, "repeat the first"),
+        "slanted": (ns, flow, {"x": slanted}, "not periodic along axis -1"),
+        "no boundary": (darcy, y[..., 1:-1, 1:-1], {"x": x[..., 1:-1, 1:-1], "y": y[..., 1:-1, 1:-1]}, "lacks"),
+        "normalised x": (darcy, y, {"x": x - x.mean(), "y": y}, "above 0.*PhysicalDataProcessor"),
+        "axes": (burgers, wave[:, 0], {"x": wave}, r"\(batch, 1, time, x\)"),
+        "channels": (darcy, y.expand(2, 3, 8, 8), {"x": x}, r"\(batch, 1, n, n\)"),
+        "axes of x": (burgers, wave, {"x": wave[:, :, 0]}, "same grid"),
+        "grid of x": (darcy, y, {"x": x[..., :6, :6]}, "same grid"),
+        "few times": (burgers, wave[:, :, :3], {"x": wave[:, :, :3]}, "at least 4 points"),
+        "few points": (darcy, y[..., :3, :3], {"x": x[..., :3, :3]}, "at least 4 points"),
+        "no x": (darcy, y, {"y": y}, "needs the sample's x"),
+        "no x at the start": (initial, wave, {}, "needs the sample's x"),
+        "other start": (initial, wave, {"x": wave, "y": 2 * wave}, "50 % away|100 % away"),
+        "too few axes": (initial, wave[:, 0], {"x": wave[:, 0]}, "time, "),
+        "forcing": (DarcyEqnLoss(forcing=torch.ones(7, 7)), y, {"x": x}, "does not fit"),
+    }
+
+
+@pytest.mark.parametrize("name", list(bad_cases()))
+def test_bad_input(name):
+    loss, field, sample, message = bad_cases()[name]
+    with pytest.raises(MupError, match=message) as caught:
+        loss(field, **sample)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+    with pytest.raises(MupError, match=message):  # a failed call has not made it pass
+        loss(field, **sample)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: PeriodicBurgersEqnLoss(0.0), "viscosity"),
+        (lambda: PeriodicBurgersEqnLoss("0.1"), "viscosity"),
+        (lambda: PeriodicBurgersEqnLoss(0.1, time=math.inf), "time"),
+        (lambda: NavierStokesEqnLoss(-1.0), "reynolds"),
+        (lambda: NavierStokesEqnLoss(1.0, forcing=math.nan), "forcing"),
+        (lambda: DarcyEqnLoss(forcing=0.0), "not zero"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(MupError, match=message):
+        make()
+
+
+def test_data_is_looked_at_once_a_grid(monkeypatch):
+    looked = []
+    monkeypatch.setattr(DarcyEqnLoss, "check_data", lambda self, x, y: looked.append(x.shape))
+    loss, (x, y) = DarcyEqnLoss(), darcy_data(8, 3)
+    for part in (slice(0, 2), slice(2, 3)):  # the last batch is smaller
+        loss(y[part], x=x[part], y=y[part])
+    loss(y[..., :6, :6], x=x[..., :6, :6], y=y[..., :6, :6])
+    with torch.no_grad():  # evaluation, where a processor may do something else
+        loss(y, x=x, y=y)
+        loss(y, x=x, y=y)
+    assert looked == [(2, 1, 8, 8), (3, 1, 6, 6), (3, 1, 8, 8)]
+
+
+def test_good_fields_count_as_periodic():
+    s = (torch.arange(128, dtype=DOUBLE) + 0.5) / 128
+    fields = [periodic_field(random_like(1, 63, 2, seed=i), 128) for i in range(100)]
+    fields += [periodic_field(random_like(1, 31, 2, seed=i), 4096)[:, ::128] for i in range(100)]  # coarse, rough
+    for i in range(20):
+        # A resolved front, its steepest cell across the boundary: −tanh(x/2ν), two cells wide.
+        front = solve_burgers(periodic_field(random_like(1, 8, 2, seed=i), 512), 0.01, 1.0)
+        steepest = int(front.diff(dim=1, append=front[:, :1]).abs().argmax())
+        fields.append(front.roll(511 - steepest, 1)[:, 3::4])
+        fields.append(front.roll(511 - steepest, 1))
+    fields += [torch.cos(2 * math.pi * s)[None], torch.ones(1, 128), torch.zeros(1, 128)]  # symmetric about the boundary
+    for field in fields:
+        periodic("u", field, -1)
+        periodic("u", field.float(), -1)
+    one_cell = s.expand(3, 128).clone()  # a shock of one cell at the boundary, in one of three
+    one_cell[1:] = torch.sin(2 * math.pi * s)
+    periodic("u", one_cell, -1)
+    for i in range(20):
+        flow = torus_field(random_like(2, 15, 15, 4, seed=i), 32)
+        for axis in (-2, -1):
+            periodic("w", flow, axis)
+    shear = torch.sin(2 * math.pi * s).expand(1, 128, 128)
+    for axis in (-2, -1):
+        periodic("w", shear, axis)
+
+
+@pytest.mark.parametrize("n", [32, 128])
+def test_wrong_grids_are_found(n):
+    s = torch.linspace(0, 1, n, dtype=DOUBLE)
+    for i in range(20):
+        fine = periodic_field(random_like(2, 8, 2, seed=i), 8 * (n - 1))
+        both_ends = torch.cat((fine, fine[:, :1]), 1)[:, ::8]
+        with pytest.raises(MupError, match="repeat the first"):
+            periodic("u", both_ends, -1)
+        with pytest.raises(MupError, match="not periodic"):
+            periodic("u", fine[:, ::8] + 10 * s[:-1], -1)
