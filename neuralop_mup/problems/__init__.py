@@ -12,16 +12,20 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems.base import Problem, ProblemData
 from neuralop_mup.problems.burgers import Burgers, solve_burgers
 from neuralop_mup.problems.darcy import Darcy, solve_darcy
+from neuralop_mup.problems.files import BurgersFiles, DarcyFiles, NavierStokesFiles
 from neuralop_mup.problems.navier_stokes import NavierStokes, solve_navier_stokes
 from neuralop_mup.problems.pino import BurgersPino, DarcyPino
 
 __all__ = [
     "PROBLEMS",
     "Burgers",
+    "BurgersFiles",
     "BurgersPino",
     "Darcy",
+    "DarcyFiles",
     "DarcyPino",
     "NavierStokes",
+    "NavierStokesFiles",
     "Problem",
     "ProblemData",
     "get_problem",
@@ -30,7 +34,10 @@ __all__ = [
     "solve_navier_stokes",
 ]
 
-PROBLEMS: dict[str, type[Problem]] = {cls.name: cls for cls in (Burgers, BurgersPino, Darcy, DarcyPino, NavierStokes)}
+PROBLEMS: dict[str, type[Problem]] = {
+    cls.name: cls
+    for cls in (Burgers, BurgersPino, Darcy, DarcyPino, NavierStokes, BurgersFiles, DarcyFiles, NavierStokesFiles)
+}
 
 
 def get_problem(name: str, **arguments: Any) -> Problem:

@@ -166,6 +166,7 @@ class Burgers(Problem):
     n_dim: ClassVar[int] = 1
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "cpu": {},
+        "gpu": {"n_val": 200, "n_test": 200, "grid": 512},
         # The paper has no validation set; this one is drawn besides its 800 and 200 samples.
         "paper": {
             "viscosity": 0.1,

@@ -161,6 +161,7 @@ class Darcy(Problem):
     chunk: ClassVar[int] = 10
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "cpu": {},
+        "gpu": {"grid": 64, "n_train": 1000, "n_val": 200, "n_test": 200},
         # The paper has no validation set; this one is drawn besides its 1000 and 500 samples.
         "paper": {"solver_grid": 421, "grid": 61, "n_train": 1000, "n_val": 200, "n_test": 500},
     }

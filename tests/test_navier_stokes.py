@@ -1,0 +1,305 @@
+"""Navier–Stokes: the solver against exact and independent solutions in float64, and the problem made of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import solve_ivp
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.losses import NavierStokesEqnLoss
+from neuralop_mup.problems import NavierStokes, get_problem, solve_navier_stokes
+from neuralop_mup.problems.vorticity import kolmogorov_forcing, resample, torus_field
+
+SMALL = {"n_train": 3, "n_val": 2, "n_test": 2, "grid": 16, "time_points": 4, "reynolds": 10.0, "spin_up": 0.5}
+
+
+def points(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    axis = 2 * math.pi * torch.arange(n, dtype=torch.float64) / n
+    return torch.meshgrid(axis, axis, indexing="ij")
+
+
+def eddies(n: int) -> torch.Tensor:
+    """A few modes, the two axes unlike each other."""
+    x, y = points(n)
+    return 2 * torch.cos(x + 2 * y) + 1.5 * torch.sin(3 * x - y) + torch.cos(2 * x) * torch.sin(y) + torch.sin(y)
+
+
+def distance(value: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((value - reference).norm() / reference.norm())
+
+
+# The solver -------------------------------------------------------------------------------------------------
+
+
+def test_taylor_green_vortices_decay_exactly():
+    # −Δw = (2² + 3²) w, so that ψ is a multiple of w, advection vanishes and w decays as exp(−13 t / Re).
+    x, y = points(32)
+    w0 = 2 * torch.cos(2 * x) * torch.cos(3 * y)
+    w = solve_navier_stokes(w0, 50.0, [0.0, 0.4, 1.3], forcing=0.0)
+    for state, time in zip(w, (0.0, 0.4, 1.3), strict=True):
+        assert torch.allclose(state, w0 * math.exp(-13 * time / 50), atol=1e-13)
+
+
+def test_forced_shear_flow_is_laminar():
+    # w = c(t) cos(4 x₂) is advected along its own lines: c' = −4 − 16 c / Re, from 0.
+    n, reynolds, time = 32, 20.0, 0.7
+    expected = -4 * reynolds / 16 * (1 - math.exp(-16 * time / reynolds)) * torch.cos(4 * points(n)[1])
+    assert distance(solve_navier_stokes(torch.zeros(n, n), reynolds, time, dt=0.01), expected) < 1e-7
+
+
+def test_wind_carries_the_pattern_the_right_way():
+    # A strong shear flow sin(x₁) along x₂, velocity v₂ = −cos(x₁), carries a weak pattern cos(m x₂) near x₁ = 0 backwards.
+    n, m, time = 64, 8, 0.1
+    x, y = points(n)
+    weak = 1e-4 * torch.cos(m * y) * torch.exp(-20 * (1 - torch.cos(x)))
+    weak = weak - weak.mean()
+    w = solve_navier_stokes(torch.sin(x) + weak, 1e6, time, forcing=0.0)
+    line = torch.fft.rfft(w[0])[m]
+    assert float(torch.angle(line)) == pytest.approx(m * time, abs=0.02)  # of cos(m (y + t))
+
+
+def dense_solution(w0: np.ndarray, reynolds: float, forcing: np.ndarray, time: float) -> np.ndarray:
+    """Lines of ordinary equations: dense differentiation matrices of trigonometric interpolation (Trefethen 2000, ch. 3),
+    the products as v·∇w without dealiasing, Poisson's equation by the eigenvectors of the matrices, steps by DOP853."""
+    n = len(w0)
+    i = np.subtract.outer(np.arange(n), np.arange(n))
+    with np.errstate(divide="ignore"):
+        angle = i * math.pi / n
+        first = np.where(i == 0, 0.0, 0.5 * (-1.0) ** i / np.tan(np.where(i == 0, 1, angle)))
+        second = np.where(i == 0, -(n**2) / 12 - 1 / 6, -0.5 * (-1.0) ** i / np.sin(np.where(i == 0, 1, angle)) ** 2)
+    values, vectors = np.linalg.eigh(second)
+    total = values[:, None] + values
+    total[np.abs(total) < 1e-9] = -np.inf  # the constant
+
+    def change(_, flat):
+        w = flat.reshape(n, n)
+        stream = -vectors @ ((vectors.T @ w @ vectors) / total) @ vectors.T
+        v1, v2 = stream @ first.T, -first @ stream
+        diffusion = (second @ w + w @ second.T) / reynolds
+        return (diffusion + forcing - v1 * (first @ w) - v2 * (w @ first.T)).ravel()
+
+    return solve_ivp(change, (0, time), w0.ravel(), "DOP853", rtol=1e-11, atol=1e-12).y[:, -1].reshape(n, n)
+
+
+def test_agrees_with_an_independent_solver():
+    reynolds, time, errors = 8.0, 0.5, []
+    for n in (32, 48):
+        x, y = points(n)
+        forcing = torch.sin(x + y) - 3 * torch.cos(2 * y)
+        expected = torch.from_numpy(dense_solution(eddies(n).numpy(), reynolds, forcing.numpy(), time))
+        assert distance(eddies(n), expected) > 0.5  # the flow is not at rest
+        errors.append(distance(solve_navier_stokes(eddies(n), reynolds, time, forcing=forcing, dt=0.005), expected))
+    # The two truncate differently, so they meet as the grid is refined, faster than any power.
+    assert errors[1] < 1e-6 and errors[0] / errors[1] > 50
+
+
+def test_is_of_fourth_order_in_the_step():
+    states = [solve_navier_stokes(eddies(32), 50.0, 1.0, dt=dt) for dt in (0.04, 0.02, 0.01)]
+    order = math.log2(float((states[0] - states[1]).norm() / (states[1] - states[2]).norm()))
+    assert 3.7 < order < 4.3
+    assert distance(solve_navier_stokes(eddies(32), 50.0, 1.0), states[2]) < 1e-4  # with the CFL number it takes by itself
+
+
+def test_without_viscosity_energy_and_enstrophy_stay():
+    w0 = eddies(32)
+    w = solve_navier_stokes(w0, 1e9, [0.0, 0.5], forcing=0.0, dt=0.005)
+    modes = torch.fft.fft2(w).abs().square()
+    k = torch.fft.fftfreq(32, 1 / 32, dtype=torch.float64)
+    square = (k[:, None] ** 2 + k**2).clamp(min=1)
+    for quantity in (modes.sum((1, 2)), (modes / square).sum((1, 2))):
+        assert float(quantity[1] / quantity[0]) == pytest.approx(1, abs=1e-8)
+
+
+def test_does_not_depend_on_the_batch_nor_on_the_other_times():
+    batch = torch.stack((eddies(32), 1.5 * eddies(32).T, 0.1 * eddies(32).flip(0)))
+    together = solve_navier_stokes(batch, 20.0, [0.2, 0.5])
+    assert together.shape == (3, 2, 32, 32)
+    for w0, w in zip(batch, together, strict=True):
+        assert torch.allclose(solve_navier_stokes(w0, 20.0, [0.2, 0.5]), w, atol=1e-12)
+        assert distance(solve_navier_stokes(w0, 20.0, 0.5), w[1]) < 1e-4
+
+
+def test_divergence_names_step_time_and_cfl_number():
+    with pytest.raises(MupError, match=r"diverges at step \d+ \(t = 0\.\d+, CFL number \d.*32² points"):
+        solve_navier_stokes(10 * eddies(32), 1e4, 2.0, dt=0.1, forcing=0.0)
+    with pytest.raises(MupError, match=r"steps would be needed up to t = 1"):
+        solve_navier_stokes(eddies(32), 10.0, 1.0, dt=1e-9)
+
+
+def test_a_grid_too_coarse_is_refused():
+    with pytest.raises(MupError, match=r"16² points do not resolve .*Reynolds number 5000.*solver_grid"):
+        solve_navier_stokes(4 * eddies(16), 5000.0, 2.0)
+
+
+NAN = eddies(16).clone()
+NAN[3, 4] = math.nan
+
+
+@pytest.mark.parametrize(
+    ("w0", "arguments", "sentence"),
+    [
+        (NAN, {}, "w0 has entries that are not finite"),
+        (torch.zeros(16, 18), {}, r"\(16, 18\)"),
+        (torch.zeros(15, 15), {}, "n even"),
+        (torch.zeros(6, 6), {}, "at least 8"),
+        (torch.ones(16, 16), {}, "w0 must have mean zero"),
+        (eddies(16), {"reynolds": 0}, "reynolds must be finite and above 0"),
+        (eddies(16), {"reynolds": math.nan}, "reynolds must be finite"),
+        (eddies(16), {"times": [0.2, 0.1]}, "increasing"),
+        (eddies(16), {"times": -1.0}, "not before 0"),
+        (eddies(16), {"times": "soon"}, "times must be a number"),
+        (eddies(16), {"times": []}, "times must be"),
+        (eddies(16), {"dt": 0.0}, "dt must be finite and above 0"),
+        (eddies(16), {"cfl": -1}, "cfl must be finite"),
+        (eddies(16), {"forcing": 1.0}, "forcing must have mean zero"),
+        (eddies(16), {"forcing": torch.zeros(5)}, r"forcing of shape \(5,\) does not fit"),
+        (eddies(16), {"forcing": NAN}, "forcing has entries"),
+    ],
+)
+def test_solver_refuses_what_cannot_work(w0, arguments, sentence):
+    with pytest.raises(MupError, match=sentence):
+        solve_navier_stokes(w0, **{"reynolds": 10.0, "times": 0.1, **arguments})
+
+
+# Fields -----------------------------------------------------------------------------------------------------
+
+
+def test_torus_field_has_the_variance_of_its_law():
+    modes = 5
+    basis = torch.eye(4 * modes**2, dtype=torch.float64).reshape(-1, modes, modes, 4)
+    k = np.arange(1 - modes, modes)
+    square = k[:, None] ** 2 + k**2
+    expected = float((7**1.5 * (square + 49.0) ** -2.5)[square > 0].sum())  # the same at every point
+    assert torch.allclose(torus_field(basis, 12).square().sum(0), torch.tensor(expected, dtype=torch.float64), rtol=1e-12)
+
+
+def test_resampling_keeps_the_polynomial():
+    assert torch.allclose(resample(eddies(16), 40), eddies(40), atol=1e-12)
+    assert torch.allclose(resample(eddies(16)[None], 16)[0], eddies(16))
+
+
+def test_kolmogorov_forcing_varies_along_the_second_axis():
+    assert torch.allclose(kolmogorov_forcing(16), -4 * torch.cos(4 * points(16)[1]))
+
+
+# The problem ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small() -> NavierStokes:
+    return get_problem("navier-stokes", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def data(small):
+    return small.generate()
+
+
+def test_data_has_time_first_and_begins_at_x(small, data):
+    for split in ("train", "val", "test"):
+        x, y = getattr(data, split)
+        assert x.shape == y.shape == (getattr(small, f"n_{split}"), 1, 4, 16, 16) and y.dtype == torch.float32
+        assert all(torch.equal(x[:, :, j], y[:, :, 0]) for j in range(4))
+        assert x.stride(2) == 0  # kept once
+        change = (y[:, :, -1] - y[:, :, 0]).flatten(1).norm(dim=1) / y[:, :, 0].flatten(1).norm(dim=1)
+        assert float(change.min()) > 0.1
+
+
+def test_data_is_the_solution_of_its_initial_state(small, data):
+    # At the resolution of the data the flow is resolved to about 1e-3, so another grid must give the same.
+    x, y = data.train
+    w = solve_navier_stokes(resample(x[:, 0, 0].double(), 64), 10.0, np.linspace(0, small.time, 4))[..., ::4, ::4]
+    assert distance(w, y[:, 0]) < 5e-3
+
+
+def test_cached_data_is_the_generated_data(small, data, tmp_path, monkeypatch):
+    small.load(tmp_path)
+    monkeypatch.setattr(NavierStokes, "solve", None)
+    again = small.load(tmp_path)
+    for split in ("train", "val", "test"):
+        for one, two in zip(getattr(again, split), getattr(data, split), strict=True):
+            assert torch.equal(one, two)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 1.5 * (1 + 1 / 4) * 7 * 4 * 16 * 16 * 4  # x is there once, not at every time
+
+
+def test_samples_depend_on_seed_split_and_number_alone(data):
+    more = get_problem("navier-stokes", **{**SMALL, "n_train": 5}).generate()
+    assert torch.allclose(more.train[1][:3], data.train[1], atol=1e-5)
+    assert torch.allclose(more.val[1], data.val[1], atol=1e-5) and torch.allclose(more.test[1], data.test[1], atol=1e-5)
+    samples = [*more.train[1], *more.val[1], *more.test[1]]
+    assert min(distance(a, b) for i, a in enumerate(samples) for b in samples[:i]) > 0.05
+
+
+def test_solver_grid_refines_the_same_samples(data):
+    fine = get_problem("navier-stokes", **{**SMALL, "solver_grid": 64}).generate()
+    assert torch.allclose(fine.train[0], data.train[0], atol=1e-6)
+    assert distance(fine.train[1], data.train[1]) < 1e-4
+
+
+def test_equation_holds_for_the_data_better_the_finer_the_times():
+    residuals = []
+    for time_points in (8, 16, 32):
+        p = get_problem("navier-stokes", **{**SMALL, "grid": 32, "n_train": 2, "time_points": time_points, "time": 2.0})
+        p = get_problem("navier-stokes", **{**vars(p), "equation_weight": 1.0, "initial_weight": 2.0})
+        x, y = p.generate().train
+        losses = p.losses()
+        assert {name: weight for name, (weight, _) in losses.items()} == {"data": 1.0, "initial": 2.0, "equation": 1.0}
+        residuals.append(float(losses["equation"][1](y, x=x, y=y)) / 2)
+        assert float(losses["initial"][1](y, x=x, y=y)) < 1e-6
+    assert residuals[2] < 3e-3
+    assert all(residuals[i] / residuals[i + 1] > 3 for i in range(2))
+    # Another Reynolds number is another equation.
+    assert float(NavierStokesEqnLoss(20.0, time=p.time)(y, x=x, y=y)) / 2 > 10 * residuals[2]
+
+
+def test_weights_choose_losses_and_processor_but_not_the_data(small, data):
+    weighted = get_problem("navier-stokes", **SMALL, equation_weight=0.1)
+    assert weighted.key == small.key
+    assert list(small.losses()) == ["data"] and list(weighted.losses()) == ["data", "equation"]
+    batch = {"x": data.train[0], "y": data.train[1]}
+    normalized, physical = (p.processor(data) for p in (small, weighted))
+    normalized.train(), physical.train()
+    assert not torch.allclose(normalized.preprocess(dict(batch))["y"], batch["y"])
+    assert torch.equal(physical.preprocess(dict(batch))["y"], batch["y"])
+
+
+def test_key_follows_what_the_data_depends_on(small):
+    changes = {"reynolds": 12.0, "time": 0.3, "spin_up": 0.6, "time_points": 6, "forcing_wavenumber": 3, "seed": 1}
+    changes |= {"forcing_amplitude": 3.0, "solver_grid": 48, "grid": 32}
+    keys = {get_problem("navier-stokes", **{**SMALL, name: value}).key for name, value in changes.items()}
+    assert len(keys | {small.key}) == len(changes) + 1
+
+
+def test_presets_are_those_of_the_paper():
+    paper = NavierStokes.preset("paper")
+    assert (paper.fine_grid, paper.grid_shape, paper.reynolds, paper.time) == (512, (64, 64, 64), 500, 0.125)
+    assert (paper.n_train, paper.n_test) == (800, 200)
+    assert NavierStokes().fine_grid == 96 and NavierStokes.preset("gpu").fine_grid == 192
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"grid": 33}, "grid must be even .*try 34"),
+        ({"time_points": 9}, "time_points must be even"),
+        ({"time_points": 2}, "time_points must be at least 4"),
+        ({"reynolds": -1}, "reynolds must be finite and above 0"),
+        ({"reynolds": "500"}, "reynolds must be a number"),
+        ({"time": math.nan}, "time must be finite"),
+        ({"spin_up": -1}, "spin_up must be finite and at least 0"),
+        ({"solver_grid": 64}, "solver_grid must be at least 96"),
+        ({"solver_grid": 100}, "100 is no multiple of 32, 128 is"),
+        ({"forcing_wavenumber": 40}, "forcing_wavenumber must be below 32"),
+        ({"equation_weight": -0.1}, "equation_weight must be finite and at least 0"),
+        ({"data_weight": 0}, "are all 0"),
+        ({"reynold": 1}, "did you mean 'reynolds'"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments, sentence):
+    with pytest.raises(MupError, match=sentence):
+        get_problem("navier-stokes", **arguments)

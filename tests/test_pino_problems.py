@@ -1,0 +1,151 @@
+"""Problems with an equation loss: the data obeys the equation, the processor keeps units, and weights leave data alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.problems import Burgers, Darcy, get_problem, solve_burgers
+
+DARCY = {"n_train": 6, "n_val": 2, "n_test": 2, "grid": 16, "solver_grid": 16}
+BURGERS = {"n_train": 4, "n_val": 2, "n_test": 2, "grid": 32, "time_points": 8, "viscosity": 0.1, "time": 0.5}
+
+
+def residual(problem) -> float:
+    """Equation loss a sample, of the solution itself."""
+    x, y = problem.generate().train
+    return float(problem.losses()["equation"][1](y, x=x, y=y)) / len(y)
+
+
+# Darcy ------------------------------------------------------------------------------------------------------
+
+
+def test_darcy_shares_data_and_file_with_darcy(tmp_path):
+    plain, pino = Darcy(**DARCY), get_problem("darcy-pino", **DARCY, data_weight=2.0)
+    data = plain.load(tmp_path)
+    again = pino.load(tmp_path)
+    assert pino.key == plain.key and len(list(tmp_path.iterdir())) == 1
+    for split in ("train", "val", "test"):
+        assert all(torch.equal(a, b) for a, b in zip(getattr(data, split), getattr(again, split), strict=True))
+    other = get_problem("darcy-pino", **{**DARCY, "seed": 1}, data_weight=2.0)
+    assert other.key != pino.key
+
+
+def test_darcy_solution_has_no_residual_on_its_own_grid_and_some_where_coarsened():
+    own = residual(get_problem("darcy-pino", **DARCY))
+    coarse = residual(get_problem("darcy-pino", **{**DARCY, "solver_grid": 31}))
+    assert own < 1e-4  # of the forcing; float32
+    assert coarse > 0.1
+
+
+def test_darcy_weighs_data_five_to_one():
+    losses = get_problem("darcy-pino").losses()
+    assert {name: weight for name, (weight, _) in losses.items()} == {"data": 5.0, "equation": 1.0}
+    assert list(get_problem("darcy-pino", equation_weight=0).losses()) == ["data"]
+    assert list(get_problem("darcy-pino", data_weight=0).losses()) == ["data", "equation"]
+
+
+def test_darcy_model_works_at_unit_size_and_its_output_is_zero_on_the_boundary():
+    problem = get_problem("darcy-pino", **{**DARCY, "n_train": 30})
+    data = problem.generate()
+    x, y = data.train
+    processor = problem.processor(data)
+    for mode in (True, False):
+        processor.train(mode)
+        sample = processor.preprocess({"x": x, "y": y})
+        assert torch.equal(sample["y"], y)
+        assert abs(float(sample["x"].mean())) < 1e-4 and float(sample["x"].std()) == pytest.approx(1, abs=1e-3)
+        one, physical = processor.postprocess(torch.ones_like(y), sample)
+        two, _ = processor.postprocess(-torch.ones_like(y), sample)
+        assert torch.equal(physical["x"], x)
+        edge = torch.ones(16, 16, dtype=torch.bool)
+        edge[1:-1, 1:-1] = False
+        assert not one[..., edge].any()
+        # The output that would give y: in between, of mean 0 and standard deviation 1.
+        wanted = ((y - (one + two) / 2) / ((one - two) / 2))[..., ~edge]
+        assert abs(float(wanted.mean())) < 1e-3 and float(wanted.std()) == pytest.approx(1, abs=1e-2)
+        assert float(wanted.abs().max()) < 10
+
+
+# Burgers ----------------------------------------------------------------------------------------------------
+
+
+def test_burgers_is_the_solution_at_every_time():
+    problem = get_problem("burgers-pino", **BURGERS)
+    x, y = problem.generate().train
+    assert x.shape == y.shape == (4, 1, 8, 32)
+    plain = Burgers(**{name: value for name, value in BURGERS.items() if name != "time_points"}).generate().train
+    assert torch.equal(y[:, 0, 0], plain[0][:, 0])  # the same initial states
+    assert all(torch.equal(x[:, :, j], y[:, :, 0]) for j in range(8))
+    assert torch.allclose(y[:, 0, -1], plain[1][:, 0], atol=1e-5)
+    middle = solve_burgers(y[:, 0, 3].double(), 0.1, 0.5 / 7)
+    assert torch.allclose(middle.float(), y[:, 0, 4], atol=1e-4)
+
+
+def test_burgers_obeys_its_equation_better_the_finer_the_times():
+    sizes = {"n_train": 4, "n_val": 1, "n_test": 1, "grid": 64, "viscosity": 0.01}
+    residuals = [residual(get_problem("burgers-pino", **sizes, time_points=n)) for n in (32, 128)]
+    assert residuals[0] > 10 * residuals[1] and residuals[1] < 1e-2
+    x, y = get_problem("burgers-pino", **sizes, time_points=128).generate().train
+    wrong = get_problem("burgers-pino", **{**sizes, "viscosity": 0.02}).losses()["equation"][1]
+    assert float(wrong(y, x=x, y=y)) / len(y) > 10 * residuals[1]
+
+
+def test_burgers_cache_keeps_initial_states_once_and_ignores_weights(tmp_path, monkeypatch):
+    problem = get_problem("burgers-pino", **BURGERS)
+    first = problem.load(tmp_path)
+    monkeypatch.setattr(type(problem), "solve", None)
+    again = get_problem("burgers-pino", **BURGERS, equation_weight=3.0, initial_weight=0).load(tmp_path)
+    for split in ("train", "val", "test"):
+        assert all(torch.equal(a, b) for a, b in zip(getattr(first, split), getattr(again, split), strict=True))
+    assert first.train[0].stride(2) == 0
+    assert get_problem("burgers-pino", **{**BURGERS, "time_points": 10}).key != problem.key
+
+
+def test_burgers_samples_depend_on_seed_split_and_number_alone():
+    data = get_problem("burgers-pino", **BURGERS).generate()
+    more = get_problem("burgers-pino", **{**BURGERS, "n_train": 6}).generate()
+    assert torch.allclose(more.train[1][:4], data.train[1], atol=1e-6)
+    assert torch.allclose(more.test[1], data.test[1], atol=1e-6)
+    other = get_problem("burgers-pino", **{**BURGERS, "seed": 1}).generate()
+    firsts = [data.train[1][0], data.val[1][0], data.test[1][0], other.train[1][0]]
+    assert not any(torch.allclose(a, b, atol=1e-2) for i, a in enumerate(firsts) for b in firsts[:i])
+
+
+def test_burgers_losses_vanish_only_where_they_should():
+    problem = get_problem("burgers-pino", **BURGERS, initial_weight=2.0)
+    x, y = problem.generate().train
+    losses = problem.losses()
+    assert {name: weight for name, (weight, _) in losses.items()} == {"data": 10.0, "initial": 2.0, "equation": 1.0}
+    assert float(losses["initial"][1](y, x=x, y=y)) < 1e-6
+    assert float(losses["initial"][1](0 * y, x=x, y=y)) == pytest.approx(len(y), rel=1e-4)
+    processor = problem.processor(problem.generate())
+    sample = processor.preprocess({"x": x, "y": y})
+    out, sample = processor.postprocess((y - y.mean()) / y.std(), sample)
+    assert torch.allclose(out, y, atol=1e-5) and torch.equal(sample["x"], x)
+
+
+# Arguments --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("burgers-pino", {"time_points": 17}, "time_points must be even .*try 18"),
+        ("burgers-pino", {"time_points": 0}, "time_points must be at least 4"),
+        ("burgers-pino", {"grid": 33}, "grid must be even"),
+        ("burgers-pino", {"viscosity": math.nan}, "viscosity must be finite"),
+        ("burgers-pino", {"initial_weight": math.inf}, "initial_weight must be finite"),
+        ("burgers-pino", {"data_weight": 0, "initial_weight": 0, "equation_weight": 0}, "are all 0"),
+        ("darcy-pino", {"equation_weight": "1"}, "equation_weight must be a number"),
+        ("darcy-pino", {"equation_weight": 0, "data_weight": 0}, "are both 0"),
+        ("darcy-pino", {"grid": 32, "solver_grid": 64}, "try solver_grid=94"),
+        ("darcy-pino", {"initial_weight": 1}, "no argument 'initial_weight'"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(name, arguments, sentence):
+    with pytest.raises(MupError, match=sentence):
+        get_problem(name, **arguments)
