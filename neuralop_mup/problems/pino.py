@@ -32,6 +32,7 @@ class DarcyPino(Darcy):
 
     The equation loss is zero for the solution on the solver's own grid (``solver_grid=grid``). The default data, like the
     published, samples a finer solution: where the coefficient jumps, its residual on the coarse grid is not small.
+    For the default data it is 0.75 (1 is that of u = 0), for the preset "paper" 1.4.
 
     Parameters
     ----------
@@ -98,6 +99,9 @@ class BurgersPino(Weighted, Burgers):
 
     Fields have the axes (time, x); x repeats the initial state along time. The initial states are those of
     :class:`Burgers` with the same ``seed``.
+
+    The residual of the solution itself falls with ``time_points`` and, for the few samples with a steep front, with
+    ``grid``: at viscosity 0.01 its median is 0.07 at the defaults and 0.007 with ``grid=128, time_points=256``.
 
     Parameters
     ----------
