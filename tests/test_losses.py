@@ -124,7 +124,7 @@ def test_burgers_in_space_is_exact():
 
 @pytest.mark.parametrize("time", [1.0, 0.5])
 def test_burgers_is_of_second_order_in_time(time):
-    loss = PeriodicBurgersEqnLoss(viscosity=0.05, time=time)
+    loss = PeriodicBurgersEqnLoss(viscosity=0.05, time=time, ends=True)
     fields = [cole_hopf(nt, 64, 0.05, time) for nt in (17, 33, 65, 129)]
     assert_order([math.sqrt(float(loss(u, x=u[:, :, :1].expand_as(u), y=u))) for u in fields], 2)
     ends = [float(loss.residual(u[:, 0])[:, [0, -1]].abs().max()) for u in fields]
@@ -134,7 +134,7 @@ def test_burgers_is_of_second_order_in_time(time):
 def test_burgers_of_the_solvers_solution():
     u0 = periodic_field(random_like(2, 3, 2), 64)
     loss, errors = PeriodicBurgersEqnLoss(viscosity=0.05, time=0.4), []
-    for nt in (33, 65, 129):
+    for nt in (65, 129, 257):
         states = [u0]
         for _ in range(nt - 1):
             states.append(solve_burgers(states[-1], 0.05, 0.4 / (nt - 1)))
@@ -156,6 +156,23 @@ def test_the_product_at_the_nodes_is_not_aliased(n):
     second = torch.fft.irfft(derivative**2 * torch.fft.rfft(fine), n=2 * n)[:, ::2]
     u = fine[:, None, ::2].expand(1, 4, n)
     torch.testing.assert_close(PeriodicBurgersEqnLoss(0.3).residual(u)[:, 0], conservative - 0.3 * second)
+
+
+def test_the_ends_of_the_time_count_on_request():
+    # A jump in time at the first point: differences at the first two times see it, and of these only the second counts.
+    u = torch.zeros(1, 1, 6, 8, dtype=DOUBLE)
+    u[:, :, 0] = 1
+    # dt = 1/5: −11/6 / dt = −55/6 at the first, −1/2 / dt = −5/2 at the second, 0 from the third on.
+    assert float(PeriodicBurgersEqnLoss(0.1)(u)) == pytest.approx(2.5**2 / 4)
+    assert float(PeriodicBurgersEqnLoss(0.1, ends=True)(u)) == pytest.approx((2.5**2 + (55 / 6) ** 2) / 6)
+    w = torch.zeros(1, 1, 6, 8, 8, dtype=DOUBLE)
+    f = torch.zeros(6, 1, 1, dtype=DOUBLE)
+    f[0], f[1:] = 100.0, 2.0  # the residual of w = 0 is all of f, whichever times count
+    for ends in (False, True):
+        assert float(NavierStokesEqnLoss(1.0, f, ends=ends)(w)) == pytest.approx(1)
+    w[:, :, 0] = 1  # constant in space, without velocity: −2.5 at the second time; 4 times of f = 2 count
+    expected = math.sqrt((2.5 + 2) ** 2 + 3 * 2**2) / 4
+    assert float(NavierStokesEqnLoss(1.0, f)(w)) == pytest.approx(expected)
 
 
 # --- Navier–Stokes
@@ -212,6 +229,15 @@ def test_navier_stokes_is_of_second_order_on_a_manufactured_flow():
     assert_order(errors, 2)
 
 
+def test_the_highest_mode_has_no_first_derivative():
+    # w = cos 8x₁ cos x₂ on 16 points, ψ = w/65: at the nodes ∂₁ψ = ∂₁w = 0, so v·∇w = v₂ ∂₂w = 0, and Δw = −65 w.
+    _, x1, x2 = torus(4, 16, 1.0)
+    w = (torch.cos(8 * x1) * torch.cos(x2)).expand(1, 4, 16, 16)
+    torch.testing.assert_close(NavierStokesEqnLoss(5.0, forcing=0.0).residual(w), 13 * w)
+    w = w.transpose(-1, -2)
+    torch.testing.assert_close(NavierStokesEqnLoss(5.0, forcing=0.0).residual(w), 13 * w)
+
+
 def test_navier_stokes_of_the_solvers_solution():
     w0 = torus_field(random_like(1, 5, 5, 4), 32)
     errors = []
@@ -222,6 +248,15 @@ def test_navier_stokes_of_the_solvers_solution():
 
 
 # --- what all have in common
+
+
+def test_initial_condition_by_hand():
+    # ‖u(0) − u₀‖ / ‖u₀‖ of u₀ = (3, 4, 0, 0) and u(0) = (3, 4, 0, 10) is 10/5; of 2u₀ it is 1. Later times do not matter.
+    x = torch.tensor([3.0, 4.0, 0.0, 0.0], dtype=DOUBLE).expand(2, 1, 5, 4)
+    u = random_like(2, 1, 5, 4)
+    u[0, 0, 0] = torch.tensor([3.0, 4.0, 0.0, 10.0])
+    u[1, 0, 0] = 2 * x[1, 0, 0]
+    assert float(InitialConditionLoss()(u, x=x)) == pytest.approx(2 + 1)
 
 
 def small_cases():

@@ -88,7 +88,7 @@ def test_burgers_is_the_solution_at_every_time():
 def test_burgers_obeys_its_equation_better_the_finer_the_times():
     sizes = {"n_train": 4, "n_val": 1, "n_test": 1, "grid": 128, "viscosity": 0.01}
     residuals = [residual(get_problem("burgers-pino", **sizes, time_points=n)) for n in (64, 256)]
-    assert residuals[0] > 8 * residuals[1] and residuals[1] < 2e-2
+    assert residuals[0] > 4 * residuals[1] and residuals[1] < 5e-3
     x, y = get_problem("burgers-pino", **sizes, time_points=256).generate().train
     wrong = get_problem("burgers-pino", **{**sizes, "viscosity": 0.02}).losses()["equation"][1]
     assert float(wrong(y, x=x, y=y)) / len(y) > 10 * residuals[1]

@@ -1,4 +1,4 @@
-"""What the losses have in common: the norms, the reduction over the batch, derivatives in time."""
+"""What the losses have in common: the norms, the reduction over the batch, the treatment of time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from neuralop.losses import FiniteDiff
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.losses.checks import finite
+from neuralop_mup.losses.checks import finite, positive
 
 _EPS = 1e-8  # as in neuralop's LpLoss
 
@@ -93,7 +93,7 @@ def residual_size(operator: torch.Tensor, forcing: torch.Tensor | None) -> torch
     """
     if forcing is None:
         return operator.flatten(1).square().mean(1)
-    return relative_l2(operator, forcing.expand_as(operator))
+    return relative_l2(operator, forcing)
 
 
 def forcing_like(forcing: torch.Tensor | float, field: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,42 @@ def forcing_like(forcing: torch.Tensor | float, field: torch.Tensor) -> torch.Te
     return values
 
 
-def time_derivative(field: torch.Tensor, step: float) -> torch.Tensor:
-    """∂field/∂t, shape (batch, time, *space): central differences of second order, at both ends one-sided of third."""
-    # Only dx is used, along the first of the axes that FiniteDiff counts: the time.
-    return FiniteDiff(dim=field.ndim - 1, h=step, periodic_in_x=False).dx(field)
+class SpaceTimeLoss(FieldLoss):
+    """A loss of a field over (time, *space): the size of a residual, at the inner times or at all.
+
+    Parameters
+    ----------
+    time : float
+        Length of the time interval.
+    ends : bool
+        Whether the first and the last time count.
+    reduction : {"sum", "mean"}
+        Over the batch.
+    """
+
+    def __init__(self, time: float, ends: bool, reduction: str) -> None:
+        super().__init__(reduction)
+        self.time = positive("time", time)
+        self.ends = bool(ends)
+
+    @abstractmethod
+    def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Differential operator and forcing, if any, at all times: shape (batch, time, *space), as u."""
+
+    def residual(self, u: torch.Tensor) -> torch.Tensor:
+        """Operator − forcing at all times, both ends included: shape (batch, time, *space), as u."""
+        operator, forcing = self.sides(u)
+        return operator if forcing is None else operator - forcing
+
+    def time_derivative(self, u: torch.Tensor) -> torch.Tensor:
+        """∂u/∂t: central differences of second order, at both ends one-sided of third."""
+        # Only dx is used, along the first of the axes that FiniteDiff counts: the time.
+        return FiniteDiff(dim=u.ndim - 1, h=self.time / (u.shape[1] - 1), periodic_in_x=False).dx(u)
+
+    def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        operator, forcing = self.sides(u[:, 0])
+        if forcing is not None:
+            forcing = forcing.expand_as(operator)
+        if not self.ends:
+            operator, forcing = operator[:, 1:-1], None if forcing is None else forcing[:, 1:-1]
+        return residual_size(operator, forcing)

@@ -37,7 +37,7 @@ class DarcyEqnLoss(FieldLoss):
     code, github.com/neuraloperator/physics_informed (``darcy_loss``).
     """
 
-    def __init__(self, forcing: float | torch.Tensor = 1.0, reduction: str = "sum") -> None:
+    def __init__(self, forcing: float | torch.Tensor = 1.0, *, reduction: str = "sum") -> None:
         super().__init__(reduction)
         values = torch.as_tensor(forcing)
         if not torch.isfinite(values).all() or not (values != 0).any():

@@ -8,12 +8,12 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.losses import checks
-from neuralop_mup.losses.base import FieldLoss, forcing_like, residual_size, time_derivative
+from neuralop_mup.losses.base import SpaceTimeLoss, forcing_like
 
 __all__ = ["NavierStokesEqnLoss"]
 
 
-class NavierStokesEqnLoss(FieldLoss):
+class NavierStokesEqnLoss(SpaceTimeLoss):
     """Residual of w_t + v·∇w = Δw/Re + f on [0, 2π]², v = (∂₂ψ, −∂₁ψ), −Δψ = w, in space-time.
 
     Its relative L2 norm ‖w_t + v·∇w − Δw/Re − f‖ / ‖f‖ or, without forcing, its mean square. Call it as
@@ -21,8 +21,9 @@ class NavierStokesEqnLoss(FieldLoss):
     included, and x = 2πi/n, the end point left out. ``sample["x"]`` and ``sample["y"]`` serve to check the data.
 
     Derivatives in space and the velocity are those of the trigonometric interpolant; v·∇w is only sampled at the nodes, so
-    nothing is aliased (see :class:`PeriodicBurgersEqnLoss`). The mean velocity is zero. In time, central differences of
-    second order, one-sided at both ends.
+    nothing is aliased (see :class:`PeriodicBurgersEqnLoss`). The mean velocity is zero. In time, central differences
+    of second order. The first and the last time do not count, as in PINO's code, unless ``ends`` is true: then one-sided
+    differences of third order serve there.
 
     Parameters
     ----------
@@ -32,21 +33,28 @@ class NavierStokesEqnLoss(FieldLoss):
         f at the nodes, broadcast to (batch, nt, n, n); 0 for none. Default: −4 cos(4 x₂).
     time : float
         Length of the time interval.
+    ends : bool
+        Whether the first and the last time count.
     reduction : {"sum", "mean"}
         Over the batch.
 
     References
     ----------
     Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794, and its
-    code, github.com/neuraloperator/physics_informed (``FDM_NS_vorticity``, which leaves out both ends of the time).
+    code, github.com/neuraloperator/physics_informed (``FDM_NS_vorticity``).
     """
 
     def __init__(
-        self, reynolds: float, forcing: torch.Tensor | float | None = None, time: float = 1.0, reduction: str = "sum"
+        self,
+        reynolds: float,
+        forcing: torch.Tensor | float | None = None,
+        time: float = 1.0,
+        *,
+        ends: bool = False,
+        reduction: str = "sum",
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(time, ends, reduction)
         self.reynolds = checks.positive("reynolds", reynolds)
-        self.time = checks.positive("time", time)
         if forcing is not None and not torch.isfinite(torch.as_tensor(forcing)).all():
             raise MupError("forcing has entries that are NaN or infinite.")
         self.forcing = forcing
@@ -60,10 +68,8 @@ class NavierStokesEqnLoss(FieldLoss):
                 for axis in (-2, -1):
                     checks.periodic(name, values[:, 0, 0], axis)
 
-    def residual(self, w: torch.Tensor) -> torch.Tensor:
-        """w_t + v·∇w − Δw/Re − f, shape (batch, nt, n, n), of w of that shape."""
-        forcing = self._forcing(w)
-        return self._operator(w) if forcing is None else self._operator(w) - forcing
+    def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._operator(u), self._forcing(u)
 
     def _operator(self, w: torch.Tensor) -> torch.Tensor:
         n = w.shape[-1]
@@ -78,7 +84,7 @@ class NavierStokesEqnLoss(FieldLoss):
         v1, v2, w1, w2, laplacian = torch.fft.irfft2(
             torch.stack((d2 * stream, -d1 * stream, d1 * modes, d2 * modes, -square * modes)), s=(n, n)
         )
-        return time_derivative(w, self.time / (w.shape[1] - 1)) + v1 * w1 + v2 * w2 - laplacian / self.reynolds
+        return self.time_derivative(w) + v1 * w1 + v2 * w2 - laplacian / self.reynolds
 
     def _forcing(self, w: torch.Tensor) -> torch.Tensor | None:
         if self.forcing is None:
@@ -86,7 +92,3 @@ class NavierStokesEqnLoss(FieldLoss):
             return -4 * torch.cos(4 * (2 * math.pi / n) * torch.arange(n, dtype=w.dtype, device=w.device))
         forcing = forcing_like(self.forcing, w)
         return forcing if forcing.any() else None
-
-    def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
-        w = u[:, 0]
-        return residual_size(self._operator(w), self._forcing(w))
