@@ -393,6 +393,7 @@ def test_the_check_agrees_with_a_fourier_series_of_the_installed_convolution():
         ("", "Name an experiment: burgers-modes, darcy-modes"),
         ("darcy-mode", "there is no 'darcy-mode': did you mean 'darcy-modes'?"),
         ("darcy-modes --size huge", "--size: there is no 'huge'"),
+        ("darcy-modes --device tpu", "--device: must be cpu, cuda, cuda:N or auto"),
         ("darcy-modes --seeds 0", "--seeds: must be a whole number"),
     ],
 )

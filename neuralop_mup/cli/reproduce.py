@@ -41,9 +41,9 @@ def run(argv: list[str]) -> int:
             print(timing_text(Study(experiment.described_problem, {}), workers, stages))
         return 0
     made(folder)
-    # Here and not in the workers, which would each generate the same data.
-    experiment.described_problem.load()
-    result = reproduce.run_experiment(train_run, experiment, folder, n_workers=workers, checkpoints=True)
+    # The data is made here and not in the workers, which would each generate the same.
+    load = experiment.described_problem.load
+    result = reproduce.run_experiment(train_run, experiment, folder, n_workers=workers, checkpoints=True, prepare=load)
     reproduce.write_report(result, command=shlex.join(["neuralop-mup", "reproduce", *argv]))
     print("", *reproduce.verdict(result), "", aligned(reproduce.table(result)), sep="\n")
     if len(costs := reproduce.table_of_costs(result)) > 1:
@@ -95,7 +95,7 @@ def _parser() -> Parser:
     parser.option("experiment", "one of those below", _known, nargs="?")
     parser.option("--size", "cpu (minutes), gpu (hours) or paper (as published)", one_of(reproduce.SIZES), default="cpu")
     parser.option("--seeds", "number of seeds [3]", count)
-    parser.option("--device", "cpu, cuda or auto [cpu at size cpu, else auto]")
+    parser.option("--device", "cpu, cuda, cuda:N or auto [cpu at size cpu, else auto]", _device)
     parser.option("--workers", "runs at once, each in its own process [all cores; on a GPU 1]", count)
     parser.option("--output", "folder for results; the same command resumes there [runs/EXPERIMENT-SIZE]")
     parser.flag("--dry-run", "print the plan and its cost, time a few steps for a rough guess of its duration, and stop")
@@ -105,4 +105,10 @@ def _parser() -> Parser:
 def _known(text: str) -> str:
     if text not in reproduce.NAMES:
         raise MupError(f"there is no {text!r}: {nearest(text, reproduce.NAMES)}")
+    return text
+
+
+def _device(text: str) -> str:
+    if text not in ("cpu", "auto", "cuda") and not (text.startswith("cuda:") and text[5:].isdecimal()):
+        raise MupError(f"must be cpu, cuda, cuda:N or auto, but it is {text!r}.")
     return text

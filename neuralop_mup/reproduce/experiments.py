@@ -79,12 +79,16 @@ _DARCY = {
     "paper": {"preset": "paper", "epochs": 300, "schedule": "halve:100,150,200"},
 }
 _PINO_BURGERS = {
-    "cpu": {"problem_args": {"n_val": 40}, "epochs": 6, "batch_size": 10},
+    "cpu": {"problem_args": {"n_train": 100, "n_val": 40, "grid": 64, "time_points": 32}, "epochs": 6, "batch_size": 10},
     "gpu": {"preset": "gpu", "epochs": 20},
     "paper": {"preset": "gpu", "epochs": 750, "schedule": "halve:50"},
 }
+_SMALL_FLOW = {
+    **{"n_train": 80, "n_val": 20, "n_test": 20, "grid": 16, "time_points": 16},
+    **{"reynolds": 20.0, "time": 1.0, "forcing_wavenumber": 2},
+}
 _STOKES = {
-    "cpu": {"problem_args": {"n_train": 40, "n_val": 20, "n_test": 20}, "epochs": 8, "batch_size": 4},
+    "cpu": {"problem_args": _SMALL_FLOW, "epochs": 8, "batch_size": 4},
     "gpu": {"preset": "gpu", "problem_args": {"n_train": 100, "time_points": 48}, "epochs": 10, "batch_size": 2},
     # 50 000 iterations at batch 2 are 125 epochs of 800 samples; the learning rate halves at 20 000 and 40 000.
     "paper": {"preset": "paper", "epochs": 125, "schedule": "halve:50,100", "batch_size": 2},
@@ -112,7 +116,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         **_MODES,
         **_STOKES["cpu"],
         **_CLIP,
-        **_width(12, 2, 4, 8),
+        **_width(16, 2, 4, 8),
         "grids": _lr(1e-3, 3.2e-2),
     },
     ("navier-stokes-modes", "gpu"): {
@@ -150,7 +154,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         **_COST,
         **_STOKES["cpu"],
         **_CLIP,
-        **_width(12, 2, 8),
+        **_width(16, 2, 8),
         "grids": _lr(1e-3, 6.4e-2),
     },
     ("cost-navier-stokes", "gpu"): {**_COST, **_STOKES["gpu"], **_CLIP, **_width(64, 3, 24), "grids": _lr(5e-4, 1.6e-2)},
@@ -158,7 +162,13 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
     ("joint-burgers", "cpu"): {**_JOINT, **_BURGERS["cpu"], "models": ((8, 4), (64, 32)), "grids": _lr(1e-3, 1.28e-1)},
     ("joint-burgers", "gpu"): {**_JOINT, **_BURGERS["gpu"], "models": ((16, 16), (128, 128)), "grids": _lr(5e-4, 6.4e-2)},
     ("joint-burgers", "paper"): {**_JOINT, **_BURGERS["paper"], "models": ((16, 32), (128, 256)), "grids": _PAPER_LR},
-    ("joint-darcy", "cpu"): {**_JOINT, **_DARCY["cpu"], "models": ((8, 2), (64, 16)), "grids": _lr(2e-3, 6.4e-2)},
+    ("joint-darcy", "cpu"): {
+        **_JOINT,
+        **_DARCY["cpu"],
+        "epochs": 6,
+        "models": ((8, 2), (64, 16)),
+        "grids": _lr(2e-3, 6.4e-2),
+    },
     ("joint-darcy", "gpu"): {**_JOINT, **_DARCY["gpu"], "models": ((16, 3), (128, 24)), "grids": _lr(5e-4, 6.4e-2)},
     ("joint-darcy", "paper"): {**_JOINT, **_DARCY["paper"], "models": ((16, 3), (128, 24)), "grids": _PAPER_LR},
     ("joint-pino-darcy", "cpu"): {
@@ -191,7 +201,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
     ("joint-navier-stokes", "cpu"): {
         **_JOINT,
         **_STOKES["cpu"],
-        "problem_args": {**_STOKES["cpu"]["problem_args"], "time_points": 8},
+        "problem_args": {**_SMALL_FLOW, "n_train": 40, "grid": 32, "time_points": 8},
         "epochs": 4,
         "models": ((4, (2, 2, 2)), (32, (2, 16, 16))),
         "grids": _lr(2e-3, 6.4e-2),

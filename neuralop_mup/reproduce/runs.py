@@ -68,6 +68,7 @@ def run_experiment(
     *,
     n_workers: int | None = None,
     checkpoints: bool = False,
+    prepare: Callable[[], Any] | None = None,
     progress: bool = True,
 ) -> Reproduction:
     """Train what is not finished yet of an experiment.
@@ -81,6 +82,8 @@ def run_experiment(
         Holds the study and is needed for itself; the same call resumes there.
     checkpoints : bool
         Whether ``train`` takes ``checkpoints=FOLDER`` and resumes a killed run from there, as train_run does.
+    prepare : callable, optional
+        Called here once the folder is known to fit, before any run: to make data that every worker reads.
     n_workers, progress
         As for :func:`neuralop_mup.sweep`.
 
@@ -109,6 +112,8 @@ def run_experiment(
         progress=progress,
         rules=e.rules,
     ) as session:
+        if prepare is not None:
+            prepare()
         records = session.run_grid(tuning)
         centres = Reproduction(e, records, folder).centres()
         if None in centres.values():
