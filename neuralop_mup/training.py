@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +23,7 @@ from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.resume import RunState
 from neuralop_mup.roles import check_grid
 
-__all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "estimate_flops", "train_run"]
+__all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "estimate_flops", "train_run", "training_loss"]
 
 OPTIMIZERS = ("adam", "adamw", "neuralop-adamw", "sgd")
 
@@ -132,6 +132,12 @@ class _Trainer(Trainer):
         return loss
 
 
+def training_loss(problem: Problem) -> Callable[..., torch.Tensor]:
+    """``loss(y_pred, **sample)`` that training minimises: the problem's losses, weighted and added."""
+    weights, terms = zip(*problem.losses().values(), strict=True)
+    return WeightedSumLoss(terms, weights)
+
+
 def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None = None) -> dict[str, float]:
     """Train one FNO on one problem and report its errors.
 
@@ -168,7 +174,6 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
     scheduler = _scheduler(optimizer, c)
     train_loader, eval_loaders = data.loaders(batch_size=c["batch_size"], seed=c["seed"])
     losses = problem.losses()
-    weights, terms = zip(*losses.values(), strict=True)
     trainer = _Trainer(model=model, n_epochs=c["epochs"], data_processor=problem.processor(data), device=c["device"])
     if checkpoints is not None:
         trainer.run = RunState(checkpoints, c)
@@ -183,7 +188,7 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
             test_loaders={},  # errors are measured once, below
             optimizer=optimizer,
             scheduler=scheduler,
-            training_loss=WeightedSumLoss(terms, weights) if len(terms) > 1 else terms[0],
+            training_loss=training_loss(problem),
         )
         measured = {}
         for split, loader in eval_loaders.items():

@@ -77,8 +77,9 @@ def problem_help() -> list[str]:
     lines = []
     for name, problem in PROBLEMS.items():
         lines += ["", f"{name}:", _with_defaults(dataclasses.asdict(problem.preset("cpu")))]
-        if "paper" in problem.presets:
-            lines += ["  --preset paper:", _with_defaults(problem.presets["paper"])]
+        for preset, arguments in problem.presets.items():
+            if arguments:
+                lines += [f"  --preset {preset}:", _with_defaults(arguments)]
     return lines
 
 

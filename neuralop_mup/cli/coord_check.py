@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, pr
 from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, positive
 from neuralop_mup.errors import MupError
 from neuralop_mup.plots import plot_coord_check
-from neuralop_mup.problems import Problem
+from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.rules import check_rule
-from neuralop_mup.training import build_model
+from neuralop_mup.training import build_model, training_loss
 
 
 def run(argv: list[str]) -> int:
@@ -49,8 +50,10 @@ def run(argv: list[str]) -> int:
         for size in sizes:
             build(size)
     folder = made(Path(options.output or f"runs/{problem.name}-coord-check"))
-    batches = _batches(problem, options.batch_size, max(options.steps))
-    check = nm.coord_check(build, sizes, batches, lr=options.lr, steps=options.steps, seeds=options.seeds, size_name=varied)
+    batches, loss = _batches(problem, options.batch_size, max(options.steps))
+    check = nm.coord_check(
+        build, sizes, batches, lr=options.lr, steps=options.steps, seeds=options.seeds, size_name=varied, loss=loss
+    )
     settings = {
         "problem": problem.name,
         "problem_args": dataclasses.asdict(problem),
@@ -86,7 +89,7 @@ def _parser() -> Parser:
             "Without options: hidden_channels 32, n_modes 16; the base is the smallest size.",
         ],
     )
-    parser.option("problem", "burgers or darcy", nargs="?", default="burgers")
+    parser.option("problem", f"one of {', '.join(PROBLEMS)}", nargs="?", default="burgers")
     parser.option("--widths", "values of hidden_channels to compare, a comma list [16,32,64,128]", listed(count))
     parser.option("--modes", "values of n_modes to compare, a comma list, instead of --widths", listed(count))
     parser.option("--rule", "log-modes, operator-norm, none or standard", check_rule, default="log-modes")
@@ -99,13 +102,24 @@ def _parser() -> Parser:
     return parser
 
 
-def _batches(problem: Problem, batch_size: int, at_most: int) -> list[dict[str, torch.Tensor]]:
-    """The first normalised training batches."""
+def _batches(
+    problem: Problem, batch_size: int, at_most: int
+) -> tuple[list[dict[str, torch.Tensor]], Callable[..., torch.Tensor]]:
+    """What the model and the losses see of the first training batches, and the mean loss of one."""
     data = problem.load()
-    processor = data.processor()
+    processor = problem.processor(data)
     processor.train()
     train, _ = data.loaders(batch_size=batch_size, seed=0)
-    return [processor.preprocess(batch) for batch, _ in zip(train, range(at_most), strict=False)]
+    samples = [processor.preprocess(batch) for batch, _ in zip(train, range(at_most), strict=False)]
+    whole = {id(sample["y"]): sample for sample in samples}
+    total = training_loss(problem)
+
+    def loss(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
+        # An equation needs x in physical units besides, which the model is not given.
+        prediction, sample = processor.postprocess(prediction, whole[id(y)])
+        return total(prediction, **sample) / len(y)
+
+    return [{"x": sample["x"], "y": sample["y"]} for sample in samples], loss
 
 
 def _verdict(check: nm.CoordCheck, what: str, tolerance: float) -> str:

@@ -9,7 +9,7 @@ from neuralop_mup import plots
 from neuralop_mup.cli.arguments import problem_help, problem_of
 from neuralop_mup.cli.options import Parser, made, phrase
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems import ProblemData
+from neuralop_mup.problems import PROBLEMS, ProblemData
 from neuralop_mup.problems.cache import cache_folder
 from neuralop_mup.report import aligned
 
@@ -22,8 +22,8 @@ def run(argv: list[str]) -> int:
         {"problem": "argument of the problem"},
         problem_help(),
     )
-    parser.option("problem", "burgers or darcy", nargs="?", default="burgers")
-    parser.option("--preset", "cpu or paper", default="cpu")
+    parser.option("problem", f"one of {', '.join(PROBLEMS)}", nargs="?", default="burgers")
+    parser.option("--preset", "cpu, gpu or paper", default="cpu")
     parser.flag("--list", "list the cached files and stop")
     parser.option("--plot", "also draw samples into this .png, .svg or .pdf", _drawable)
     options, dotted = parser.read(argv)
@@ -39,7 +39,8 @@ def run(argv: list[str]) -> int:
         made(options.plot.parent)
     data = problem.load()
     print(f"{problem.name}: {phrase(dataclasses.asdict(problem))}")
-    print(f"file  {folder / f'{problem.name}-{problem.key[:24]}.pt'}\nkey   {problem.key}\n")
+    if problem.file_name is not None:
+        print(f"file  {folder / problem.file_name}\nkey   {problem.key}\n")
     print(aligned(_statistics(data)))
     if options.plot:
         plots.plot_fields(*data.test, options.plot, title=f"{problem.name}, test samples")

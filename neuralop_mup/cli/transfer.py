@@ -22,6 +22,7 @@ from neuralop_mup.cli.options import (
 from neuralop_mup.cli.plan import plan_text
 from neuralop_mup.cli.study import PRESETS, SEARCHED, study_of
 from neuralop_mup.cli.timing import timing_text
+from neuralop_mup.problems import PROBLEMS
 from neuralop_mup.rules import check_rule
 from neuralop_mup.training import train_run
 
@@ -68,8 +69,8 @@ def _parser() -> Parser:
         _GROUPS,
         [*fno_help(), "", "search:", filled(SEARCHED), *problem_help(), "", "by preset:", *_presets()],
     )
-    parser.option("problem", "burgers or darcy", nargs="?", default="burgers")
-    parser.option("--preset", "sizes, data and epochs: cpu (minutes) or paper (as published)", default="cpu")
+    parser.option("problem", f"one of {', '.join(PROBLEMS)}", nargs="?", default="burgers")
+    parser.option("--preset", "sizes, data and epochs: cpu (minutes), gpu or paper (as published)", default="cpu")
     parser.option(
         "--rule", f"μP rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default="log-modes"
     )
@@ -77,7 +78,7 @@ def _parser() -> Parser:
     parser.option("--lr", "learning rates: LOW:HIGH in factors of 2, or a comma list [by preset]", grid(positive))
     parser.option("--seeds", "number of seeds", count, default="3")
     parser.option("--epochs", "epochs of each run [by preset]", count)
-    parser.option("--batch_size", "samples a batch", count, default="20")
+    parser.option("--batch_size", "samples a batch [by preset]", count)
     parser.option("--optimizer", "adam, adamw, neuralop-adamw or sgd", default="adam")
     parser.option("--weight_decay", "weight decay", not_negative, default="0.0")
     parser.option("--beta2", "second beta of Adam", below_one, default="0.999")

@@ -163,8 +163,9 @@ class Problem(ABC):
 
         Parameters
         ----------
-        name : {"cpu", "paper"}
-            ``"cpu"``: the defaults, small. ``"paper"``: as in Li, Yoo and Yang (2025), arXiv 2506.19396.
+        name : {"cpu", "gpu", "paper"}
+            ``"cpu"``: the defaults, small. ``"gpu"``: between. ``"paper"``: as in Li, Yoo and Yang (2025), arXiv
+            2506.19396. Not every problem has the last two.
         **changes
             Arguments that replace those of the preset.
 
@@ -214,6 +215,11 @@ class Problem(ABC):
         """Content key (64 hex digits): of the name, every argument and the generator's version."""
         arguments = {**asdict(self), "solver_grid": self.fine_grid}
         return cache.content_key({"name": self.name, "version": self.version, "arguments": arguments})
+
+    @property
+    def file_name(self) -> str | None:
+        """Name of the data's file in the cache folder; None for data that is not kept there."""
+        return f"{self.name}-{self.key[:24]}.pt"
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
@@ -266,7 +272,7 @@ class Problem(ABC):
             When the cached file cannot be read; the data is then generated anew.
         """
         folder = cache.cache_folder(cache_dir)
-        path = folder / f"{self.name}-{self.key[:24]}.pt"
+        path = folder / self.file_name
         sample = {"x": self.stored_x_shape, "y": (self.out_channels, *self.grid_shape)}
         shapes = {
             f"{split}_{letter}": (int(getattr(self, f"n_{split}")), *shape)

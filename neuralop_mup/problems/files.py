@@ -101,6 +101,11 @@ class _Files(Problem):
         pairs = {"train": (x[:n], y[:n]), "val": (x[n:full], y[n:full]), "test": (test_x, test_y)}
         return ProblemData(**{split: (self.expand_x(pairs[split][0]), pairs[split][1]) for split in SPLITS})
 
+    @property
+    def file_name(self) -> None:
+        """The files are the cache."""
+        return None
+
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The same as :meth:`generate`: the files are the cache."""
         return self.generate()
