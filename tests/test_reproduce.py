@@ -271,11 +271,14 @@ def test_one_panel_a_rule_one_curve_and_one_star_a_size(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "save", lambda figure, path: kept.append(figure) or path)
     small = Curve([0.1, 0.2, 0.4], [3.0, 1.0, 2.0], [2.9, 0.9, 1.9], [3.1, 1.1, 2.1], [])
     large = Curve([0.1, 0.2], [0.5, 1.0], [0.5, 1.0], [0.5, 1.0], [0.4])
-    plot_experiment({"standard": [("K = 2", small), ("K = 8", large)], "log-modes": [("K = 2", small)]}, "x.png", seeds=2)
+    carried = Curve([0.2], [0.6], [0.6], [0.6], [])
+    panels = {"standard": [("K = 2", small), ("K = 8", large)], "log-modes": [("K = 2", small), ("K = 8", carried)]}
+    plot_experiment(panels, "x.png", seeds=2)
     left, right = kept[0].axes
     assert [left.get_title(), right.get_title()] == ["SP (standard)", "μP log-modes"]
     stars = [(line.get_xdata()[0], line.get_ydata()[0]) for line in left.lines if line.get_marker() == "*"]
     assert stars == [(0.2, 1.0), (0.1, 0.5)]
+    assert sum(line.get_marker() == "*" for line in right.lines) == 1  # a carried point alone is no optimum
     assert [line.get_xdata()[0] for line in left.lines if line.get_marker() == "x"] == [0.4]
     assert left.get_xscale() == "log" and [t.get_text() for t in kept[0].legends[0].texts] == ["K = 2", "K = 8"]
 

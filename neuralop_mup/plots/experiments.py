@@ -95,17 +95,18 @@ def _draw(axes: Axes, curve: Curve, label: str, i: int, n: int, ceiling: float, 
 
     colour = colormaps["viridis_r"](0.12 + 0.85 * i / max(1, n - 1))
     xs = [_place(x, from_one) for x in curve.lr]
+    walked = len(xs) > 1  # a single point was carried here, and is no optimum
     axes.fill_between(xs, curve.low, [min(y, ceiling) for y in curve.high], color=colour, alpha=0.18, linewidth=0)
     axes.plot(
         xs,
         [min(y, ceiling) for y in curve.mean],
         color=colour,
         marker=MARKERS[i % len(MARKERS)],
-        markersize=4,
+        markersize=4 if walked else 8,
         linewidth=1.5,
         label=label,
     )
-    if curve.optimum:
+    if walked:
         x, y = curve.optimum
         star = {"marker": "*", "markersize": 15, "color": colour, "markeredgecolor": "white", "zorder": 5 + i}
         axes.plot(_place(x, from_one), min(y, ceiling), linestyle="", **star)
@@ -133,7 +134,7 @@ def _ticks(axes: Axes, values: Sequence[float], from_one: bool) -> None:
 
     if not from_one:
         ticks_at(axes, values)
-        axes.tick_params(axis="x", labelsize=8, labelrotation=45 if len(values) > 6 else 0)
+        axes.tick_params(axis="x", labelsize=8 if len(values) < 7 else 6.5)
         return
     axes.xaxis.set_major_locator(FixedLocator([1 - v for v in values]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{1 - x:.4g}"))
