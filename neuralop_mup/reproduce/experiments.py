@@ -108,10 +108,10 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         "grids": _PAPER_LR,
         "notes": ("Of the values of K between 3 and 512 the paper's text names none; 8, 32 and 128 are taken here.",),
     },
-    ("darcy-modes", "cpu"): {**_MODES, **_DARCY["cpu"], **_width(24, 2, 4, 16), "grids": _lr(1e-3, 3.2e-2)},
+    ("darcy-modes", "cpu"): {**_MODES, **_DARCY["cpu"], **_width(24, 2, 4, 16), "grids": _lr(2e-3, 6.4e-2)},
     ("darcy-modes", "gpu"): {**_MODES, **_DARCY["gpu"], **_width(64, 3, 6, 12, 24), "grids": _lr(5e-4, 3.2e-2)},
     ("darcy-modes", "paper"): {**_MODES, **_DARCY["paper"], **_width(64, 3, 6, 12, 24), "grids": _PAPER_LR},
-    ("pino-darcy-modes", "cpu"): {**_MODES, **_DARCY["cpu"], **_width(16, 2, 4, 16), "grids": _lr(1e-3, 3.2e-2)},
+    ("pino-darcy-modes", "cpu"): {**_MODES, **_DARCY["cpu"], **_width(16, 2, 4, 16), "grids": _lr(2e-3, 6.4e-2)},
     ("pino-darcy-modes", "gpu"): {**_MODES, **_DARCY["gpu"], **_width(64, 3, 6, 12, 24), "grids": _lr(5e-4, 3.2e-2)},
     ("pino-darcy-modes", "paper"): {**_MODES, **_DARCY["paper"], **_width(64, 3, 6, 12, 24), "grids": _PAPER_LR},
     ("navier-stokes-modes", "cpu"): {
@@ -119,7 +119,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         **_STOKES["cpu"],
         **_CLIP,
         **_width(16, 2, 4, 8),
-        "grids": _lr(1e-3, 3.2e-2),
+        "grids": _lr(1e-3, 6.4e-2),
     },
     ("navier-stokes-modes", "gpu"): {
         **_MODES,
@@ -144,12 +144,12 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
             "swept": ("batch_size", "beta2"),
         }
         for size, models, lr in (
-            ("cpu", _width(16, 2, 4, 16), _lr(1e-3, 3.2e-2)),
+            ("cpu", _width(16, 2, 4, 16), _lr(2e-3, 6.4e-2)),
             ("gpu", _width(64, 3, 6, 12, 24), _lr(5e-4, 3.2e-2)),
             ("paper", _width(64, 3, 6, 12, 24), _PAPER_LR),
         )
     },
-    ("cost-darcy", "cpu"): {**_COST, **_DARCY["cpu"], **_width(24, 2, 16), "grids": _lr(5e-4, 6.4e-2)},
+    ("cost-darcy", "cpu"): {**_COST, **_DARCY["cpu"], **_width(24, 2, 16), "grids": _lr(2e-3, 6.4e-2)},
     ("cost-darcy", "gpu"): {**_COST, **_DARCY["gpu"], **_width(64, 3, 24), "grids": _lr(5e-4, 3.2e-2)},
     ("cost-darcy", "paper"): {**_COST, **_DARCY["paper"], **_width(64, 3, 24), "grids": _PAPER_LR},
     ("cost-navier-stokes", "cpu"): {
@@ -169,7 +169,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         **_DARCY["cpu"],
         "epochs": 6,
         "models": ((8, 2), (64, 16)),
-        "grids": _lr(2e-3, 6.4e-2),
+        "grids": _lr(2e-3, 1.28e-1),
     },
     ("joint-darcy", "gpu"): {**_JOINT, **_DARCY["gpu"], "models": ((16, 3), (128, 24)), "grids": _lr(5e-4, 6.4e-2)},
     ("joint-darcy", "paper"): {**_JOINT, **_DARCY["paper"], "models": ((16, 3), (128, 24)), "grids": _PAPER_LR},
@@ -178,7 +178,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         **_DARCY["cpu"],
         "epochs": 6,
         "models": ((8, 2), (64, 16)),
-        "grids": _lr(2e-3, 6.4e-2),
+        "grids": _lr(2e-3, 1.28e-1),
     },
     ("joint-pino-darcy", "gpu"): {**_JOINT, **_DARCY["gpu"], "models": ((16, 3), (128, 24)), "grids": _lr(5e-4, 6.4e-2)},
     ("joint-pino-darcy", "paper"): {**_JOINT, **_DARCY["paper"], "models": ((16, 3), (128, 24)), "grids": _PAPER_LR},
@@ -186,7 +186,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         **_JOINT_SHORT,
         **_PINO_BURGERS["cpu"],
         "models": ((4, 2), (32, 16)),
-        "grids": _lr(2e-3, 6.4e-2),
+        "grids": _lr(2e-3, 1.28e-1),
     },
     ("joint-pino-burgers", "gpu"): {
         **_JOINT,
@@ -204,7 +204,7 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
         **_JOINT_SHORT,
         **_STOKES["cpu"],
         "models": ((4, (2, 1, 1)), (32, (2, 8, 8))),
-        "grids": _lr(2e-3, 6.4e-2),
+        "grids": _lr(4e-3, 1.28e-1),
         "notes": ("The modes in time stay at K = 2; those in space grow eightfold.",),
     },
     ("joint-navier-stokes", "gpu"): {**_JOINT, **_STOKES["gpu"], "models": ((8, 3), (64, 24)), "grids": _lr(5e-4, 3.2e-2)},
