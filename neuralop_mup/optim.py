@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.following import OPTIMIZERS, follow_plan, follower_of, rule_mult
 from neuralop_mup.growing import growing_kernels, present_plan
@@ -18,6 +19,7 @@ from neuralop_mup.parametrize import get_plan, is_parametrized
 from neuralop_mup.plan import Plan, check_masters
 from neuralop_mup.roles import classify
 from neuralop_mup.rules import ROLES
+from neuralop_mup.wrapping import unwrap
 
 __all__ = ["MuAdam", "MuAdamW", "MuSGD", "check_optimizer", "clip_spectral_grad_value_", "param_groups"]
 
@@ -73,8 +75,10 @@ def param_groups(
         if not (_usable(value) or (value is None and what != "lr")):
             raise MupError(f"{what} is {value!r}; give a finite number that is not negative.")
     masters = check_masters(lr_mult, "lr_mult")
+    model = unwrap(model)
     parameters = dict(model.named_parameters())
     _check_complete(plan, parameters)
+    _check_drawn(plan, parameters)
 
     growing = growing_kernels(model) if optimizer == "adam" else {}
     groups: dict[tuple, dict[str, Any]] = {}
@@ -122,6 +126,20 @@ def _check_complete(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
         raise MupError(
             f"The model's parameters changed after parametrize ({missing[0]!r} was added, removed or tied): parametrize "
             "the finished model, and keep one tensor a name."
+        )
+
+
+def _check_drawn(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
+    """An optimizer built too early would hold tensors that are not the model's any more."""
+    if any(p.is_meta for p in parameters.values()):
+        raise MupError(
+            "The model is on the meta device: call model.to_empty(device=…) and neuralop_mup.initialize(model), or load its "
+            "weights, before building the optimizer."
+        )
+    if plan.init_pending:
+        raise MupError(
+            "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
+            "optimizer."
         )
 
 
@@ -189,6 +207,8 @@ def MuAdam(
 def _followed(model: nn.Module, optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
     if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
         follow_plan(model, optimizer, family)
+    if hasattr(optimizer, "register_load_state_dict_pre_hook"):
+        optimizer.register_load_state_dict_pre_hook(check_optimizer_state)
     return optimizer
 
 
@@ -242,7 +262,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     MupError
         If a parameter is missing from the optimizer, or roles' learning rates are not in the plan's ratios.
     """
-    plan = present_plan(model)
+    plan, model = present_plan(model), unwrap(model)
     lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     parameters = dict(model.named_parameters())
     follower = follower_of(optimizer)
@@ -292,6 +312,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     """
     if not (isinstance(clip_value, Real) and clip_value > 0):
         raise MupError(f"clip_value is {clip_value!r}; give a positive number such as 0.01.")
+    model = unwrap(model)
     roles = (
         {row.name: row.role for row in get_plan(model).rows}
         if is_parametrized(model)
