@@ -12,10 +12,12 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.growing import active_modes, mode_kernels, present_plan
+from neuralop_mup.parametrize import get_plan
 from neuralop_mup.plan import Row
 from neuralop_mup.schedules import off_plan
+from neuralop_mup.wrapping import unwrap
 
-__all__ = ["OPTIMIZERS", "Follower", "follow_plan", "follower_of", "rule_mult"]
+__all__ = ["OPTIMIZERS", "Follower", "effective_lrs", "follow_plan", "follower_of", "rule_mult"]
 
 OPTIMIZERS = ("adam", "sgd")
 
@@ -59,6 +61,8 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
         raise MupError(f"There is no optimizer family {family!r}: expected one of {', '.join(OPTIMIZERS)}.")
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer, unwrapped.")
+    get_plan(model)
+    model = unwrap(model)
     known = _FOLLOWERS.get(optimizer)
     if known is not None and known.model is model and known.family == family:
         return
@@ -72,6 +76,16 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
 def follower_of(optimizer: torch.optim.Optimizer) -> Follower | None:
     """What :func:`follow_plan` attached."""
     return _FOLLOWERS.get(optimizer)
+
+
+def effective_lrs(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The learning rate that each param group's step is made with, by the group's name; also during a step."""
+    follower = follower_of(optimizer)
+    lrs = {}
+    for i, group in enumerate(optimizer.param_groups):
+        during = follower is not None and follower.has_borrowed(group)
+        lrs[group.get("name", str(i))] = float(group["lr"]) * (1 if during else group.get("mode_mult", 1))
+    return lrs
 
 
 class Follower:
@@ -156,6 +170,10 @@ class Follower:
 
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self._give_back()
+
+    def has_borrowed(self, group: dict) -> bool:
+        """Whether the learning rate in ``group`` is, for now, that of the step."""
+        return any(borrowed is group for borrowed, _ in self._borrowed)
 
     def _give_back(self) -> None:
         while self._borrowed:

@@ -8,14 +8,18 @@ training. So only learning rates move; they are a function of the present modes,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 
 from torch import nn
 
+from neuralop_mup.errors import MupError
 from neuralop_mup.parametrize import get_plan
 from neuralop_mup.plan import Plan
 from neuralop_mup.roles import classify, size_of
 from neuralop_mup.rules import multipliers
+from neuralop_mup.wrapping import unwrap
 
 __all__ = ["active_modes", "growing_kernels", "mode_kernels", "present_plan"]
 
@@ -32,7 +36,8 @@ def present_plan(model: nn.Module) -> Plan:
         If the model is not parametrized, or the modes cannot be used: above ``max_n_modes``, or K = 0 on an axis, or
         K = 1 on all under ``log-modes``.
     """
-    plan = get_plan(model)
+    plan, model = get_plan(model), unwrap(model)
+    _check_modes(model)
     found = classify(model, trainable=False)
     shapes = {name: f.shape for name, f in found.items()}
     base_shapes = {row.name: row.base_shape for row in plan.rows}
@@ -50,8 +55,22 @@ def present_plan(model: nn.Module) -> Plan:
     return replace(plan, rows=tuple(rows))
 
 
+def _check_modes(model: nn.Module) -> None:
+    """What neuralop's setter of ``n_modes`` takes without a look."""
+    for name, conv in model.named_modules():
+        order, modes = getattr(conv, "order", None), getattr(conv, "n_modes", None)
+        if not (hasattr(conv, "weight") and isinstance(order, int) and isinstance(modes, Sequence)):
+            continue
+        if len(modes) != order or not all(isinstance(n, Integral) and n >= 1 for n in modes):
+            raise MupError(
+                f"n_modes of {name!r} was set to what stores {list(modes)} modes, but it needs one whole number of at "
+                f"least 1 (better: an even one) for each of its {order} axes: set n_modes to a tuple of {order}."
+            )
+
+
 def mode_kernels(model: nn.Module) -> dict[str, str]:
     """Parameters whose learning rate depends on modes, and the convolution (a module's name) that each belongs to."""
+    model = unwrap(model)
     found = classify(model, trainable=False)
     shapes = {name: f.shape for name, f in found.items()}
     return {
@@ -80,6 +99,7 @@ def growing_kernels(model: nn.Module) -> dict[str, str]:
     """
     if get_plan(model).rule in ("none", "standard"):
         return {}
+    model = unwrap(model)
     declared = {
         f"{name}.convs." if name else "convs."
         for name, module in model.named_modules()
