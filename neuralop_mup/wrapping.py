@@ -110,7 +110,7 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     ------
     MupError
         If the model is wrapped or sharded already, the mesh has several dimensions, ``torch.distributed`` is not
-        initialised, or this torch cannot give parameters groups of their own (before 2.12).
+        initialised, or this torch is too old to give parameters process groups of their own.
     """
     import torch.distributed as dist
 

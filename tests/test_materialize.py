@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from cases import BY_NAME, CASES, SPHERE_CASES
+from cases import BY_NAME, CASES
 from torch import nn
 
 import neuralop_mup as nm
 from neuralop_mup.stock import check_drawable
 
 CASE = BY_NAME["2d"]
-# Their constructors draw layers in another order than they are held in, so the same numbers fall elsewhere.
+# neuralop cannot construct LocalNO on the meta device. In these, constructors draw layers in another order
+# than they are held in, so the same numbers fall elsewhere.
 OTHER_ORDER = ("uno", "uno_tucker")
 
 
@@ -33,7 +34,7 @@ def rates(model):
     return {names[id(p)]: (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c not in SPHERE_CASES], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if not c.name.startswith("local_no")], ids=lambda c: c.name)
 def test_same_weights_as_the_usual_path(case):
     """With the seed of the usual path, bit for bit: weights, buffers, learning rates, plan."""
     usual, model = nm.parametrize(case.build(), base=case.base), drawn(case)

@@ -324,7 +324,7 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one():
-    """The plain run in one process. The halves of a batch are added up as two processes do: ½ is exact, so to the last bit."""
+    """The plain run in one process; halves of a batch are added up as two processes do (½ is exact, so to the last bit)."""
     model = parametrized()
     optimizer, gradients = adam(model), None
     for seed in range(STEPS):
