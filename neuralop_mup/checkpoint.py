@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     if not isinstance(bare, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
     _check_fits(bare, plan, _name(source))
-    set_plan(bare, plan)
+    # Weights that are still to come stay so: load_state_dict brings them.
+    pending = is_parametrized(bare) and get_plan(bare).init_pending
+    set_plan(bare, replace(plan, init_pending=pending))
     return model
 
 
@@ -217,6 +220,8 @@ def load_checkpoint(
     """
     folder, bare = Path(folder), unwrap(model)
     check_unsharded(bare, "load_checkpoint")
+    if any(p.is_meta for p in bare.parameters()):
+        raise MupError("The model is on the meta device, which holds no weights: call model.to_empty(device=…) first.")
     names = (name,) if name else ("best_model", "model")
     found = [path for n in names if (path := folder / f"{n}_state_dict.pt").is_file()]
     if not found:

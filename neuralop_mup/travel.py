@@ -73,7 +73,7 @@ def _loaded(module: nn.Module, incompatible: Any) -> None:
     if scaled:
         setattr(module, SCALED, True)
     if plan.init_pending and not incompatible.missing_keys and not any(p.is_meta for p in module.parameters()):
-        setattr(module, ATTRIBUTE, replace(plan, init_pending=False, init_applied=scaled))
+        setattr(module, ATTRIBUTE, replace(plan, init_pending=False, init_applied=scaled or plan.init_applied))
 
 
 def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:

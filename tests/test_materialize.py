@@ -156,3 +156,28 @@ def test_loading_instead_of_drawing():
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), trained.parameters(), strict=True))
     with pytest.raises(nm.MupError, match="drawn already"):
         nm.initialize(model)
+
+
+def test_loading_tensors_alone(tmp_path):
+    """A format without metadata, and the plan from a file: before or after the weights."""
+    trained = nm.parametrize(CASE.build(), base=CASE.base)
+    nm.save_plan(trained, tmp_path / "plan.json")
+    tensors = {name: p.detach() for name, p in trained.named_parameters()}
+    for plan_first in (True, False):
+        model = pending(CASE)
+        if plan_first:
+            nm.load_plan(model, tmp_path / "plan.json")
+        model.to_empty(device="cpu")
+        with pytest.raises(nm.MupError, match="still to be drawn"):
+            nm.MuAdam(model, lr=0.01)
+        model.load_state_dict(tensors)
+        if not plan_first:
+            nm.load_plan(model, tmp_path / "plan.json")
+        assert nm.summary(model) == nm.summary(trained)
+        assert rates(model) == rates(trained)
+
+
+def test_a_checkpoint_needs_memory_to_go_to(tmp_path):
+    nm.parametrize(CASE.build(), base=CASE.base).save_checkpoint(tmp_path, "model")
+    with pytest.raises(nm.MupError, match="on the meta device, which holds no weights"):
+        nm.load_checkpoint(tmp_path, pending(CASE))
