@@ -8,8 +8,12 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
+from neuralop_mup.checkpoint import load_checkpoint, load_plan, save_plan
 from neuralop_mup.coord_check import CoordCheck, coord_check
 from neuralop_mup.errors import MupError
+from neuralop_mup.following import follow_plan
+from neuralop_mup.initialize import initialize
+from neuralop_mup.monitor import Monitor
 from neuralop_mup.optim import (
     MuAdam,
     MuAdamW,
@@ -27,6 +31,8 @@ from neuralop_mup.parametrize import (
 )
 from neuralop_mup.plan import Plan
 from neuralop_mup.roles import Alias, Param, Place, register_layer
+from neuralop_mup.updates import update_stats
+from neuralop_mup.wrapping import shard, unwrap
 
 if TYPE_CHECKING:
     from neuralop_mup.tuning import log2_grid, sweep, transfer
@@ -41,15 +47,25 @@ __all__ = [
     "summary",
     "save_base_shapes",
     "Plan",
+    # large models: built without memory, shared between processes, saved and resumed
+    "initialize",
+    "shard",
+    "unwrap",
+    "save_plan",
+    "load_plan",
+    "load_checkpoint",
     # optimizers
     "MuAdam",
     "MuAdamW",
     "MuSGD",
     "param_groups",
     "check_optimizer",
+    "follow_plan",
     "clip_spectral_grad_value_",
     # is it right, and what to train with
     "coord_check",
+    "Monitor",
+    "update_stats",
     "CoordCheck",
     "sweep",
     "transfer",

@@ -227,13 +227,14 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
         module.register_forward_hook(lambda _m, _in, out, name=name: seen.append((name, out.detach())))
         for name, module in _blocks(model)
     ]
-    was_training = model.training
+    training = [(module, module.training) for module in model.modules()]  # a part may be in eval mode by itself
     try:
         model.eval()
         with torch.no_grad():
             _call(model, x)
     finally:
-        model.train(was_training)
+        for module, mode in training:
+            module.training = mode
         for hook in hooks:
             hook.remove()
     names = [name for name, _ in seen]

@@ -11,15 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.following import OPTIMIZERS, follow_plan, follower_of, rule_mult
+from neuralop_mup.growing import growing_kernels, present_plan
 from neuralop_mup.parametrize import get_plan, is_parametrized
-from neuralop_mup.plan import Plan, Row, check_masters
+from neuralop_mup.plan import Plan, check_masters
 from neuralop_mup.roles import classify
 from neuralop_mup.rules import ROLES
+from neuralop_mup.wrapping import unwrap
 
 __all__ = ["MuAdam", "MuAdamW", "MuSGD", "check_optimizer", "clip_spectral_grad_value_", "param_groups"]
-
-OPTIMIZERS = ("adam", "sgd")
 
 
 def param_groups(
@@ -57,7 +59,9 @@ def param_groups(
     list of dict
         One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
         ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay`` and
-        ``eps``. At base there is one group. (mup's optimizers scale by themselves: give them ``model.parameters()``.)
+        ``eps``. At base there is one group. A kernel whose modes may change (the model has ``max_n_modes``) has one of
+        its own, with ``mode_mult`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them
+        ``model.parameters()``.)
 
     Raises
     ------
@@ -71,13 +75,16 @@ def param_groups(
         if not (_usable(value) or (value is None and what != "lr")):
             raise MupError(f"{what} is {value!r}; give a finite number that is not negative.")
     masters = check_masters(lr_mult, "lr_mult")
+    model = unwrap(model)
     parameters = dict(model.named_parameters())
     _check_complete(plan, parameters)
+    _check_drawn(plan, parameters)
 
+    growing = growing_kernels(model) if optimizer == "adam" else {}
     groups: dict[tuple, dict[str, Any]] = {}
-    for row in plan.rows:
+    for row in present_plan(model).rows:
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
-        divisor = 1 / _rule_mult(row, optimizer)
+        divisor = 1 / rule_mult(row, optimizer)
         master = masters.get(row.role, 1.0)
         settings = {
             "lr": lr / divisor * master,
@@ -88,12 +95,14 @@ def param_groups(
             settings["weight_decay"] = weight_decay * divisor
         if eps is not None:
             settings["eps"] = eps * row.eps_mult
-        key = tuple(float(value) for value in settings.values())
+        key = (growing.get(row.name), *(float(value) for value in settings.values()))
+        if row.name in growing:
+            settings["mode_mult"] = 1.0
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
         group["params"].append(parameters[row.name])
         if row.role not in group["name"]:
             group["name"].append(row.role)
-    return _named(list(groups.values()))
+    return _named(list(groups.values()), [key[0] for key in groups])
 
 
 def _usable(value: object) -> bool:
@@ -101,13 +110,10 @@ def _usable(value: object) -> bool:
     return number and math.isfinite(value) and value >= 0
 
 
-def _rule_mult(row: Row, family: str) -> float:
-    return row.lr_mult if family == "adam" else row.sgd_lr_mult
-
-
-def _named(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name each group by its roles; where groups hold the same roles, number them."""
-    names = ["+".join(sorted(group["name"], key=ROLES.index)) for group in groups]
+def _named(groups: list[dict[str, Any]], convolutions: list[str | None]) -> list[dict[str, Any]]:
+    """Name each group by its roles and its convolution, if it is of one; where that is the same, number them."""
+    roles = ["+".join(sorted(group["name"], key=ROLES.index)) for group in groups]
+    names = [f"{role} {conv}" if conv else role for role, conv in zip(roles, convolutions, strict=True)]
     for i, (group, name) in enumerate(zip(groups, names, strict=True)):
         group["name"] = name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"
     return groups
@@ -120,6 +126,20 @@ def _check_complete(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
         raise MupError(
             f"The model's parameters changed after parametrize ({missing[0]!r} was added, removed or tied): parametrize "
             "the finished model, and keep one tensor a name."
+        )
+
+
+def _check_drawn(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
+    """An optimizer built too early would hold tensors that are not the model's any more."""
+    if any(p.is_meta for p in parameters.values()):
+        raise MupError(
+            "The model is on the meta device: call model.to_empty(device=…) and neuralop_mup.initialize(model), or load its "
+            "weights, before building the optimizer."
+        )
+    if plan.init_pending:
+        raise MupError(
+            "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
+            "optimizer."
         )
 
 
@@ -181,7 +201,15 @@ def MuAdam(
         lr_mult=lr_mult,
         eps=kwargs["eps"] if scale_eps else None,
     )
-    return impl(groups, lr=lr, **kwargs)
+    return _followed(model, impl(groups, lr=lr, **kwargs), "adam")
+
+
+def _followed(model: nn.Module, optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
+    if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
+        follow_plan(model, optimizer, family)
+    if hasattr(optimizer, "register_load_state_dict_pre_hook"):
+        optimizer.register_load_state_dict_pre_hook(check_optimizer_state)
+    return optimizer
 
 
 def MuAdamW(
@@ -210,7 +238,8 @@ def MuSGD(
     They follow the width rule alone, since the mode rules are for Adam: parametrize with ``rule="none"`` for SGD, or
     the kernels' initialisation alone follows the modes. Parameters and errors are those of :func:`MuAdam`.
     """
-    return impl(param_groups(model, lr, "sgd", weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
+    groups = param_groups(model, lr, "sgd", weight_decay=weight_decay, lr_mult=lr_mult)
+    return _followed(model, impl(groups, lr=lr, **kwargs), "sgd")
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
@@ -233,21 +262,27 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     MupError
         If a parameter is missing from the optimizer, or roles' learning rates are not in the plan's ratios.
     """
-    plan = get_plan(model)
+    plan, model = present_plan(model), unwrap(model)
     lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     parameters = dict(model.named_parameters())
-    rule_mult_of = {id(p): group.get("rule_mult") for group in optimizer.param_groups for p in group["params"]}
+    follower = follower_of(optimizer)
+    factors = follower.mode_mults(optimizer) if follower is not None else [1.0] * len(optimizer.param_groups)
+    rule_mult_of = {
+        id(p): group["rule_mult"] * factor if "rule_mult" in group else None
+        for group, factor in zip(optimizer.param_groups, factors, strict=True)
+        for p in group["params"]
+    }
     base_lr: dict[str, float] = {}
     for row in plan.rows:
         if id(parameters[row.name]) not in lr_of:
             raise MupError(f"The optimizer does not hold {row.name!r}: build it from this model, after parametrize.")
         # Groups of ours carry the rule's part by itself; elsewhere all learning rates must stand in the plan's ratios.
-        rule_mult, lr = rule_mult_of[id(parameters[row.name])], lr_of[id(parameters[row.name])]
-        expected = _rule_mult(row, family)
+        given, lr = rule_mult_of[id(parameters[row.name])], lr_of[id(parameters[row.name])]
+        expected = rule_mult(row, family)
         follows = (
             math.isclose(base_lr.setdefault("lr", lr / expected), lr / expected, rel_tol=1e-6)
-            if rule_mult is None
-            else math.isclose(rule_mult, expected, rel_tol=1e-6)
+            if given is None
+            else math.isclose(given, expected, rel_tol=1e-6)
         )
         if not follows:
             raise MupError(
@@ -277,6 +312,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     """
     if not (isinstance(clip_value, Real) and clip_value > 0):
         raise MupError(f"clip_value is {clip_value!r}; give a positive number such as 0.01.")
+    model = unwrap(model)
     roles = (
         {row.name: row.role for row in get_plan(model).rows}
         if is_parametrized(model)

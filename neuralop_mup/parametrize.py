@@ -9,18 +9,17 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.infshape import save_shapes
 from neuralop_mup.plan import Plan, make_plan
+from neuralop_mup.stock import check_drawable, check_fresh
+from neuralop_mup.travel import ATTRIBUTE, SCALED, stay_behind, travel_with_weights
+from neuralop_mup.wrapping import check_unsharded, unwrap
 
 __all__ = ["get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
 
-_ATTRIBUTE = "_neuralop_mup_plan"
-_SCALED = "_neuralop_mup_scaled"
-# The RMS of this many numbers scatters by about 3 % or less; weights this far off were not drawn as neuralop draws them.
-_ENOUGH = 1024
-_STOCK_TOLERANCE = 1.25
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -42,7 +41,8 @@ def parametrize(
     ----------
     model : torch.nn.Module
         A model of ``neuralop.models``, or of layers known through :func:`neuralop_mup.register_layer`, not yet trained
-        (see ``init``).
+        (see ``init``). It may be wrapped whole by DistributedDataParallel, DataParallel or torch.compile; ``fully_shard``
+        and AveragedModel come after.
     base : mapping, torch.nn.Module, callable or path
         The size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
@@ -52,7 +52,8 @@ def parametrize(
         ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
         comparison.
     init : bool
-        False attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
+        True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
+        attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
     init_mult : mapping, optional
         Master multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
         to the target. Roles: input, hidden, readout, vector, spectral.
@@ -71,7 +72,8 @@ def parametrize(
     MupError
         If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
         parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; modes
-        are odd; or every axis has K = 1 under ``log-modes``. The model is then as it was.
+        are odd; every axis has K = 1 under ``log-modes``; or the model is sharded, an average, or wrapped in part. The
+        model is then as it was.
 
     References
     ----------
@@ -86,61 +88,80 @@ def parametrize(
     >>> model = nm.parametrize(model, base={"n_modes": (16,), "hidden_channels": 32})
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
     """
-    plan = replace(make_plan(model, base, rule, init_mult, correct_tt), init_applied=init)
-    parameters = dict(model.named_parameters())
-    _check_untouched(model, parameters, init)
-    if init:
-        _check_stock_init(plan, parameters)
-    with torch.no_grad():
-        for row in plan.rows:
-            if init and row.init_mult != 1:
-                parameters[row.name].mul_(row.init_mult)
-    setattr(model, _ATTRIBUTE, plan)
-    _attach_shapes(model, plan)
-    if init:
-        setattr(model, _SCALED, True)
+    bare = _bare(model)
+    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt)
+    parameters = dict(bare.named_parameters())
+    _check_untouched(bare, init)
+    pending = init and _on_meta(bare, parameters)
+    if pending:
+        check_drawable(bare)
+    elif init:
+        check_fresh(bare, plan)
+        with torch.no_grad():
+            for row in plan.rows:
+                if row.init_mult != 1:
+                    parameters[row.name].mul_(row.init_mult)
+    set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
     return model
 
 
-def _check_untouched(model: nn.Module, parameters: Mapping[str, nn.Parameter], init: bool) -> None:
-    """Rescaling twice would ruin the weights, so whatever carries a trace of a first time is refused."""
-    if any(is_parametrized(module) for module in model.modules()) or any(
-        hasattr(p, "infshape") for p in parameters.values()
-    ):
+def _bare(model: nn.Module) -> nn.Module:
+    """The model inside its wrappers, where a plan may be made for it."""
+    if isinstance(model, AveragedModel):
         raise MupError(
-            f"This {type(model).__name__} is parametrized already, by this package or by mup, and rescaling twice would "
-            "ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
+            "An AveragedModel follows the weights of a model that trains: parametrize that model before averaging it; the "
+            "average keeps the plan."
         )
-    if init and any(hasattr(module, _SCALED) for module in model.modules()):
+    bare = unwrap(model)
+    if isinstance(bare, nn.Module):
+        check_unsharded(bare, "parametrize")
+    return bare
+
+
+def _on_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> bool:
+    meta = [name for name, p in parameters.items() if p.is_meta]
+    if meta and len(meta) < len(parameters):
+        raise MupError(
+            f"Parameter {meta[0]!r} of this {type(model).__name__} is on the meta device and others are not: build all of "
+            "it there (with torch.device('meta'): …), or none, or pass init=False to attach the plan alone."
+        )
+    return bool(meta)
+
+
+def set_plan(model: nn.Module, plan: Plan) -> None:
+    """Make ``plan`` the plan of a bare model; its weights are as the plan says."""
+    if plan.init_applied:
+        setattr(model, SCALED, True)
+    setattr(model, ATTRIBUTE, plan)
+    _attach_shapes(model, plan)
+    travel_with_weights(model)
+
+
+def _check_untouched(model: nn.Module, init: bool) -> None:
+    """Rescaling twice would ruin the weights, so whatever carries a trace of a first time is refused."""
+    check_no_plan(model)
+    if init and any(hasattr(module, SCALED) for module in model.modules()):
         raise MupError(
             f"The weights of this {type(model).__name__} were rescaled by an earlier parametrize: build a new model, or "
             "pass init=False to attach a plan and leave the weights as they are."
         )
 
 
-def _check_stock_init(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> None:
-    """The rule corrects neuralop's own initialisation, so that has to be what the weights are."""
-    for row in plan.rows:
-        p = parameters[row.name].detach()
-        if p.is_meta:
-            raise MupError(
-                f"Parameter {row.name!r} is on the meta device, where there is nothing to rescale: materialise and "
-                "initialise the model first, or pass init=False to attach the plan alone."
-            )
-        if row.stock_std is None or p.numel() < _ENOUGH:
-            continue
-        sample = p.flatten()[:: max(1, p.numel() // 65536)]  # a sample: a kernel may hold a billion numbers
-        ratio = sample.abs().square().mean().sqrt().item() / row.stock_std
-        if not 1 / _STOCK_TOLERANCE < ratio < _STOCK_TOLERANCE:
-            raise MupError(
-                f"Parameter {row.name!r} has a root mean square of {ratio:.3g} times its stock initialisation, which the "
-                "rule would correct: it was trained, rescaled or initialised in another way. Parametrize a freshly built "
-                "model, or pass init=False to leave the weights as they are."
-            )
+def check_no_plan(model: nn.Module) -> None:
+    """Refuse a model that has a plan, in whole or in part, or infshapes of mup's."""
+    if any(hasattr(module, ATTRIBUTE) for module in model.modules()) or any(
+        hasattr(p, "infshape") for p in model.parameters()
+    ):
+        raise MupError(
+            f"This {type(model).__name__} is parametrized already, by this package or by mup, and rescaling twice would "
+            "ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
+        )
 
 
 def _attach_shapes(model: nn.Module, plan: Plan) -> None:
-    """Give each parameter the ``infshape`` that mup reads, unless it has it."""
+    """Give each parameter the ``infshape`` that mup reads, unless it has it or has no weights yet."""
+    if plan.init_pending:
+        return  # mup's optimizers, too, then refuse the model
     parameters = dict(model.named_parameters())
     for row in plan.rows:
         if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
@@ -158,8 +179,10 @@ def unparametrize(model: Model) -> Model:
         If the model is not parametrized.
     """
     get_plan(model)
-    delattr(model, _ATTRIBUTE)
-    for parameter in model.parameters():
+    bare = unwrap(model)
+    delattr(bare, ATTRIBUTE)
+    stay_behind(bare)
+    for parameter in bare.parameters():
         if hasattr(parameter, "infshape"):
             del parameter.infshape
     return model
@@ -167,7 +190,7 @@ def unparametrize(model: Model) -> Model:
 
 def is_parametrized(model: nn.Module) -> bool:
     """Whether :func:`parametrize` was applied to ``model``."""
-    return hasattr(model, _ATTRIBUTE)
+    return hasattr(unwrap(model), ATTRIBUTE)
 
 
 def get_plan(model: nn.Module) -> Plan:
@@ -182,13 +205,15 @@ def get_plan(model: nn.Module) -> Plan:
         raise MupError(
             f"Expected a parametrized model, got {type(model).__name__}: pass the model itself, not its parameters."
         )
-    if not is_parametrized(model):
+    bare = unwrap(model)
+    if not is_parametrized(bare):
         raise MupError(
-            f"This {type(model).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
+            f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
             "then build the optimizer."
         )
-    plan = getattr(model, _ATTRIBUTE)
-    _attach_shapes(model, plan)  # a deep copy (UQNO's residual model) keeps the plan, but its parameters lose theirs
+    plan = getattr(bare, ATTRIBUTE)
+    # A deep copy (UQNO's residual model), sharding and to_empty keep the plan, but make parameters that have no infshape.
+    _attach_shapes(bare, plan)
     return plan
 
 
@@ -219,6 +244,7 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     MupError
         If a parameter is of unknown role or the file cannot be written.
     """
+    model = unwrap(model)
     if isinstance(model, nn.Module) and is_parametrized(model):
         shapes = {row.name: row.mup_shape() for row in get_plan(model).rows}
     else:

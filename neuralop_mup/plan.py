@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from numbers import Real
 
-import torch
 from torch import nn
 
 import neuralop_mup.adapters  # noqa: F401  registers what this package knows
+from neuralop_mup.base import base_shapes
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.infshape import GROWS, MupShape, load_shapes
+from neuralop_mup.infshape import MupShape
 from neuralop_mup.roles import Found, classify, size_of
 from neuralop_mup.rules import ROLES, RULE_VERSION, check_rule, multipliers
 
-__all__ = ["Plan", "Row", "check_masters", "make_plan"]
+__all__ = ["Plan", "Row", "check_masters", "make_plan", "make_rows"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,10 @@ class Plan:
         Master multipliers of init by role (already inside the rows' ``init_mult``).
     init_applied : bool
         Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
+    init_pending : bool
+        Whether the weights are still to be drawn (:func:`neuralop_mup.initialize`).
+    correct_tt : bool
+        Whether tensor-train kernels are brought to their target std (already inside the rows' ``init_mult``).
     version : int
         Version of the rules.
     """
@@ -83,6 +87,8 @@ class Plan:
     rows: tuple[Row, ...]
     init_mult: Mapping[str, float]
     init_applied: bool = True
+    init_pending: bool = False
+    correct_tt: bool = False
     version: int = RULE_VERSION
 
     def __getitem__(self, name: str) -> Row:
@@ -117,7 +123,7 @@ class Plan:
         return "\n".join(
             [
                 f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like"
-                + ("" if self.init_applied else "; init × not applied")
+                + ("; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied")
                 + ")",
                 *lines,
             ]
@@ -131,6 +137,83 @@ class Plan:
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`."""
         return json.dumps(asdict(self), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that :meth:`to_json` wrote.
+
+        Raises
+        ------
+        MupError
+            If the text is not such a plan, cut off, or written by another version of the rules.
+        """
+        try:
+            stored = json.loads(text)
+            version = stored["version"]
+        except (TypeError, ValueError, KeyError) as error:
+            raise MupError("This is not the JSON of a plan, or it is cut off: write it with Plan.to_json.") from error
+        if version != RULE_VERSION:
+            raise MupError(
+                f"The plan follows version {version} of the rules, this package version {RULE_VERSION}: its multipliers "
+                "would not be the same. Train on with the release that wrote it."
+            )
+        try:
+            names = {field.name for field in fields(cls)}
+            rows = tuple(
+                Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in stored["rows"]
+            )
+            plan = cls(**{**{k: v for k, v in stored.items() if k in names}, "rows": rows})
+            check_rule(plan.rule)
+            check_masters(plan.init_mult, "init_mult")
+        except (TypeError, KeyError, AttributeError) as error:
+            raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
+        return plan
+
+    def differences(self, other: Plan) -> list[str]:
+        """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
+
+        Whether the initialisation was applied does not count, nor do rounding errors of another machine.
+        """
+        lines = [
+            f"{what}: {a!r} → {b!r}"
+            for what, a, b in (
+                ("rule", self.rule, other.rule),
+                ("version of the rules", self.version, other.version),
+                ("init_mult", dict(self.init_mult), dict(other.init_mult)),
+                ("correct_tt", self.correct_tt, other.correct_tt),
+            )
+            if a != b
+        ]
+        ours, theirs = ({row.name: row for row in plan.rows} for plan in (self, other))
+        lines += [f"{name}: only in the first" for name in ours if name not in theirs]
+        lines += [f"{name}: only in the second" for name in theirs if name not in ours]
+        for name in ours.keys() & theirs.keys() if ours.keys() == theirs.keys() else ():
+            lines += _row_differences(ours[name], theirs[name])
+        return sorted(lines, key=lambda line: line.split(":")[0] in ours)
+
+
+def _row_differences(a: Row, b: Row) -> list[str]:
+    parts = [
+        f"{what} {show(x)} → {show(y)}"
+        for what, x, y, show in (
+            ("role", a.role, b.role, str),
+            ("axes", a.axes, b.axes, ", ".join),
+            ("shape", a.shape, b.shape, _dims),
+            ("base shape", a.base_shape, b.base_shape, _dims),
+        )
+        if x != y
+    ]
+    parts += [
+        f"{what} {x:.4g} → {y:.4g}"
+        for what, x, y in (
+            ("init ×", a.init_mult, b.init_mult),
+            ("lr ×", a.lr_mult, b.lr_mult),
+            ("SGD lr ×", a.sgd_lr_mult, b.sgd_lr_mult),
+            ("eps ×", a.eps_mult, b.eps_mult),
+        )
+        if not math.isclose(x, y, rel_tol=1e-9)
+    ]
+    return [f"{a.name}: {', '.join(parts)}"] if parts else []
 
 
 def _dims(shape: tuple[int, ...]) -> str:
@@ -182,10 +265,23 @@ def make_plan(
     masters = check_masters(init_mult, "init_mult")
     found = classify(model)
     shapes = {name: f.shape for name, f in found.items()}
-    base_shapes = _base_shapes(model, found, base, rule)
+    at_base = base_shapes(model, found, base, rule)
+    rows = make_rows(found, shapes, at_base, rule, masters, correct_tt)
+    return Plan(rule, rows, masters, correct_tt=correct_tt)
+
+
+def make_rows(
+    found: Mapping[str, Found],
+    shapes: Mapping[str, tuple[int, ...]],
+    at_base: Mapping[str, tuple[int, ...]],
+    rule: str,
+    masters: Mapping[str, float],
+    correct_tt: bool,
+) -> tuple[Row, ...]:
+    """One row a parameter from its logical shapes, here and at base."""
     rows = []
     for name, f in found.items():
-        size, base_size = size_of(name, found, shapes), size_of(name, found, base_shapes)
+        size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
         m = multipliers(f.param.role, size, base_size, rule)
         r_in = size.fan_in / base_size.fan_in
         init = m.init / base_size.miss if correct_tt else m.init
@@ -196,7 +292,7 @@ def make_plan(
                 layer=f.layer,
                 axes=f.param.axes,
                 shape=shapes[name],
-                base_shape=base_shapes[name],
+                base_shape=at_base[name],
                 init_mult=init * masters.get(f.param.role, 1.0),
                 lr_mult=m.adam_lr,
                 sgd_lr_mult=m.sgd_lr,
@@ -205,7 +301,7 @@ def make_plan(
                 why=_why(f.param.role, rule, r_in, init, m.kappa, masters.get(f.param.role)),
             )
         )
-    return Plan(rule, tuple(rows), masters)
+    return tuple(rows)
 
 
 def _why(role: str, rule: str, r_in: float, init: float, kappa: float, master: float | None) -> str:
@@ -222,196 +318,3 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float, master: f
             "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
         }[role]
     return words if master is None else f"{words}; init_mult {master:g}"
-
-
-# ------------------------------------------------------------------------------------------------ base
-
-
-def _base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> dict[str, tuple[int, ...]]:
-    """Logical shape of every parameter at base, checked against the model's."""
-    if isinstance(base, nn.Module):
-        _check_same_architecture(model, base)
-        return _shapes_of_model(found, base)
-    if isinstance(base, Mapping):
-        _check_rebuild(model, found)
-        return _shapes_of_model(found, build_base(model, base))
-    if callable(base):
-        built = _construct(base, "The base function")
-        _check_same_architecture(model, built)
-        return _shapes_of_model(found, built)
-    if isinstance(base, (str, os.PathLike)):
-        return _shapes_of_file(found, base, rule)
-    raise MupError(
-        f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model "
-        "or a function that returns one, or the path of a base-shape file."
-    )
-
-
-def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
-    """Build a model, on the meta device if it can be, from the stored constructor arguments of ``model`` and overrides.
-
-    Raises
-    ------
-    MupError
-        If the model keeps no constructor arguments, a key is not one of them, an override changes the architecture
-        rather than a size, or the constructor refuses them.
-    """
-    cls = type(model)
-    stored = _constructor_arguments(model)
-    if stored is None:
-        raise MupError(
-            f"{cls.__name__} keeps no constructor arguments, so a base cannot be built from overrides "
-            f"{dict(overrides)}: pass a base model, a function that returns one (lambda: {cls.__name__}(…)), or a "
-            "base-shape file."
-        )
-    names = _argument_names(cls)
-    for key, value in overrides.items():
-        if key not in names:
-            raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
-        if value != stored.get(key) and not (_is_size(value) and _is_size(stored.get(key))):
-            raise MupError(
-                f"base changes {key!r} from {stored.get(key)!r} to {value!r}, which is no size: base may differ from the "
-                "model in width and modes only, so that both are the same architecture."
-            )
-
-    def build() -> nn.Module:
-        # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
-        return cls(**{k: list(v) if isinstance(v, list) else v for k, v in {**stored, **overrides}.items()})
-
-    return _construct(build, f"{cls.__name__} at base {dict(overrides)}")
-
-
-def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
-    """Build on the meta device, where it costs no memory; on the CPU if the constructor needs real numbers."""
-    try:
-        with torch.device("meta"):
-            return build()
-    except Exception:  # some constructors read tensors; if that is not the reason, the second try says what is
-        pass
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return build()
-    except Exception as error:  # whatever the constructor raises is the user's to read
-        raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
-
-
-def _constructor_arguments(model: nn.Module) -> dict | None:
-    """What neuralop's BaseModel stored of the call that built ``model``, all by name."""
-    stored = getattr(model, "_init_kwargs", None)
-    if stored is None:
-        return None
-    positional = dict(zip(_argument_names(type(model)), stored.get("args", ()), strict=False))
-    return {**{k: v for k, v in stored.items() if k not in ("args", "_name", "_version")}, **positional}
-
-
-def _argument_names(cls: type) -> list[str]:
-    """Named constructor arguments of a class, and those of its bases as far as ``**kwargs`` hands them on."""
-    names: list[str] = []
-    for base in cls.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
-        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        names += [p.name for p in parameters if p.kind in named and p.name not in names]
-        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    return names
-
-
-def _is_size(value: object) -> bool:
-    """A number or a sequence of numbers; a choice (a string, a flag, None, a function) is not."""
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_size, value))
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _check_rebuild(model: nn.Module, found: Mapping[str, Found]) -> None:
-    """A base is built from constructor arguments, so they have to describe the model as it is now."""
-    again = classify(build_base(model, {}), trainable=False)
-    if {n: f.shape for n, f in again.items()} != {n: f.shape for n, f in found.items()}:
-        changed = next(n for n in {**found, **again} if n not in found or n not in again or found[n].shape != again[n].shape)
-        raise MupError(
-            f"{type(model).__name__} was changed after it was constructed (its constructor arguments give another "
-            f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
-        )
-
-
-def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
-    """Arguments that are no sizes must agree where both models keep them."""
-    ours, theirs = _constructor_arguments(model) or {}, _constructor_arguments(base) or {}
-    for key in ours.keys() & theirs.keys():
-        a, b = ours[key], theirs[key]
-        if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):
-            continue
-        if type(a) is not type(b) or a != b:
-            raise MupError(
-                f"The base model has {key} = {b!r} and the model {a!r}: base may differ from the model in width and modes "
-                "only, so that both are the same architecture."
-            )
-
-
-def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, tuple[int, ...]]:
-    base_found = classify(base, trainable=False)
-    _check_names(found, base_found)
-    for name, f in found.items():
-        if f.param.axes != base_found[name].param.axes or f.param.role != base_found[name].param.role:
-            raise MupError(
-                f"Parameter {name!r} is {f.param.role} {f.param.axes} in the model but {base_found[name].param.role} "
-                f"{base_found[name].param.axes} at base: give a base of the same architecture."
-            )
-    return _check_sizes(found, {name: base_found[name].shape for name in found}, "the base model")
-
-
-def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> dict[str, tuple[int, ...]]:
-    stored, ours = load_shapes(path)
-    _check_names(found, stored)
-    modes_matter = rule in ("log-modes", "operator-norm")
-    for name, f in found.items():
-        if f.param.shape not in (None, f.tensor_shape) and not ours:
-            raise MupError(
-                f"{os.fspath(path)!r} was written by mup, which does not know that {name!r} uses only part of its modes "
-                "(max_n_modes): save base shapes with neuralop_mup.save_base_shapes."
-            )
-        if len(stored[name]) != len(f.shape):
-            raise MupError(
-                f"{os.fspath(path)!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
-                "give a file saved from a model of the same architecture."
-            )
-        for axis, b in zip(f.param.axes, stored[name], strict=True):
-            if b is None and axis in GROWS and (modes_matter or not axis.startswith("modes")):
-                raise MupError(
-                    f"{os.fspath(path)!r} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
-                    "the model grew is unknown: save base shapes with neuralop_mup.save_base_shapes(base_model, path)"
-                    + (", or use rule='none'." if axis.startswith("modes") else ".")
-                )
-    # null is a dimension that is the same everywhere: it is the model's own size.
-    shapes = {
-        name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True)) for name, f in found.items()
-    }
-    return _check_sizes(found, shapes, os.fspath(path))
-
-
-def _check_names(found: Mapping[str, Found], base: Mapping) -> None:
-    missing, extra = sorted(found.keys() - base.keys()), sorted(base.keys() - found.keys())
-    if missing or extra:
-        raise MupError(
-            "Base and model have different parameters ("
-            + "; ".join(
-                f"only in the {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
-                for where, names in (("model", missing), ("base", extra))
-                if names
-            )
-            + "): base may differ in width and modes only, so give it the same depth (n_layers), skips and norms."
-        )
-
-
-def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]], source: str):
-    for name, f in found.items():
-        for axis, n, b in zip(f.param.axes, f.shape, shapes[name], strict=True):
-            if axis not in GROWS and n != b:
-                raise MupError(
-                    f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an "
-                    f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
-                    "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP)."
-                )
-    return shapes

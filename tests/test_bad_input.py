@@ -287,15 +287,6 @@ def test_weights_initialised_in_another_way():
     nm.parametrize(trained, base=CASE.base, init=False)
 
 
-def test_meta_device_has_nothing_to_rescale():
-    with torch.device("meta"):
-        model = CASE.build()
-    with pytest.raises(nm.MupError, match="meta device"):
-        nm.parametrize(model, base=CASE.base)
-    assert not nm.is_parametrized(model)
-    nm.parametrize(model, base=CASE.base, init=False)
-
-
 # ------------------------------------------------------------------------------ a base that is not what it seems
 
 

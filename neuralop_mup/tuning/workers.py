@@ -24,6 +24,7 @@ from neuralop_mup.tuning.records import plain
 __all__ = ["Here", "Workers", "execute", "make_pool"]
 
 Outcome = dict[str, Any]
+STARTS = 4  # so many workers in a row may be killed while they start
 
 
 def execute(train: Callable[[dict], Any], config: Mapping[str, Any]) -> Outcome:
@@ -94,13 +95,11 @@ def _worker_main(connection: Connection, payload: bytes, threads: int) -> None:
     # Only if the train function brought it: OMP_NUM_THREADS holds for a torch that is imported later.
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
-    connection.send(("ready", None))
-    while True:
-        try:
+    with suppress(EOFError, OSError):  # the parent is gone, and this process follows it
+        connection.send(("ready", None))
+        while True:
             job, config = connection.recv()
-        except EOFError:
-            return
-        connection.send(("done", (job, execute(train, config))))
+            connection.send(("done", (job, execute(train, config))))
 
 
 @contextmanager
@@ -137,7 +136,12 @@ class _Worker:
             self.process.start()
         theirs.close()
         self.job: int | None = None
+        self.config: Mapping[str, Any] = {}
         self.ready = False
+
+    def give(self, job: int, config: Mapping[str, Any]) -> None:
+        self.job, self.config = job, dict(config)
+        self.connection.send((job, self.config))
 
     def stop(self) -> None:
         self.process.terminate()
@@ -156,20 +160,19 @@ class Workers:
         self._payload = pickle.dumps(train)
         self._threads = max(1, (os.cpu_count() or 1) // size)
         self._workers: list[_Worker] = []
+        self._failed_starts = 0  # in a row
 
     def submit(self, job: int, config: Mapping[str, Any]) -> None:
         for worker in [w for w in self._workers if w.job is None]:
             try:
-                worker.connection.send((job, dict(config)))
-                worker.job = job
+                worker.give(job, config)
                 return
             except OSError:  # it died while idle
                 self._drop(worker)
         worker = _Worker(self._payload, self._threads)
         self._workers.append(worker)
-        worker.job = job
         with suppress(OSError):  # it died while starting; wait() says so
-            worker.connection.send((job, dict(config)))
+            worker.give(job, config)
 
     def _drop(self, worker: _Worker) -> None:
         self._workers.remove(worker)
@@ -195,6 +198,7 @@ class Workers:
                         if kind == "broken":
                             raise self._cannot_start(value)
                         worker.ready = True
+                        self._failed_starts = 0
                         if kind == "done":
                             worker.job = None
                             finished.append(value)
@@ -207,9 +211,15 @@ class Workers:
                 if worker.job is None:
                     continue
                 code = worker.process.exitcode
-                if not worker.ready:
-                    raise self._cannot_start(f"one ended with exit code {code} before its first trial (see above)")
                 self._drop(worker)
+                if not worker.ready:
+                    # Killed (for its memory, by a user): its trial has not begun, so this is no death of the trial. What
+                    # ends a worker by itself ends the next one too.
+                    self._failed_starts += 1
+                    if code is None or code >= 0 or self._failed_starts == STARTS:
+                        raise self._cannot_start(f"one ended with exit code {code} before its first trial (see above)")
+                    self.submit(job, worker.config)
+                    continue
                 how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
                 finished.append((job, f"its worker process {how}"))
         return finished

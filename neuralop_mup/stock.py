@@ -1,0 +1,249 @@
+"""neuralop's own ("stock") initialisation: whether weights are it, and drawing it where there are none yet.
+
+Constructors draw weights as they run. A model built on the meta device, where it costs nothing, lost what they drew, so
+it is drawn again, layer by layer: by the layer's ``reset_parameters`` where it has one, otherwise by one of the functions
+below. A tensor that none of them draws is an error. Modules are visited as they were constructed, so that in most models
+the random numbers fall as they do in the constructor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import neuralop.models
+import torch
+from neuralop.layers.complex import ComplexValued
+from neuralop.layers.differential_conv import FiniteDifferenceConvolution
+from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
+from neuralop.layers.skip_connections import SoftGating
+from neuralop.layers.spectral_convolution import SpectralConv
+from neuralop.models import CODANO, UQNO
+from torch import nn
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.plan import Plan
+from neuralop_mup.roles import classify
+
+__all__ = ["check_drawable", "check_fresh", "draw"]
+
+# The RMS of this many numbers scatters by about 3 % or less; weights this far off were not drawn as neuralop draws them.
+_ENOUGH = 1024
+_TOLERANCE = 1.25
+_SAMPLE = 65536  # a kernel may hold a billion numbers
+_SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
+_CONSTANT = (
+    SoftGating,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+
+
+# ------------------------------------------------------------------------------------------ is it what they are?
+
+
+def check_fresh(model: nn.Module, plan: Plan) -> None:
+    """Refuse weights that were trained, loaded or rescaled: the rule corrects neuralop's own initialisation alone.
+
+    Four things give them away: a root mean square that is not the stock one; all of them together closer to this very
+    plan's multipliers than to 1 (weights that were scaled by it, then loaded into a new model); torch's uniform draw
+    left its bounds, and gates and norms are no longer ones and zeros, as happens in the first step of training.
+
+    Raises
+    ------
+    MupError
+        If the weights are not fresh.
+    """
+    parameters, found, modules = dict(model.named_parameters()), classify(model), dict(model.named_modules())
+    to_fresh = to_scaled = 0.0
+    for row in plan.rows:
+        p = parameters[row.name].detach()
+        if row.stock_std is None:
+            if isinstance(modules[row.name.rpartition(".")[0]], _CONSTANT) and not (p == p.round().clamp(0, 1)).all():
+                raise _not_fresh(row.name, "is not constant, as its stock initialisation is")
+            continue
+        sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]
+        ratio = sample.abs().square().mean().sqrt().item() / row.stock_std
+        if p.numel() >= _ENOUGH and not 1 / _TOLERANCE < ratio < _TOLERANCE:
+            raise _not_fresh(row.name, f"has a root mean square of {ratio:.3g} times its stock initialisation")
+        bound = 3**0.5 * row.stock_std * (1 + 4 * torch.finfo(p.dtype).eps)
+        if found[row.name].param.stock == "fan_in" and (largest := p.abs().max().item()) > bound:
+            raise _not_fresh(row.name, f"reaches {largest:.4g}, beyond the {bound:.4g} of its stock initialisation")
+        if ratio > 0:
+            to_fresh += sample.numel() * math.log(ratio) ** 2
+            to_scaled += sample.numel() * math.log(ratio / row.init_mult) ** 2
+    apart = sum(min(parameters[r.name].numel(), _SAMPLE) * math.log(r.init_mult) ** 2 for r in plan.rows if r.stock_std)
+    if apart > _SURE and to_scaled < to_fresh:
+        raise MupError(
+            f"The weights of this {type(model).__name__} are scaled by this very plan already, and rescaling twice would "
+            "ruin them (were they loaded from a checkpoint?): neuralop_mup.load_plan attaches the plan that they were "
+            "saved with, parametrize(…, init=False) a plan of your own."
+        )
+
+
+def _not_fresh(name: str, what: str) -> MupError:
+    return MupError(
+        f"Parameter {name!r} {what}, which the rule would correct: it was trained, rescaled or initialised in another way. "
+        "Parametrize a freshly built model, or pass init=False to leave the weights as they are."
+    )
+
+
+# ------------------------------------------------------------------------------------------------- drawing it
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """How a layer draws what it owns: ``covers`` are its tensors, whole children included, ``run`` draws them."""
+
+    covers: tuple[str, ...]
+    run: Callable[[nn.Module], None]
+
+
+def _spectral(layer: nn.Module) -> None:
+    # neuralop's init_std="auto", which its models use without exception.
+    std = (2 / (layer.in_channels + layer.out_channels)) ** 0.5
+    for weight in layer.weight if isinstance(layer.weight, nn.ModuleList) else [layer.weight]:
+        weight.normal_(0, std)
+    if layer.bias is not None:
+        layer.bias.normal_().mul_(std)
+
+
+def _ones(layer: SoftGating) -> None:
+    for parameter in layer.parameters(recurse=False):
+        parameter.fill_(1)
+
+
+def _coefficients(model: CODANO) -> None:
+    if hasattr(model, "cls_token"):
+        model.cls_token.normal_()
+    for encoding in getattr(model, "positional_encoding", {}).values():
+        encoding.normal_()
+
+
+def _tie(layer: FiniteDifferenceConvolution) -> None:
+    layer.weight = layer.conv.weight  # one tensor under two names, which to_empty makes two
+
+
+def _copies(first: str, second: str) -> Callable[[nn.Module], None]:
+    def copy(layer: nn.Module) -> None:
+        source = dict(getattr(layer, first).state_dict(keep_vars=True))
+        for name, tensor in getattr(layer, second).state_dict(keep_vars=True).items():
+            if isinstance(tensor, torch.Tensor):
+                tensor.copy_(source[name])
+
+    return copy
+
+
+_KNOWN: dict[type, _Draw] = {
+    SpectralConv: _Draw(("weight", "bias"), _spectral),
+    LegacySpectralConv: _Draw(("weight", "bias"), _spectral),
+    SoftGating: _Draw(("weight", "bias"), _ones),
+    FiniteDifferenceConvolution: _Draw(("weight",), _tie),
+    CODANO: _Draw(("cls_token", "positional_encoding"), _coefficients),
+    ComplexValued: _Draw(("fi",), _copies("fr", "fi")),
+    UQNO: _Draw(("residual_model",), _copies("base_model", "residual_model")),
+}
+if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
+    from neuralop.layers.spherical_convolution import SphericalConv
+
+    _KNOWN[SphericalConv] = _Draw(("weight", "bias"), _spectral)
+_BUFFERS_TOO = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+def _draw_of(module: nn.Module) -> _Draw | None:
+    """How ``module`` draws what it owns; None where that is not known."""
+    if isinstance(module, UQNO) and not _alike(module.base_model, module.residual_model):
+        return _Draw((), lambda layer: None)
+    for cls in type(module).__mro__:
+        if cls in _KNOWN:
+            return _KNOWN[cls]
+        if "reset_parameters" in vars(cls):
+            own = [name for name, _ in module.named_parameters(recurse=False)]
+            if isinstance(module, _BUFFERS_TOO):
+                own += [name for name, _ in module.named_buffers(recurse=False)]
+            return _Draw(tuple(own), lambda layer: layer.reset_parameters())
+        # A constructor of one's own may draw in its own way, unless torch or FSDP2's change of class wrote it.
+        if "__init__" in vars(cls) and not cls.__module__.startswith("torch.") and _has_tensors(module):
+            return None
+    return None
+
+
+def _has_tensors(module: nn.Module) -> bool:
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return bool(own)
+
+
+def _alike(a: nn.Module, b: nn.Module) -> bool:
+    return {n: p.shape for n, p in a.named_parameters()} == {n: p.shape for n, p in b.named_parameters()}
+
+
+def _steps(module: nn.Module, prefix: str, missing: list[str]) -> Iterator[tuple[nn.Module, _Draw]]:
+    """What to draw, in order; names of tensors that nothing draws are added to ``missing``."""
+    draw = _draw_of(module)
+    covered = draw.covers if draw else ()
+    for name, child in module.named_children():
+        if name not in covered:
+            yield from _steps(child, f"{prefix}{name}.", missing)
+    own = [*module.named_parameters(recurse=False, remove_duplicate=False), *module.named_buffers(recurse=False)]
+    missing += [f"{prefix}{name} ({type(module).__name__})" for name, _ in own if name not in covered]
+    loose = [name for name, value in vars(module).items() if isinstance(value, torch.Tensor) and value.is_meta]
+    missing += [f"{prefix}{name} ({type(module).__name__})" for name in loose]
+    if draw and covered:
+        yield module, draw
+
+
+def check_drawable(model: nn.Module) -> list[tuple[nn.Module, _Draw]]:
+    """The steps that draw every parameter and buffer of ``model``.
+
+    Raises
+    ------
+    MupError
+        If some tensor's stock initialisation is not known.
+    """
+    missing: list[str] = []
+    steps = list(_steps(model, "", missing))
+    if missing:
+        raise MupError(
+            f"The stock initialisation of {missing[0]} is not known, so it cannot be drawn after the meta device: build "
+            "the model on a real device, or give that layer a reset_parameters method."
+        )
+    return steps
+
+
+def draw(model: nn.Module) -> None:
+    """Draw every parameter and buffer of ``model`` as its constructors would have, or nothing (:func:`check_drawable`)."""
+    steps = check_drawable(model)
+    with torch.no_grad():
+        for module, how in steps:
+            with _whole(module):
+                how.run(module)
+
+
+@contextmanager
+def _whole(module: nn.Module) -> Iterator[None]:
+    """Sharded parameters of ``module`` as whole tensors, of which rank 0's are distributed in the end."""
+    sharded = [
+        (owner, name, parameter)
+        for owner in module.modules()
+        for name, parameter in owner._parameters.items()
+        if parameter is not None and hasattr(parameter, "device_mesh")
+    ]
+    if not sharded:
+        yield
+        return
+    from torch.distributed.tensor import distribute_tensor
+
+    for owner, name, parameter in sharded:
+        local = parameter.to_local()
+        owner._parameters[name] = nn.Parameter(torch.empty(parameter.shape, dtype=local.dtype, device=local.device))
+    try:
+        yield
+    finally:
+        for owner, name, parameter in sharded:
+            whole = owner._parameters[name].detach()
+            owner._parameters[name] = parameter
+            parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))

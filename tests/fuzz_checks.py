@@ -1,0 +1,316 @@
+"""What has to hold for every configuration that ``tests/fuzz.py`` draws."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mup
+import torch
+from fuzz import OPTIONS, Config
+from neuralop.models import UNO
+from torch import nn
+
+import neuralop_mup as nm
+from neuralop_mup.rules import ROLES
+
+LR = 7e-3
+# What parametrize refuses of what neuralop can build, and what it says.
+REASONS = {
+    "overrides of UNO": "UNO keeps no constructor arguments",
+    "odd modes": "must be even and at least 2",
+    "more than max_n_modes": "must not exceed max_n_modes",
+    "size zero": "holds no numbers",
+    "another depth": "Base and model have different parameters",
+    "other data": "which neither width nor modes change",
+    "one mode": "the mode factor divides by Σ log K, which is zero",
+}
+
+
+class Refused(Exception):
+    """neuralop itself refuses the configuration, in the constructor or in a forward pass."""
+
+
+class Tally(Counter):
+    """How many cases were seen of each kind: ``tally["norm=group_norm"]``, ``tally["refused by neuralop"]``, …"""
+
+    def note(self, config: Config) -> None:
+        """Count the options of one case."""
+        seen = {"model": config.model, "dims": config.n_dim, "rule": config.rule, "form": config.form}
+        options = (*OPTIONS, "factorization", "separable", "norm", "complex_data", "max_n_modes")
+        seen |= {key: config.kwargs[key] for key in options if key in config.kwargs}
+        seen["max_n_modes"] = seen.get("max_n_modes") is not None
+        self.update(f"{key}={value}" for key, value in seen.items())
+
+
+def check(config: Config, folder: Path, tally: Tally) -> None:
+    """Check everything that has to hold for one configuration.
+
+    Parameters
+    ----------
+    config : Config
+        What :func:`configs` drew.
+    folder : Path
+        For files; what is in it may be overwritten.
+    tally : Tally
+        Counts what was seen.
+
+    Raises
+    ------
+    Refused
+        If neuralop itself refuses the target or the base.
+    AssertionError
+        If something does not hold.
+    """
+    try:
+        stock, base = config.build(), config.build_base()
+    except Exception as error:  # whatever a constructor raises
+        tally[f"refused by neuralop: {_first_words(error)}"] += 1
+        raise Refused from error
+    tally.note(config)
+    tally["cases"] += 1
+    _identity(config, stock)
+    expected = refusals(config, stock, base)
+    model, random_state = config.build(), torch.get_rng_state()
+    if expected:
+        tally.update(f"refused: {reason}" for reason in expected)
+        _refused(lambda: _parametrize(config, model, folder), model, "|".join(REASONS[reason] for reason in expected))
+        _same_weights(model, stock)
+        return
+    _parametrize(config, model, folder)
+    if "in_channels" in config.base:  # a file, in mup's format, keeps no size of what neither width nor modes change
+        own = replace(config, base={k: v for k, v in config.base.items() if k != "in_channels"}, form="model")
+        assert nm.summary(model).rows == nm.summary(_parametrize(own, config.build(), folder)).rows
+        tally["a file does not know in_channels"] += 1
+        return
+    assert torch.equal(random_state, torch.get_rng_state()), "parametrize drew random numbers"
+    plan = nm.summary(model)
+    _weights_follow(plan, model, stock)
+    _summary_is_complete(plan, model)
+    _reciprocal(config, plan, stock, base)
+    _learning_rates_are_mups(model)
+    _unknown_parameter_is_refused(config, folder)
+    _saved_base_gives_the_same_plan(config, model, folder)
+    _twice_is_refused(config, model, base)
+    _state_dict_round_trip(config, model, base)
+    _undone(config, model, base)
+    if reason := _one_step(config, stock, model):
+        tally[f"neuralop cannot run it: {reason}"] += 1
+    tally["checked"] += 1
+
+
+def refusals(config: Config, stock: nn.Module, base: nn.Module) -> list[str]:
+    """Why parametrize has to refuse this configuration: keys of :data:`REASONS`."""
+    modes = [m for model in (stock, base) for m in _modes_of(model)]
+    sizes = (config.kwargs, {**config.kwargs, **config.base})
+    beyond = [zip(_stored(at), at["max_n_modes"], strict=True) for at in sizes if at.get("max_n_modes")]
+    names = [[name for name, _ in model.named_parameters()] for model in (stock, base)]
+    holds = {
+        "overrides of UNO": config.form == "overrides" and config.model == "UNO",
+        "odd modes": any(n % 2 for ns in modes for n in ns),
+        "more than max_n_modes": any(n > most for pairs in beyond for n, most in pairs),
+        "size zero": any(p.numel() == 0 for model in (stock, base) for p in model.parameters()),
+        "another depth": names[0] != names[1],
+        "other data": "in_channels" in config.base and config.form != "file",
+        "one mode": config.rule == "log-modes" and any(max(ns) // 2 == 1 for ns in modes),
+    }
+    return [reason for reason, applies in holds.items() if applies]
+
+
+def _stored(kwargs: dict[str, Any]) -> tuple[int, ...]:
+    """Modes that a kernel stores on each axis: max_n_modes counts these."""
+    *others, last = kwargs["n_modes"]
+    return (*others, last if kwargs["complex_data"] else last // 2 + 1)
+
+
+def _modes_of(model: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(ns) for ns in (model.uno_n_modes if isinstance(model, UNO) else [model.n_modes])]
+
+
+def _parametrize(config: Config, model: nn.Module, folder: Path) -> nn.Module:
+    base: Any = {
+        "overrides": lambda: config.base,
+        "model": config.build_base,
+        "callable": lambda: config.build_base,
+        "file": lambda: folder / "base.bsh",
+    }[config.form]()
+    if config.form == "file":
+        nm.save_base_shapes(config.build_base(), base)
+    return nm.parametrize(model, base, config.rule, init_mult=config.init_mult, correct_tt=config.correct_tt)
+
+
+def _attach(config: Config, model: nn.Module, base: nn.Module | Path, init: bool = False) -> nn.Module:
+    settings = {"init_mult": config.init_mult, "correct_tt": config.correct_tt}
+    return nm.parametrize(model, base, config.rule, init=init, **settings)
+
+
+def _refused(call: Callable[[], Any], model: nn.Module, says: str) -> None:
+    """``call`` raises a MupError that says so and leaves the model as it was."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    attributes, shapes = dict(vars(model)), [getattr(p, "infshape", None) for p in model.parameters()]
+    try:
+        call()
+    except nm.MupError as error:
+        assert re.search(says, str(error)), f"{error} does not say {says!r}"
+    else:
+        raise AssertionError(f"not refused, though it should be: {says}")
+    assert vars(model) == attributes, "an attribute was changed"
+    assert [getattr(p, "infshape", None) for p in model.parameters()] == shapes, "an infshape was changed"
+    assert before.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters()), "weights were changed"
+
+
+def _same_weights(a: nn.Module, b: nn.Module) -> None:
+    for (name, p), (other, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
+        assert name == other and torch.equal(p, q), f"{name} differs"
+
+
+def _identity(config: Config, stock: nn.Module) -> None:
+    """With itself as base a model keeps its weights and its learning rate, bit for bit."""
+    same = refusals(replace(config, base={}, form="model"), stock, stock)
+    model = config.build()
+    base = {} if config.form == "overrides" and config.model != "UNO" else stock
+    if same:
+        says = "|".join(REASONS[reason] for reason in same)
+        _refused(lambda: nm.parametrize(model, base, config.rule), model, says)
+        return
+    nm.parametrize(model, base, config.rule)
+    _same_weights(model, stock)
+    assert model.state_dict().keys() == stock.state_dict().keys() and type(model) is type(stock)
+    for group in nm.param_groups(model, LR, weight_decay=0.1):
+        assert (group["lr"], group["lr_mult"], group["weight_decay"]) == (LR, 1, 0.1)
+    assert all(group["lr"] == LR for group in nm.param_groups(model, LR, "sgd"))
+
+
+def _weights_follow(plan: nm.Plan, model: nn.Module, stock: nn.Module) -> None:
+    """Each parameter is the stock one times its row's number."""
+    rows = {row.name: row for row in plan.rows}
+    for (name, p), q in zip(model.named_parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(p, q * rows[name].init_mult, rtol=1e-5, atol=0, msg=name)
+
+
+def _summary_is_complete(plan: nm.Plan, model: nn.Module) -> None:
+    names = [name for name, _ in model.named_parameters()]
+    rows = json.loads(plan.to_json())["rows"]
+    assert [row.name for row in plan.rows] == [row["name"] for row in rows] == names
+    text, markdown = str(plan), plan.to_markdown()
+    assert all(name in text and f"| {name} |" in markdown for name in names)
+    for row in plan.rows:
+        for value in (row.init_mult, row.lr_mult, row.sgd_lr_mult, row.eps_mult):
+            assert 0 < value < math.inf, row
+        assert row.role in ROLES and len(row.axes) == len(row.shape) == len(row.base_shape), row
+
+
+def _reciprocal(config: Config, plan: nm.Plan, stock: nn.Module, base: nn.Module) -> None:
+    """From base to the model and back is where it was: the two plans' multipliers are inverse."""
+    back = nm.summary(nm.parametrize(base, stock, config.rule, init=False, correct_tt=config.correct_tt))
+    for there, here in zip(plan.rows, back.rows, strict=True):
+        assert (there.shape, there.base_shape) == (here.base_shape, here.shape), there.name
+        for field_ in ("lr_mult", "sgd_lr_mult", "eps_mult", *(() if config.correct_tt else ("init_mult",))):
+            master = config.init_mult.get(there.role, 1.0) if field_ == "init_mult" else 1.0
+            product = getattr(there, field_) * getattr(here, field_) / master
+            assert math.isclose(product, 1, rel_tol=1e-9), f"{there.name}: {field_} there and back is {product}"
+
+
+def _learning_rates_are_mups(model: nn.Module) -> None:
+    for ours, theirs in ((nm.MuAdam, mup.MuAdam), (nm.MuSGD, mup.MuSGD)):
+        a, b = _learning_rates(ours(model, lr=LR)), _learning_rates(theirs(model.parameters(), lr=LR))
+        for name, p in model.named_parameters():
+            assert a[id(p)] == b[id(p)], f"{name}: {a[id(p)]} and by mup {b[id(p)]}"
+    nm.check_optimizer(model, nm.MuAdam(model, lr=LR))
+
+
+def _learning_rates(optimizer: torch.optim.Optimizer) -> dict[int, float]:
+    return {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+
+
+def _unknown_parameter_is_refused(config: Config, folder: Path) -> None:
+    """Anywhere in the model: a parameter that no adapter knows, or a layer that stands where none should."""
+    model = config.build()
+    modules = list(model.modules())
+    add = _add_layer if config.seed % 2 else _add_parameter
+    add(modules[config.place % len(modules)])
+    says = "No adapter claims parameter .*unheard_of|different parameters|was changed after it was constructed"
+    _refused(lambda: _parametrize(config, model, folder), model, says)
+
+
+def _add_parameter(module: nn.Module) -> None:
+    module.register_parameter("unheard_of", nn.Parameter(torch.ones(3)))
+
+
+def _add_layer(module: nn.Module) -> None:
+    module.add_module("unheard_of", nn.Linear(3, 3))
+
+
+def _saved_base_gives_the_same_plan(config: Config, model: nn.Module, folder: Path) -> None:
+    path = folder / "again.bsh"
+    nm.save_base_shapes(model, path)
+    again = _attach(config, config.build(), path, init=True)
+    assert nm.summary(again).to_json() == nm.summary(model).to_json()
+    _same_weights(again, model)
+
+
+def _twice_is_refused(config: Config, model: nn.Module, base: nn.Module) -> None:
+    plan = nm.summary(model)
+    _refused(lambda: _attach(config, model, base, init=config.seed % 2 == 0), model, "parametrized already")
+    assert nm.summary(model) is plan
+
+
+def _state_dict_round_trip(config: Config, model: nn.Module, base: nn.Module) -> None:
+    """Weights saved and loaded into a model drawn anew, whose plan is attached without rescaling."""
+    file = io.BytesIO()
+    torch.save(dict(model.state_dict()), file)
+    file.seek(0)
+    loaded = replace(config, seed=config.seed + 1).build()
+    loaded.load_state_dict(torch.load(file, weights_only=False))
+    _attach(config, loaded, base)
+    _same_weights(loaded, model)
+    assert nm.summary(loaded).rows == nm.summary(model).rows
+
+
+def _undone(config: Config, model: nn.Module, base: nn.Module) -> None:
+    """On a copy, which has a plan of its own."""
+    undone = copy.deepcopy(model)
+    assert nm.summary(undone).rows == nm.summary(model).rows
+    assert nm.unparametrize(undone) is undone and nm.is_parametrized(model)
+    _same_weights(undone, model)
+    assert not nm.is_parametrized(undone) and not any(hasattr(p, "infshape") for p in undone.parameters())
+    _refused(lambda: _attach(config, undone, base, init=True), undone, "were rescaled by an earlier parametrize")
+
+
+def _one_step(config: Config, stock: nn.Module, model: nn.Module) -> str | None:
+    """An optimizer step leaves finite weights and moves some; where the stock model cannot run at all, says how."""
+    generator = torch.Generator().manual_seed(config.seed)
+    largest = max(max(ns) for ns in _modes_of(stock))
+    dtype = torch.cfloat if config.kwargs.get("complex_data") else torch.float
+    shape = (2, config.kwargs["in_channels"], *(max(8, largest),) * config.n_dim)
+    x = torch.randn(shape, generator=generator, dtype=dtype)
+    try:
+        y = stock(x)
+        y.abs().square().mean().backward()
+    except Exception as error:  # neuralop's, on its own model
+        return _first_words(error)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = nm.MuAdam(model, lr=LR)
+    loss = (model(x) - torch.randn(y.shape, generator=generator, dtype=y.dtype)).abs().square().mean()
+    loss.backward()
+    optimizer.step()
+    assert torch.isfinite(loss)
+    moved = 0
+    for (name, p), q in zip(model.named_parameters(), before, strict=True):
+        assert torch.isfinite(torch.view_as_real(p.detach()) if p.is_complex() else p.detach()).all(), name
+        moved += not torch.equal(p, q)
+    assert moved
+    return None
+
+
+def _first_words(error: Exception, n: int = 6) -> str:
+    return f"{type(error).__name__} {' '.join(re.sub(r'[0-9]+', '#', str(error)).split()[:n])}"

@@ -1,0 +1,388 @@
+"""Checkpoints: the plan travels with the weights, a resumed run's next steps are the uninterrupted run's, bit for bit."""
+
+import copy
+import json
+import re
+
+import pytest
+import torch
+from cases import BY_NAME
+from neuralop.losses import LpLoss
+from neuralop.models import FNO
+from neuralop.training import AdamW as NeuralopAdamW
+from neuralop.training import Trainer
+from neuralop.training.training_state import save_training_state
+
+import neuralop_mup as nm
+
+CASE, ONE = BY_NAME["2d"], BY_NAME["1d"]
+LR = 5e-3
+
+
+def parametrized(case=CASE, seed=0, **kwargs):
+    return nm.parametrize(case.build(seed), base=case.base, **kwargs)
+
+
+def optimizer_of(model, impl=torch.optim.AdamW):
+    optimizer = nm.MuAdamW(model, lr=LR, weight_decay=1e-2, impl=impl)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.5)
+
+
+def train(case, model, optimizer, scheduler, steps, start=0):
+    for step in range(start, start + steps):
+        x, y = case.batch(seed=step)
+        optimizer.zero_grad()
+        (case.output(model, x) - y).abs().square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def assert_same(a, b):
+    for (name, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
+        assert torch.equal(p, q), name
+
+
+def rates(optimizer, model):
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {names[id(p)]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
+
+
+def frozen(model):
+    """Everything that a failed call must leave as it was."""
+    return [p.detach().clone() for p in model.parameters()], nm.is_parametrized(model) and nm.summary(model)
+
+
+def unchanged(model, before):
+    now = frozen(model)
+    return all(map(torch.equal, now[0], before[0])) and now[1] == before[1]
+
+
+# ------------------------------------------------------------------------------------------------- resuming
+
+
+def _folder(case, model, optimizer, scheduler, folder):
+    save_training_state(folder, "model", model, optimizer, scheduler, epoch=4)
+
+    def resume(model, optimizer, scheduler):
+        assert nm.load_checkpoint(folder, model, optimizer, scheduler) == 5
+
+    return resume
+
+
+def _torch_save(case, model, optimizer, scheduler, folder):
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    torch.save({key: part.state_dict() for key, part in parts.items()}, folder / "all.pt")
+
+    def resume(*parts):
+        state = torch.load(folder / "all.pt", weights_only=case.name == "uno")
+        for part, key in zip(parts, ("model", "optimizer", "scheduler"), strict=True):
+            part.load_state_dict(state[key])
+
+    return resume
+
+
+@pytest.mark.parametrize("save", [_folder, _torch_save])
+@pytest.mark.parametrize("name", ["1d", "tucker_1d", "batch_norm", "uno"])
+@pytest.mark.parametrize("impl", [torch.optim.AdamW, NeuralopAdamW], ids=["torch", "neuralop"])
+def test_next_ten_steps_are_the_same(name, save, impl, tmp_path):
+    case = BY_NAME[name]
+    if save is _folder and name == "uno":
+        pytest.skip("neuralop's UNO has no save_checkpoint")
+    if impl is NeuralopAdamW and name != "tucker_1d":
+        pytest.skip("one model is enough")
+    model = parametrized(case)
+    optimizer, scheduler = optimizer_of(model, impl)
+    train(case, model, optimizer, scheduler, 3)
+    resume = save(case, model, optimizer, scheduler, tmp_path)
+    saved = copy.deepcopy(model)
+    train(case, model, optimizer, scheduler, 10, start=3)
+
+    again = parametrized(case, seed=1)
+    optimizer_2, scheduler_2 = optimizer_of(again, impl)
+    resume(again, optimizer_2, scheduler_2)
+    assert_same(again, saved)
+    train(case, again, optimizer_2, scheduler_2, 10, start=3)
+    assert_same(again, model)
+    assert rates(optimizer, model) == rates(optimizer_2, again)
+    nm.check_optimizer(again, optimizer_2)
+
+
+def test_a_model_without_a_plan_takes_the_one_of_its_checkpoint(tmp_path):
+    """from_checkpoint runs the constructor again; the plan comes back by one call, and the run goes on as it would have."""
+    model = parametrized()
+    optimizer, scheduler = optimizer_of(model)
+    train(CASE, model, optimizer, scheduler, 2)
+    save_training_state(tmp_path, "model", model, optimizer, scheduler, epoch=1)
+    loaded = FNO.from_checkpoint(tmp_path, "model")
+    assert not nm.is_parametrized(loaded)
+    with pytest.raises(nm.MupError, match="pass init=False"):  # never twice
+        nm.parametrize(loaded, base=CASE.base)
+    assert nm.load_plan(loaded, tmp_path / "model_state_dict.pt") is loaded
+    assert_same(loaded, model)
+    assert nm.summary(loaded) == nm.summary(model)
+    optimizer_2, scheduler_2 = optimizer_of(loaded)
+    nm.load_checkpoint(tmp_path, loaded, optimizer_2, scheduler_2)
+    train(CASE, model, optimizer, scheduler, 10)
+    train(CASE, loaded, optimizer_2, scheduler_2, 10)
+    assert_same(loaded, model)
+    # … and in one call, on a model that was never parametrized
+    other = CASE.build(seed=5)
+    assert nm.load_checkpoint(tmp_path, other) == 2
+    assert nm.summary(other) == nm.summary(model)
+
+
+def test_neuralops_trainer_goes_on(tmp_path):
+    """Two epochs, stop, resume for two more: the weights of four."""
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            x, y = ONE.batch(seed=i, size=1)
+            return {"x": x[0], "y": y[0]}
+
+    loader = torch.utils.data.DataLoader(Data(), batch_size=2)
+
+    def run(model, optimizer, scheduler, epochs, start=0, folder=None):
+        trainer = Trainer(model=model, n_epochs=epochs, device="cpu", verbose=False)
+        trainer.start_epoch = start
+        trainer.train(
+            loader, {"test": loader}, optimizer, scheduler, training_loss=LpLoss(d=1), save_every=1, save_dir=folder
+        )
+
+    whole = parametrized(ONE)
+    run(whole, *optimizer_of(whole), 4, folder=tmp_path / "a")
+    first = parametrized(ONE)
+    run(first, *optimizer_of(first), 2, folder=tmp_path / "b")
+    second = parametrized(ONE, seed=3)
+    parts = optimizer_of(second)
+    start = nm.load_checkpoint(tmp_path / "b", second, *parts)
+    assert start == 2
+    run(second, *parts, 4, start=start, folder=tmp_path / "b")
+    assert_same(second, whole)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:TypedStorage")
+def test_distributed_checkpoint_with_the_plan_in_a_file(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    model = parametrized(ONE)
+    dcp.save({"model": {k: v for k, v in model.state_dict().items() if k != "_metadata"}}, checkpoint_id=tmp_path / "dcp")
+    nm.save_plan(model, tmp_path / "dcp" / "plan.json")
+    again = ONE.build(seed=1)
+    state = {k: v for k, v in again.state_dict().items() if k != "_metadata"}
+    dcp.load({"model": state}, checkpoint_id=tmp_path / "dcp")
+    again.load_state_dict(state)
+    nm.load_plan(again, tmp_path / "dcp" / "plan.json")
+    assert_same(again, model)
+    assert nm.summary(again) == nm.summary(model)
+
+
+def test_active_modes_may_have_grown_since(tmp_path):
+    case = BY_NAME["max_n_modes"]
+    model = parametrized(case)
+    for conv in model.fno_blocks.convs:
+        conv.n_modes = (10, 10)
+    nm.save_plan(model, tmp_path / "plan.json")
+    again = case.build(seed=1)
+    again.load_state_dict(model.state_dict())
+    nm.load_plan(again, tmp_path / "plan.json")
+    assert nm.summary(again) == nm.summary(model)
+
+
+# --------------------------------------------------------------------------------------- what must not be loaded
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "what"),
+    [
+        ({"base": {"n_modes": (4, 4), "hidden_channels": 12}}, "base shape"),
+        ({"rule": "none"}, "rule: 'none' → 'log-modes'"),
+        ({"init_mult": {"readout": 0.5}}, "init_mult: {'readout': 0.5} → {}"),
+    ],
+)
+def test_weights_of_another_plan_are_refused_with_a_diff(kwargs, what, tmp_path):
+    saved = parametrized()
+    optimizer, scheduler = optimizer_of(saved)
+    save_training_state(tmp_path, "model", saved, optimizer, scheduler, epoch=0)
+    nm.save_plan(saved, tmp_path / "plan.json")
+    model = nm.parametrize(CASE.build(seed=1), **{"base": CASE.base, **kwargs})
+    before = frozen(model)
+    for load in (
+        lambda: model.load_state_dict(saved.state_dict()),
+        lambda: model.load_checkpoint(tmp_path, "model"),  # neuralop's own
+        lambda: nm.load_plan(model, tmp_path / "plan.json"),
+        lambda: nm.load_plan(model, tmp_path / "model_state_dict.pt"),
+        lambda: nm.load_checkpoint(tmp_path, model),
+        lambda: torch.nn.DataParallel(model).load_state_dict(torch.nn.DataParallel(saved).state_dict()),
+    ):
+        with pytest.raises(nm.MupError, match=f"another plan than the model's.*{re.escape(what)}"):
+            load()
+        assert unchanged(model, before)
+
+
+def test_plan_of_another_model_is_refused(tmp_path):
+    nm.save_plan(parametrized(), tmp_path / "plan.json")
+    wider = CASE.build(hidden_channels=16)
+    deeper = CASE.build(n_layers=3)
+    for model, what in ((wider, "in the plan, .* in the model"), (deeper, "not in the plan"), (ONE.build(), "in the plan")):
+        with pytest.raises(nm.MupError, match=what):
+            nm.load_plan(model, tmp_path / "plan.json")
+        assert not nm.is_parametrized(model)
+
+
+def test_edited_plan_is_refused(tmp_path):
+    plan = json.loads(nm.summary(parametrized()).to_json())
+    plan["rows"][1]["lr_mult"] *= 2
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    model = CASE.build()
+    with pytest.raises(nm.MupError, match=r"fno_blocks.convs.0.weight.tensor: lr × 0.4979 → 0.249"):
+        nm.load_plan(model, tmp_path / "plan.json")
+    assert not nm.is_parametrized(model)
+
+
+def test_older_version_is_refused(tmp_path):
+    plan = json.loads(nm.summary(parametrized()).to_json())
+    plan["version"] = 0
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(nm.MupError, match="version 0 of the rules, this package version 1"):
+        nm.load_plan(CASE.build(), tmp_path / "plan.json")
+
+
+def test_checkpoint_without_a_plan(tmp_path):
+    stock = CASE.build(seed=1)
+    stock.save_checkpoint(tmp_path, "model")
+    model = parametrized()
+    before = frozen(model)
+    for load in (
+        lambda: model.load_state_dict(stock.state_dict()),
+        lambda: nm.load_checkpoint(tmp_path, model),
+        lambda: nm.load_plan(model, tmp_path / "model_state_dict.pt"),
+    ):
+        with pytest.raises(nm.MupError, match="no plan: .*was not parametrized|no plan: they were saved"):
+            load()
+        assert unchanged(model, before)
+    attached = parametrized(init=False)  # the way that the message names
+    attached.load_state_dict(stock.state_dict())
+    assert_same(attached, stock)
+
+
+@pytest.mark.parametrize("file", ["model_state_dict.pt", "optimizer.pt", "scheduler.pt", "manifest.pt", "plan.json"])
+def test_truncated_files(file, tmp_path):
+    saved = parametrized(ONE)
+    save_training_state(tmp_path, "model", saved, *optimizer_of(saved), epoch=0)
+    nm.save_plan(saved, tmp_path / "plan.json")
+    whole = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(whole[: len(whole) // 2])
+    model = parametrized(ONE, seed=1)
+    parts = optimizer_of(model)
+    before, states = frozen(model), copy.deepcopy([part.state_dict() for part in parts])
+    with pytest.raises(nm.MupError, match="cut off"):
+        if file == "plan.json":
+            nm.load_plan(model, tmp_path / file)
+        else:
+            nm.load_checkpoint(tmp_path, model, *parts)
+    assert unchanged(model, before)
+    assert [part.state_dict() for part in parts] == states
+
+
+def test_missing_files(tmp_path):
+    model = parametrized(ONE)
+    with pytest.raises(nm.MupError, match="has no checkpoint: expected best_model_state_dict.pt or model_state_dict.pt"):
+        nm.load_checkpoint(tmp_path, model)
+    save_training_state(tmp_path, "model", model)
+    with pytest.raises(nm.MupError, match="has no optimizer.pt"):
+        nm.load_checkpoint(tmp_path, model, *optimizer_of(model))
+    assert nm.load_checkpoint(tmp_path, model) == 0
+    for path in (tmp_path / "nothing.json", tmp_path):
+        with pytest.raises(nm.MupError, match="Cannot read"):
+            nm.load_plan(model, path)
+    with pytest.raises(nm.MupError, match="Cannot write"):
+        nm.save_plan(model, tmp_path / "no" / "plan.json")
+    with pytest.raises(nm.MupError, match="not from int"):
+        nm.load_plan(model, 3)
+
+
+@pytest.mark.parametrize("what", ["groups", "multiplier", "master", "plain"])
+def test_optimizer_state_of_other_groups(what, tmp_path):
+    model = parametrized()
+    optimizer = nm.MuAdam(model, lr=LR)
+    other = {
+        "groups": lambda: nm.MuAdam(nm.parametrize(CASE.build(), base={}), lr=LR),
+        "multiplier": lambda: nm.MuAdam(nm.parametrize(CASE.build(), base={**CASE.base, "hidden_channels": 12}), lr=LR),
+        "master": lambda: nm.MuAdam(model, lr=LR, lr_mult={"spectral": 2.0}),
+        "plain": lambda: torch.optim.Adam(model.parameters(), lr=LR),
+    }[what]()
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(nm.MupError, match="belongs to other groups"):
+        optimizer.load_state_dict(other.state_dict())
+    assert optimizer.state_dict() == before
+    save_training_state(tmp_path, "model", model, other)
+    weights = frozen(model)
+    with pytest.raises(nm.MupError, match="belongs to other groups"):
+        nm.load_checkpoint(tmp_path, model, optimizer)
+    assert unchanged(model, weights)
+    with pytest.raises(nm.MupError, match="no param_groups"):
+        optimizer.load_state_dict({})
+
+
+# ------------------------------------------------------------------------------------------ scaled once, never twice
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("name", ["1d", "2d", "no_channel_mlp", "tt_factorized", "separable", "uno"])
+def test_loaded_weights_are_not_rescaled(name, steps):
+    """Weights under μP, fresh or trained, loaded into a new model: parametrize sees that they are not neuralop's."""
+    case = BY_NAME[name]
+    model = parametrized(case)
+    train(case, model, *optimizer_of(model), steps)
+    again = case.build(seed=1)
+    again.load_state_dict(model.state_dict())
+    with pytest.raises(nm.MupError, match="init=False"):
+        nm.parametrize(again, base=case.base)
+    assert not nm.is_parametrized(again)
+    assert_same(again, model)
+    nm.load_plan(again, model.state_dict())
+    assert_same(again, model)
+    nm.unparametrize(again)
+    with pytest.raises(nm.MupError, match="rescaled by an earlier"):
+        nm.parametrize(again, base=case.base)
+
+
+def test_kernels_scaled_by_a_few_percent_are_seen():
+    """Modes alone, 6 → 8 by 4 → 6: κ = √(log 6 / log 12) = 0.849 on kernels, and every other multiplier is 1."""
+    base = {"n_modes": (6, 4)}
+    model = nm.parametrize(CASE.build(), base=base)
+    assert {row.role for row in nm.summary(model).rows if row.init_mult != 1} == {"spectral"}
+    again = CASE.build(seed=1)
+    again.load_state_dict(model.state_dict())
+    with pytest.raises(nm.MupError, match="scaled by this very plan already"):
+        nm.parametrize(again, base=base)
+
+
+def test_scaled_at_another_base_is_seen_too():
+    """The first model is scaled for base 8, the second would be for base 12: neither is fresh."""
+    model = parametrized()
+    again = CASE.build(seed=1)
+    again.load_state_dict(model.state_dict())
+    with pytest.raises(nm.MupError, match="init=False"):
+        nm.parametrize(again, base={**CASE.base, "hidden_channels": 12})
+
+
+def test_fresh_models_are_never_refused():
+    """The checks for freshness raise no false alarm: 40 seeds of a tiny and of a usual model."""
+    for seed in range(40):
+        parametrized(ONE, seed=seed)
+        nm.parametrize(ONE.build(seed, hidden_channels=9), base={"hidden_channels": 8})
+    parametrized(seed=1, rule="none")
+
+
+def test_state_dict_has_the_keys_it_had_and_a_plan_beside_them():
+    model = parametrized()
+    state = model.state_dict()
+    assert state.keys() == CASE.build().state_dict().keys()
+    assert nm.Plan.from_json(state._metadata[""]["neuralop_mup_plan"]) == nm.summary(model)
+    nm.unparametrize(model)
+    assert "neuralop_mup_plan" not in model.state_dict()._metadata[""]
+    model.load_state_dict(CASE.build().state_dict())

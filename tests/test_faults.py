@@ -1,0 +1,106 @@
+"""Sweeps under faults: a few rounds of benchmarks/faults.py, and workers that are killed while they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from neuralop_mup.tuning import workers
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROUNDS = 6  # each pair of faults once
+
+linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes to kill in /proc")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+
+
+@linux
+def test_no_finished_trial_is_lost_or_run_twice_and_the_table_stays():
+    done = run(str(BENCHMARKS / "faults.py"), "--rounds", str(ROUNDS), "--seed", "7", "--json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    met = ("workers killed", "main processes killed", "journals cut in a line", "disks full", "second commands refused")
+    assert all(figures[what] for what in (*met, "clocks jumping", "finished before the last command")), figures
+    for what in ("finished trials lost", "finished trials run again", "commands that ended otherwise"):
+        assert figures[what] == 0, done.stderr
+    assert figures["tables equal to the undisturbed"] == figures["rounds"] == ROUNDS
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path.insert(0, {benchmarks!r})
+import fault_studies  # keeps torch out of the workers
+from neuralop_mup.tuning import sweep
+
+def train(config):
+    with open({folder!r} + ".runs", "a") as file:
+        file.write(f"{{config['lr']}}\\n")
+    return config["lr"]
+
+if __name__ == "__main__":
+    sweep(train, {{"lr": [0.5, 0.25, 0.125]}}, folder={folder!r}, n_workers=2, progress=False)
+else:  # a worker imports this script before its first trial
+    for i in range({kills}):
+        try:
+            os.close(os.open({folder!r} + f".killed{{i}}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _sweep_whose_workers_are_killed_while_they_start(tmp_path: Path, kills: int) -> tuple[subprocess.CompletedProcess, Path]:
+    folder, script = tmp_path / "study", tmp_path / "script.py"
+    script.write_text(SCRIPT.format(benchmarks=str(BENCHMARKS), folder=str(folder), kills=kills))
+    return run(str(script)), folder
+
+
+def test_a_worker_killed_while_it_starts_is_replaced_and_its_trial_was_never_begun(tmp_path):
+    done, folder = _sweep_whose_workers_are_killed_while_they_start(tmp_path, kills=3)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("study.killed*"))) == 3
+    runs = Counter(Path(f"{folder}.runs").read_text().split())
+    assert runs == {"0.5": 1, "0.25": 1, "0.125": 1}
+    records = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    assert [r["loss"] for r in records] == [0.125, 0.25, 0.5]
+    assert "interrupted" not in (folder / "journal.log").read_text()
+
+
+def test_workers_that_are_killed_whenever_they_start_end_the_sweep_with_a_sentence(tmp_path):
+    done, folder = _sweep_whose_workers_are_killed_while_they_start(tmp_path, kills=100)
+    assert done.returncode == 1
+    assert "The worker processes cannot start: one ended with exit code -9" in done.stderr.splitlines()[-1]
+    assert not Path(f"{folder}.runs").exists()
+
+
+PARENT: list[Connection] = []  # the end that a worker's parent holds
+
+
+def hang_up(config):
+    PARENT.pop().close()
+    return 1.0
+
+
+@pytest.mark.parametrize("before_ready", [True, False])
+def test_a_worker_whose_parent_was_killed_ends_without_a_traceback(monkeypatch, before_ready):
+    monkeypatch.setattr(workers.signal, "signal", lambda *_: None)
+    ours, theirs = Pipe()
+    ours.send((0, {}))
+    PARENT.append(ours)
+    if before_ready:
+        PARENT.pop().close()
+    workers._worker_main(theirs, pickle.dumps(hang_up), 1)
+    assert not PARENT

@@ -1,0 +1,312 @@
+"""Modes that change in training: each kernel's learning rate is the rule's at the modes it has at that step."""
+
+import io
+import math
+import warnings
+
+import pytest
+import torch
+from cases import BY_NAME
+from neuralop.losses import LpLoss
+from neuralop.models import FNO
+from neuralop.training import IncrementalFNOTrainer
+from test_schedules import FOLLOWING, S
+
+import neuralop_mup as nm
+from neuralop_mup.growing import present_plan
+
+LR, WD = 1e-2, 0.1
+BASE = {"n_modes": (4, 4), "hidden_channels": 4}
+KERNELS = [f"fno_blocks.convs.{i}.weight.tensor" for i in range(2)]
+RULES = ("log-modes", "operator-norm")
+
+
+class Spy(torch.optim.AdamW):
+    """AdamW that notes the settings each parameter's step is made with."""
+
+    def step(self, closure=None):
+        self.seen = {id(p): (g["lr"], g["weight_decay"]) for g in self.param_groups for p in g["params"]}
+        return super().step(closure)
+
+
+def build(modes=(4, 4), rule="log-modes", **kwargs):
+    torch.manual_seed(0)
+    kwargs = {"max_n_modes": (8, 8), "n_layers": 2, **kwargs}
+    return nm.parametrize(FNO(modes, 1, 1, 8, **kwargs), base=BASE, rule=rule)
+
+
+def step_lrs(model, optimizer):
+    """Learning rate that the next step gives each parameter, by name; groups are as before afterwards."""
+    outside = [(g["lr"], g["weight_decay"]) for g in optimizer.param_groups]
+    optimizer.step()
+    assert [(g["lr"], g["weight_decay"]) for g in optimizer.param_groups] == outside
+    return {name: optimizer.seen[id(p)][0] for name, p in model.named_parameters()}
+
+
+def fresh_lrs(model):
+    return {row.name: LR * row.lr_mult for row in nm.summary(model).rows}
+
+
+def test_worked_by_hand():
+    """Base K = (2, 2), Σ log K = 2 log 2; width 8 over 4, so every kernel has 1/r_in = 1/2.
+
+    (4, 4): κ = 1. (8, 8), K = (4, 4): Σ = 4 log 2, κ = √(1/2). (8, 4): Σ = 3 log 2, κ = √(2/3). (6, 6): log 9.
+    """
+    model = build()
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    for modes, kappa in (
+        ((4, 4), 1.0),
+        ((8, 8), math.sqrt(1 / 2)),
+        ((8, 4), math.sqrt(2 / 3)),
+        ((6, 6), math.sqrt(math.log(4) / math.log(9))),
+        ((4, 4), 1.0),
+    ):
+        model.n_modes = modes
+        lrs = step_lrs(model, optimizer)
+        for name in KERNELS:
+            assert lrs[name] == pytest.approx(LR * kappa / 2, rel=1e-12)
+        assert lrs["projection.fcs.1.weight"] == LR / 2
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("modes", [(4, 4), (6, 4), (8, 8)])
+def test_as_a_model_built_with_those_modes(modes, rule):
+    model = build(rule=rule)
+    optimizer = nm.MuAdamW(model, LR, impl=Spy, weight_decay=WD)
+    decay = {name: LR * WD for name, _ in model.named_parameters()}
+    model.n_modes = modes
+    assert step_lrs(model, optimizer) == pytest.approx(fresh_lrs(build(modes, rule)), rel=1e-12)
+    # lr · weight_decay is what it is at base, whatever the modes.
+    assert {name: math.prod(optimizer.seen[id(p)]) for name, p in model.named_parameters()} == pytest.approx(decay)
+    nm.check_optimizer(model, optimizer)
+    mults = {g["name"]: g["mode_mult"] for g in optimizer.param_groups if "mode_mult" in g}
+    assert mults.keys() == {f"spectral fno_blocks.convs.{i}" for i in range(2)}
+
+
+@pytest.mark.parametrize("name", ["tucker_max_n_modes", "max_n_modes", "legacy_incremental"])
+@pytest.mark.parametrize("rule", RULES)
+def test_every_layout(name, rule):
+    case = BY_NAME[name]
+    model, other = (nm.parametrize(case.build(), base=case.base, rule=rule) for _ in range(2))
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    before = step_lrs(model, optimizer)
+    assert before == pytest.approx(fresh_lrs(model), rel=1e-12)
+    for m in (model, other):
+        for conv in m.modules():
+            if hasattr(conv, "incremental_n_modes"):
+                conv.incremental_n_modes = (4, 2)
+            elif hasattr(conv, "n_modes") and hasattr(conv, "weight"):
+                conv.n_modes = (4, 4)
+    after = step_lrs(model, optimizer)
+    assert after == pytest.approx({row.name: LR * row.lr_mult for row in present_plan(other).rows}, rel=1e-12)
+    moved = {n for n in after if after[n] > before[n]}  # fewer modes: faster
+    assert moved and moved == {n for n in after if after[n] != before[n]} <= {
+        row.name for row in nm.summary(model).rows if row.role == "spectral"
+    }
+
+
+@pytest.mark.parametrize("factorization", ["tucker", "cp", "tt"])
+def test_factors(factorization):
+    kwargs = {"factorization": factorization, "rank": 0.3}
+    model = build(**kwargs)
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    model.n_modes = (8, 8)
+    # Ranks do not change with active modes, so the rule at (8, 8) differs by κ on one factor of each kernel.
+    expected = {
+        row.name: LR * row.lr_mult * (math.sqrt(0.5) if "out" in row.axes and row.role == "spectral" else 1)
+        for row in nm.summary(model).rows
+    }
+    assert step_lrs(model, optimizer) == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_convolution_alone():
+    model = build()
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    model.fno_blocks.convs[0].n_modes = (8, 8)
+    lrs = step_lrs(model, optimizer)
+    assert [lrs[name] / LR for name in KERNELS] == pytest.approx([math.sqrt(0.5) / 2, 0.5])
+
+
+@pytest.mark.parametrize("key", FOLLOWING)
+def test_under_every_scheduler(key):
+    """The schedule goes on as if nothing happened, and steps are made with it times the rule."""
+    model = build()
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    reference = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], LR)
+    schedulers = [FOLLOWING[key](o) for o in (optimizer, reference)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(12):
+            if step in (3, 7):
+                model.n_modes = {3: (6, 6), 7: (8, 8)}[step]
+            lrs = step_lrs(model, optimizer)
+            mults = {row.name: row.lr_mult for row in present_plan(model).rows}
+            (lr,) = (g["lr"] for g in reference.param_groups)
+            assert lrs == pytest.approx({name: lr * m for name, m in mults.items()}, rel=1e-9, abs=1e-15), step
+            reference.step()
+            for s in schedulers:
+                s.step(*(1.0,) * isinstance(s, S.ReduceLROnPlateau))
+
+
+@pytest.mark.parametrize("algorithm", ["incremental_loss_gap", "incremental_grad"])
+def test_neuralops_incremental_trainer(algorithm):
+    """It moves convs[0] alone, by one (K changes every second time), and model.n_modes goes stale."""
+    model = build()
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    eps = (
+        {"incremental_loss_eps": 1e9}
+        if "gap" in algorithm
+        else {"incremental_grad_eps": 1e9, "incremental_grad_max_iter": 1}
+    )
+    trainer = IncrementalFNOTrainer(model=model, n_epochs=8, **{algorithm: True}, **eps)
+    trainer.optimizer, trainer.scheduler, trainer.regularizer = (
+        optimizer,
+        S.CosineAnnealingWarmRestarts(optimizer, 100),
+        None,
+    )
+    batch = {"x": torch.randn(2, 1, 16, 16), "y": torch.randn(2, 1, 16, 16)}
+    conv, ks = model.fno_blocks.convs[0], set()
+    for epoch in range(8):
+        base_lr = optimizer.param_groups[0]["lr"]
+        k = conv.n_modes[0] // 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # neuralop's own: unused keyword arguments
+            trainer.train_one_epoch(epoch, [batch], LpLoss(d=2))
+        lrs = {name: optimizer.seen[id(p)][0] / base_lr for name, p in model.named_parameters()}
+        assert [lrs[name] for name in KERNELS] == pytest.approx([math.sqrt(math.log(2) / math.log(k)) / 2, 0.5])
+        ks.add(k)
+    assert {2, 3} <= ks and tuple(model.n_modes) == (4, 4)
+
+
+def test_resume_after_growth():
+    model = build()
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    scheduler = S.LambdaLR(optimizer, lambda t: 0.9**t)
+    model.n_modes = (8, 8)
+    for _ in range(3):
+        optimizer.step()
+        scheduler.step()
+    expected = step_lrs(model, optimizer)
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    for modes in ((4, 4), (8, 8)):  # constructed as at first, or at the grown size: the same groups
+        again = build(modes)
+        resumed = nm.MuAdam(again, LR, impl=Spy)
+        resumed.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+        again.n_modes = (8, 8)
+        assert step_lrs(again, resumed) == pytest.approx(expected, rel=1e-12)
+        nm.check_optimizer(again, resumed)
+
+
+def test_groups_made_after_growth():
+    model = build()
+    model.n_modes = (8, 8)
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    assert step_lrs(model, optimizer) == pytest.approx(fresh_lrs(build((8, 8))), rel=1e-12)
+    assert all(g.get("mode_mult", 1) == 1 for g in optimizer.param_groups)
+
+
+def test_init_is_for_the_modes_at_parametrize_and_idle_modes_stay():
+    torch.manual_seed(0)
+    plain = FNO((8, 4), 1, 1, 8, n_layers=2, max_n_modes=(8, 8))
+    model = build((8, 4))
+    kernel, stock = (dict(m.named_parameters())[KERNELS[0]].detach() for m in (model, plain))
+    torch.testing.assert_close(kernel, stock * math.sqrt(2 / 3))  # all of it, the idle modes too
+    before = kernel.clone()
+    optimizer = nm.MuAdam(model, LR)
+    for modes, changed in (((4, 4), 4 * 3), ((8, 8), 8 * 5)):
+        model.n_modes = modes
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(2, 1, 16, 16)).square().sum().backward()
+            optimizer.step()
+        now = dict(model.named_parameters())[KERNELS[0]].detach()
+        assert (now != before).any(0).any(0).sum() == changed  # of 8 × 8 stored modes
+
+
+def test_a_step_that_raises_leaves_the_groups_alone():
+    class Raises(torch.optim.Adam):
+        def step(self, closure=None):
+            self.inside = self.param_groups[1]["lr"]
+            raise RuntimeError("out of memory")
+
+    model = build()
+    optimizer = nm.MuAdam(model, LR, impl=Raises)
+    model.n_modes = (8, 8)
+    inside = []
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            optimizer.step()
+        inside.append(optimizer.inside)
+    assert inside[0] == inside[1] == pytest.approx(LR / 2 * math.sqrt(0.5))
+
+
+def test_rules_without_modes():
+    for rule in ("none", "standard"):
+        model = build(rule=rule)
+        optimizer = nm.MuAdam(model, LR, impl=Spy)
+        before = step_lrs(model, optimizer)
+        model.n_modes = (8, 8)
+        assert step_lrs(model, optimizer) == before
+        assert not any("mode_mult" in g for g in optimizer.param_groups)
+    model = build()
+    optimizer = nm.MuSGD(model, LR)
+    before = [dict(g) for g in optimizer.param_groups]
+    model.n_modes = (8, 8)
+    optimizer.step()
+    assert [g["lr"] for g in optimizer.param_groups] == [g["lr"] for g in before]
+    assert not any("mode_mult" in g for g in optimizer.param_groups)
+
+
+def test_without_max_n_modes():
+    """Kernels share a group: as long as they change together it follows, else it says what to do."""
+    model = build((8, 8), max_n_modes=None)
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    model.n_modes = (4, 4)
+    assert step_lrs(model, optimizer)[KERNELS[0]] == pytest.approx(LR / 2)
+    model.fno_blocks.convs[0].n_modes = (8, 8)
+    weights = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(nm.MupError, match=r"convs\.\d.*shares the optimizer's group.*convs\.\d.*max_n_modes"):
+        optimizer.step()
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights, strict=True))
+
+
+def test_an_optimizer_that_is_not_followed_is_found_stale():
+    model = build()
+    optimizer = torch.optim.Adam(nm.param_groups(model, LR), LR)
+    nm.check_optimizer(model, optimizer)
+    model.n_modes = (8, 8)
+    with pytest.raises(nm.MupError, match="does not follow the plan"):
+        nm.check_optimizer(model, optimizer)
+    nm.follow_plan(model, optimizer)
+    nm.check_optimizer(model, optimizer)
+
+
+def _set(model, modes, conv=True):
+    (model.fno_blocks.convs[0] if conv else model).n_modes = modes
+
+
+@pytest.mark.parametrize(
+    ("modes", "conv", "message"),
+    [
+        ((10, 8), True, "must not exceed max_n_modes"),
+        ((5, 5), False, "must be even"),
+        ((2, 2), False, "Σ log K, which is zero"),
+        ((0, 4), True, "at least 1"),
+        ((-2, 4), True, "at least 1"),
+        ((1, 4), True, "every axis needs at least 1"),
+        ((4,), True, "for each of its 2 axes"),
+        (4, True, "for each of its 2 axes"),
+        ((4.5, 4), True, "whole number"),
+    ],
+)
+def test_bad_modes(modes, conv, message):
+    model = build()
+    optimizer = nm.MuAdam(model, LR, impl=Spy)
+    before = [dict(g) for g in optimizer.param_groups]
+    _set(model, modes, conv)
+    with pytest.raises(nm.MupError, match=message):
+        optimizer.step()
+    assert [g["lr"] for g in optimizer.param_groups] == [g["lr"] for g in before]
+    _set(model, (4, 4), conv=False)
+    assert step_lrs(model, optimizer) == pytest.approx(fresh_lrs(model))
