@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from neuralop_mup.coord_check import CoordCheck, coord_check
 from neuralop_mup.errors import MupError
+from neuralop_mup.muon import MuMuon
 from neuralop_mup.optim import (
     MuAdam,
     MuAdamW,
@@ -45,6 +46,7 @@ __all__ = [
     "MuAdam",
     "MuAdamW",
     "MuSGD",
+    "MuMuon",
     "param_groups",
     "check_optimizer",
     "clip_spectral_grad_value_",

@@ -16,6 +16,7 @@ from neuralop.training import AdamW as NeuralopAdamW
 from neuralop.training import Trainer
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.muon import MuMuon
 from neuralop_mup.optim import MuAdam, MuAdamW, MuSGD, clip_spectral_grad_value_
 from neuralop_mup.parametrize import parametrize
 from neuralop_mup.problems import Problem, get_problem
@@ -23,7 +24,7 @@ from neuralop_mup.roles import check_grid
 
 __all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "estimate_flops", "train_run"]
 
-OPTIMIZERS = ("adam", "adamw", "neuralop-adamw", "sgd")
+OPTIMIZERS = ("adam", "adamw", "neuralop-adamw", "sgd", "muon")
 
 # Every key that a run understands, with its default; hyperparameters of the search are among them.
 DEFAULTS: dict[str, Any] = {
@@ -37,6 +38,7 @@ DEFAULTS: dict[str, Any] = {
     "epochs": 8,
     "batch_size": 20,
     "optimizer": "adam",
+    "aux_lr": None,  # muon's, for what is no map between widths; the others have none
     "weight_decay": 0.0,
     "beta2": 0.999,
     "schedule": "cosine",
@@ -165,6 +167,8 @@ def _optimizer(model: FNO, c: Mapping[str, Any]) -> torch.optim.Optimizer:
         optimizer = MuAdamW(model, betas=betas, **common)
     elif c["optimizer"] == "neuralop-adamw":
         optimizer = MuAdamW(model, impl=NeuralopAdamW, betas=betas, **common)
+    elif c["optimizer"] == "muon":
+        optimizer = MuMuon(model, aux_lr=c["aux_lr"], betas=betas, **common)
     else:
         optimizer = MuSGD(model, momentum=0.9, **common)
     if c["clip_spectral"] is not None:
