@@ -16,7 +16,7 @@ from torch import nn
 from neuralop_mup.errors import MupError
 from neuralop_mup.plan import Row
 
-__all__ = ["as_blocks", "block_scale", "block_shape", "layout_of", "map_layouts"]
+__all__ = ["as_blocks", "block_scale", "block_shape", "layout_of", "map_layouts", "turn"]
 
 # A layout has one letter an axis, after the trailing pair of a real-stored complex tensor was made one number:
 # i is summed over, o is produced, b numbers blocks.
@@ -62,10 +62,13 @@ def map_layouts(model: nn.Module, rows: Mapping[str, Row]) -> dict[str, str]:
             layout = layout_of(row, p)
             if layout.strip("o"):  # the weights of a CP kernel's terms are a vector, no map
                 layouts[name] = layout
-        elif row.role == "hidden" and p.ndim >= 2 and prod(p.shape[2:]) == 1:
-            if getattr(model.get_submodule(name.rpartition(".")[0]), "groups", 1) == 1:
-                layouts[name] = layout_of(row, p)
+        elif row.role == "hidden" and p.ndim >= 2 and prod(p.shape[2:]) == 1 and not _grouped(model, name):
+            layouts[name] = layout_of(row, p)
     return layouts
+
+
+def _grouped(model: nn.Module, name: str) -> bool:
+    return getattr(model.get_submodule(name.rpartition(".")[0]), "groups", 1) != 1
 
 
 def as_blocks(x: torch.Tensor, layout: str) -> torch.Tensor:
@@ -73,6 +76,19 @@ def as_blocks(x: torch.Tensor, layout: str) -> torch.Tensor:
     if x.ndim == len(layout) + 1:
         x = torch.view_as_complex(x)
     return x.permute(*(axis for letter in "bio" for axis, own in enumerate(layout) if own == letter))
+
+
+def turn(x: torch.Tensor, layout: str, period: int, step: int) -> tuple[tuple[slice, ...], int]:
+    """Which blocks move at a step: an index into :func:`as_blocks`, and in how many steps all have moved.
+
+    Every ``period``-th along the axis that has most blocks, another comb at each step.
+    """
+    sizes = [size for letter, size in zip(layout, x.shape, strict=False) if letter == "b"]
+    if not sizes:
+        return (), 1
+    axis = sizes.index(max(sizes))
+    period = min(period, sizes[axis])
+    return (slice(None),) * axis + (slice(step % period, None, period),), period
 
 
 def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:

@@ -27,10 +27,11 @@ __all__ = ["BAND", "FLOOR", "STEPS", "orthogonalize"]
 # Singular values from FLOOR to 1, as fractions of a bound on the largest, arrive within BAND of 1; smaller ones at
 # least keep their order and stay below. Lowest power first: p(x) = x (k0 + k1 x² + k2 x⁴ + …).
 # Solved as linear programs; tests/test_muon.py solves them again.
-FLOOR, BAND = 0.03, 0.07
+FLOOR, BAND = 0.003, 0.121
 STEPS: tuple[tuple[float, ...], ...] = (
-    (11.8642624, -106.0931152, 343.3853102, -435.4616233, 187.9520942),
-    (3.304588472, -5.989901739, 5.56240386, -2.268861539, 0.3315108564),
+    (14.80094337, -144.4595382, 480.2615616, -617.0305152, 268.3831496),
+    (6.410589059, -15.3546241, 13.09385838, -4.358029254, 0.4929309422),
+    (3.629475744, -7.028645014, 6.474154641, -2.538718356, 0.3511503399),
 )
 
 

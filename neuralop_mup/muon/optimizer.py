@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.adamw import adamw
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.muon.groups import as_blocks, block_scale, block_shape, map_layouts
+from neuralop_mup.muon.groups import as_blocks, block_scale, block_shape, map_layouts, turn
 from neuralop_mup.muon.newton_schulz import orthogonalize
 from neuralop_mup.optim import param_groups
 from neuralop_mup.parametrize import get_plan
@@ -23,6 +23,7 @@ from neuralop_mup.rules import ROLES
 __all__ = ["AUX_LR", "MuMuon"]
 
 AUX_LR = 4e-3
+PERIOD = 4
 # Numbers (a complex one counts once) that are orthogonalized at a time: on a CPU temporaries then stay in its cache, on
 # other devices they fill it.
 _CHUNK = {"cpu": 2**16}
@@ -48,9 +49,12 @@ class MuMuon(torch.optim.Optimizer):
     aux_lr : float, optional
         AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``.
     momentum : float
-        Decay of the momentum buffer, m ← momentum · m + gradient.
+        Decay of the momentum buffer, m ← momentum · m + (1 − momentum) · gradient.
     nesterov : bool
-        Orthogonalize gradient + momentum · m instead of m.
+        Orthogonalize momentum · m + (1 − momentum) · gradient instead of m.
+    period : int
+        Steps in which every mode has its turn: a step moves every ``period``-th mode, ``period`` times as far. This
+        divides the cost of orthogonalization; momentum gathers at every step. With 1 all modes move at every step.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes. A
@@ -93,14 +97,17 @@ class MuMuon(torch.optim.Optimizer):
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
+        period: int = PERIOD,
         weight_decay: float = 0.0,
         lr_mult: Mapping[str, float] | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
         _check_numbers(lr, aux_lr, momentum, weight_decay, betas, eps)
+        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+            raise MupError(f"period is {period!r}; give a whole number of steps, 1 or more.")
         aux_lr = AUX_LR if aux_lr is None else aux_lr
-        settings = {"momentum": momentum, "nesterov": nesterov, "betas": tuple(betas), "eps": eps}
+        settings = {"momentum": momentum, "nesterov": nesterov, "period": period, "betas": tuple(betas), "eps": eps}
         groups = _groups(model, lr, aux_lr, weight_decay, lr_mult)
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, **settings})
 
@@ -167,23 +174,38 @@ class MuMuon(torch.optim.Optimizer):
 
     def _muon(self, group: dict[str, Any]) -> None:
         for pack in _packs(group):
-            blocks = [self._momentum(p, layout, group) for p, layout in pack]
-            flat = [block.reshape(-1, *block_shape(p, layout)) for block, (p, layout) in zip(blocks, pack, strict=True)]
+            flat = [self._momentum(p, layout, group) for p, layout in pack]
             whole = flat[0] if len(flat) == 1 else torch.cat(flat)
             chunk = max(1, _CHUNK.get(whole.device.type, _CHUNK_ELSEWHERE) // whole[0].numel())
             for part in whole.split(chunk):
                 part.copy_(orthogonalize(part))
-            for (p, layout), own in zip(pack, whole.split([len(f) for f in flat]), strict=True):
-                _apply(p, layout, own, group)
+            for (p, layout), polar in zip(pack, whole.split([len(f) for f in flat]), strict=True):
+                self._apply(p, layout, polar, group)
 
     def _momentum(self, p: torch.Tensor, layout: str, group: dict[str, Any]) -> torch.Tensor:
-        """Update the buffer; a new tensor of what is to be orthogonalized, blocks first."""
+        """Update the buffer; a new tensor (blocks, in, out) of those whose turn it is, to be orthogonalized."""
         state = self.state[p]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(p)
+        if not state:
+            state.update(step=0, momentum_buffer=torch.zeros_like(p))
         buffer, beta = state["momentum_buffer"], group["momentum"]
-        buffer.mul_(beta).add_(p.grad)
-        return as_blocks(p.grad.add(buffer, alpha=beta) if group["nesterov"] else buffer.clone(), layout)
+        buffer.lerp_(p.grad, 1 - beta)
+        due, _ = turn(p, layout, group["period"], state["step"])
+        state["step"] += 1
+        blocks = as_blocks(buffer, layout)[due]
+        blocks = as_blocks(p.grad, layout)[due].lerp(blocks, beta) if group["nesterov"] else blocks.clone()
+        return blocks.reshape(-1, *block_shape(p, layout))
+
+    def _apply(self, p: torch.Tensor, layout: str, polar: torch.Tensor, group: Mapping[str, Any]) -> None:
+        """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was."""
+        due, period = turn(p, layout, group["period"], self.state[p]["step"] - 1)
+        target, lr = as_blocks(p, layout)[due], group["lr"] * period
+        if group["weight_decay"] != 0:
+            # The polar factor of a block is zero only if no gradient has ever reached it.
+            active = polar.abs().amax((1, 2)) > 0
+            n_batch = layout.count("b")
+            active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
+            target.mul_(1 - lr * group["weight_decay"] * active)
+        target.sub_(polar.view(target.shape), alpha=lr * block_scale(p, layout))
 
     # -------------------------------------------------------------------------------------------------------- the rest
 
@@ -223,18 +245,6 @@ def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]
         if sum(q.numel() for q, _ in pack) >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
             yield open_packs.pop(key)
     yield from open_packs.values()
-
-
-def _apply(p: torch.Tensor, layout: str, polar: torch.Tensor, group: Mapping[str, Any]) -> None:
-    """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, block by block."""
-    target = as_blocks(p, layout)
-    if group["weight_decay"] != 0:
-        # The polar factor of a block is zero only if no gradient has ever reached it.
-        active = polar.abs().amax((1, 2)) > 0
-        n_batch = layout.count("b")
-        active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
-        target.mul_(1 - group["lr"] * group["weight_decay"] * active)
-    target.sub_(polar.view(target.shape), alpha=group["lr"] * block_scale(p, layout))
 
 
 # ------------------------------------------------------------------------------------------------------------- set up
