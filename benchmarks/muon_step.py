@@ -2,8 +2,9 @@
 
     python benchmarks/muon_step.py
 
-One thread, width 64, batch 20. Steps of the contenders are timed in turn, in one run; printed are medians of ratios within
-a round, with the 5 and 95 % quantiles, never absolute promises. Beside them predicted operations and optimizer memory
+One thread, width 64, batch 20. Steps of the contenders are timed in turn, in one run, by the processor time that they take
+(so that waiting for other processes does not count); printed are medians of ratios within a round, with the 5 and 95 %
+quantiles, never absolute promises. Beside them predicted operations and optimizer memory
 (neuralop_mup.muon.cost). Writes benchmarks/results/muon_step.md.
 """
 
@@ -41,12 +42,12 @@ def measure(n_modes: tuple[int, ...], grid: tuple[int, ...], rounds: int, width:
     optimizers = [nm.MuAdam(models[0]), *(nm.MuMuon(m, period=p) for m, p in zip(models[1:], PERIODS, strict=True))]
 
     def step(i: int) -> tuple[float, float]:
-        start = time.perf_counter()
+        start = time.process_time()
         optimizers[i].zero_grad()
         (models[i](x) - y).square().mean().backward()
-        middle = time.perf_counter()
+        middle = time.process_time()
         optimizers[i].step()
-        end = time.perf_counter()
+        end = time.process_time()
         return end - start, end - middle
 
     every: list[list[tuple[float, float]]] = []
@@ -80,7 +81,7 @@ def main() -> None:
     lines = [
         "# Cost of a step",
         "",
-        f"`python benchmarks/muon_step.py`: width {args.width}, batch {args.batch}, one thread. Times are over that of a "
+        f"`python benchmarks/muon_step.py`: width {args.width}, batch {args.batch}, one thread. Times are processor times over that of a "
         "training step with MuAdam; operations are those of MuMuon's products in a step, as predicted.",
         "",
         "| case | period | training step | MuMuon.step | MuAdam.step | 10⁹ operations | optimizer memory over Adam's |",

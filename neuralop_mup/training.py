@@ -14,6 +14,7 @@ from neuralop.losses import LpLoss
 from neuralop.models import FNO
 from neuralop.training import AdamW as NeuralopAdamW
 from neuralop.training import Trainer
+from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.muon import MuMuon
@@ -22,7 +23,7 @@ from neuralop_mup.parametrize import parametrize
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.roles import check_grid
 
-__all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "estimate_flops", "train_run"]
+__all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "build_optimizer", "estimate_flops", "train_run"]
 
 OPTIMIZERS = ("adam", "adamw", "neuralop-adamw", "sgd", "muon")
 
@@ -126,7 +127,7 @@ def train_run(config: Mapping[str, Any]) -> dict[str, float]:
     data = problem.load()
     torch.manual_seed(c["seed"])
     model = build_model(problem, c["model"], c["base"], c["rule"], c["init_mult"])
-    optimizer = _optimizer(model, c)
+    optimizer = build_optimizer(model, config)
     train_loader, eval_loaders = data.loaders(batch_size=c["batch_size"], seed=c["seed"])
     loss = LpLoss(d=problem.n_dim, p=2)
     trainer = Trainer(model=model, n_epochs=c["epochs"], data_processor=data.processor(), device="cpu")
@@ -158,7 +159,17 @@ def train_run(config: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _optimizer(model: FNO, c: Mapping[str, Any]) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """The optimizer that a run's configuration asks for.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    config : mapping
+        As for :func:`train_run`; ``optimizer``, ``lr`` and what belongs to them are read.
+    """
+    c = _complete(config)
     common = {"lr": c["lr"], "weight_decay": c["weight_decay"], "lr_mult": c["lr_mult"]}
     betas = (0.9, c["beta2"])
     if c["optimizer"] == "adam":

