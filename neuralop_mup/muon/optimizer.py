@@ -154,7 +154,7 @@ class MuMuon(torch.optim.Optimizer):
 
     def _check_gradients(self) -> None:
         pairs = [
-            (group, i, torch.view_as_real(p.grad) if p.grad.is_complex() else p.grad)
+            (group, i, _real(p.grad))
             for group in self.param_groups
             for i, p in enumerate(group["params"])
             if p.grad is not None
@@ -191,7 +191,7 @@ class MuMuon(torch.optim.Optimizer):
         if not state:
             state.update(step=0, momentum_buffer=torch.zeros_like(p))
         buffer, beta = state["momentum_buffer"], group["momentum"]
-        buffer.lerp_(p.grad, 1 - beta)
+        _real(buffer).lerp_(_real(p.grad), 1 - beta)  # torch's complex lerp is ten times slower
         due, _ = turn(p, layout, group["period"], state["step"])
         state["step"] += 1
         blocks = as_blocks(buffer, layout)[due]
@@ -233,6 +233,10 @@ class MuMuon(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
+
+
+def _real(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x) if x.is_complex() else x
 
 
 def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]:
