@@ -81,8 +81,8 @@ def main() -> None:
     lines = [
         "# Cost of a step",
         "",
-        f"`python benchmarks/muon_step.py`: width {args.width}, batch {args.batch}, one thread. Times are processor times over that of a "
-        "training step with MuAdam; operations are those of MuMuon's products in a step, as predicted.",
+        f"`python benchmarks/muon_step.py`: width {args.width}, batch {args.batch}, one thread. Times are processor times "
+        "over that of a training step with MuAdam; operations are those of MuMuon's products in a step, as predicted.",
         "",
         "| case | period | training step | MuMuon.step | MuAdam.step | 10⁹ operations | optimizer memory over Adam's |",
         "| --- | --- | --- | --- | --- | --- | --- |",

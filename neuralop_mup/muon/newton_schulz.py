@@ -4,7 +4,7 @@ A block X = U Σ V^H is sent to about U V^H by odd polynomials, one after the ot
 decomposition, only products. Each polynomial of :data:`STEPS` is the odd one of its degree that is closest to 1, in the
 largest deviation, on the interval that the ones before it have left the singular values in, which makes their
 composition the best of all such compositions (Amsel, Persson, Musco, Gower, "The Polar Express", 2025,
-arXiv:2505.16932, Theorem 3.1). Jordan's quintic (the Muon blog, 2024) is one polynomial repeated five times.
+arXiv:2505.16932). Jordan's quintic (the Muon blog, 2024) is one polynomial repeated five times.
 
 Complex blocks are kept as a real and an imaginary part, since products of Hermitian matrices can then be had for half
 the price: with F = Q Pᵀ and T = (P + Q)(P + Q)ᵀ, which are two real products instead of four,
