@@ -14,6 +14,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.following import follow_plan
 from neuralop_mup.initialize import initialize
 from neuralop_mup.monitor import Monitor
+from neuralop_mup.muon import MuMuon
 from neuralop_mup.optim import (
     MuAdam,
     MuAdamW,
@@ -58,6 +59,7 @@ __all__ = [
     "MuAdam",
     "MuAdamW",
     "MuSGD",
+    "MuMuon",
     "param_groups",
     "check_optimizer",
     "follow_plan",

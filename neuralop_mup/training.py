@@ -15,17 +15,19 @@ from neuralop.losses import WeightedSumLoss
 from neuralop.models import FNO
 from neuralop.training import AdamW as NeuralopAdamW
 from neuralop.training import Trainer
+from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.muon import MuMuon
 from neuralop_mup.optim import MuAdam, MuAdamW, MuSGD, clip_spectral_grad_value_
 from neuralop_mup.parametrize import parametrize
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.resume import RunState
 from neuralop_mup.roles import check_grid
 
-__all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "estimate_flops", "train_run", "training_loss"]
+__all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "build_optimizer", "estimate_flops", "train_run", "training_loss"]
 
-OPTIMIZERS = ("adam", "adamw", "neuralop-adamw", "sgd")
+OPTIMIZERS = ("adam", "adamw", "neuralop-adamw", "sgd", "muon")
 
 # Every key that a run understands, with its default; hyperparameters of the search are among them.
 DEFAULTS: dict[str, Any] = {
@@ -39,6 +41,7 @@ DEFAULTS: dict[str, Any] = {
     "epochs": 8,
     "batch_size": 20,
     "optimizer": "adam",
+    "aux_lr": None,  # muon's, for what is no map between widths; the others have none
     "weight_decay": 0.0,
     "beta2": 0.999,
     "schedule": "cosine",
@@ -170,7 +173,7 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
     data = problem.load()
     torch.manual_seed(c["seed"])
     model = build_model(problem, c["model"], c["base"], c["rule"], c["init_mult"]).to(c["device"])
-    optimizer = _optimizer(model, c)
+    optimizer = build_optimizer(model, config)
     scheduler = _scheduler(optimizer, c)
     train_loader, eval_loaders = data.loaders(batch_size=c["batch_size"], seed=c["seed"])
     losses = problem.losses()
@@ -211,7 +214,17 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
     }
 
 
-def _optimizer(model: FNO, c: Mapping[str, Any]) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """The optimizer that a run's configuration asks for.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    config : mapping
+        As for :func:`train_run`; ``optimizer``, ``lr`` and what belongs to them are read.
+    """
+    c = _complete(config)
     common = {"lr": c["lr"], "weight_decay": c["weight_decay"], "lr_mult": c["lr_mult"]}
     betas = (0.9, c["beta2"])
     if c["optimizer"] == "adam":
@@ -220,6 +233,8 @@ def _optimizer(model: FNO, c: Mapping[str, Any]) -> torch.optim.Optimizer:
         optimizer = MuAdamW(model, betas=betas, **common)
     elif c["optimizer"] == "neuralop-adamw":
         optimizer = MuAdamW(model, impl=NeuralopAdamW, betas=betas, **common)
+    elif c["optimizer"] == "muon":
+        optimizer = MuMuon(model, aux_lr=c["aux_lr"], betas=betas, **common)
     else:
         optimizer = MuSGD(model, momentum=0.9, **common)
     if c["clip_spectral"] is not None:

@@ -15,12 +15,12 @@ import torch
 import neuralop_mup as nm
 from neuralop_mup import report
 from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
-from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, positive
+from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
 from neuralop_mup.errors import MupError
 from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.rules import check_rule
-from neuralop_mup.training import build_model, training_loss
+from neuralop_mup.training import OPTIMIZERS, build_model, build_optimizer, training_loss
 
 
 def run(argv: list[str]) -> int:
@@ -51,15 +51,19 @@ def run(argv: list[str]) -> int:
             build(size)
     folder = made(Path(options.output or f"runs/{problem.name}-coord-check"))
     batches, loss = _batches(problem, options.batch_size, max(options.steps))
-    check = nm.coord_check(
-        build, sizes, batches, lr=options.lr, steps=options.steps, seeds=options.seeds, size_name=varied, loss=loss
-    )
+
+    def optimizer(built: Any, lr: float) -> torch.optim.Optimizer:
+        return build_optimizer(built, {"optimizer": options.optimizer, "lr": lr})
+
+    measured = {"lr": options.lr, "steps": options.steps, "seeds": options.seeds, "optimizer": optimizer, "loss": loss}
+    check = nm.coord_check(build, sizes, batches, size_name=varied, **measured)
     settings = {
         "problem": problem.name,
         "problem_args": dataclasses.asdict(problem),
         "model": model,
         "base": base,
         "rule": options.rule,
+        "optimizer": options.optimizer,
         "lr": options.lr,
         "varied": varied,
         "sizes": sizes,
@@ -93,6 +97,7 @@ def _parser() -> Parser:
     parser.option("--widths", "values of hidden_channels to compare, a comma list [16,32,64,128]", listed(count))
     parser.option("--modes", "values of n_modes to compare, a comma list, instead of --widths", listed(count))
     parser.option("--rule", "log-modes, operator-norm, none or standard", check_rule, default="log-modes")
+    parser.option("--optimizer", ", ".join(OPTIMIZERS), one_of(OPTIMIZERS), default="adam")
     parser.option("--steps", "measure after these training steps", listed(count), default="1,5,10")
     parser.option("--lr", "learning rate at the base size", positive, default="1e-3")
     parser.option("--seeds", "number of seeds; a few leave slopes noisy", count, default="10")

@@ -64,11 +64,12 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
 #: What a run has where neither the preset nor the user says otherwise.
 _STOCK = {"batch_size": 20, "schedule": "cosine"}
 #: Settings of a training run that have an option of their own.
-SETTINGS = ("epochs", "batch_size", "optimizer", "weight_decay", "beta2", "schedule", "clip_spectral")
+SETTINGS = ("epochs", "batch_size", "optimizer", "aux_lr", "weight_decay", "beta2", "schedule", "clip_spectral")
 #: Hyperparameters that may be searched besides lr, with how their values are read.
 SEARCHED = {
     **{f"{kind}.{role}": grid(positive) for kind in ("lr_mult", "init_mult") for role in ROLES},
     "batch_size": grid(count),
+    "aux_lr": grid(positive),
     "weight_decay": grid(not_negative),
     "beta2": grid(below_one),
     "epochs": grid(count),

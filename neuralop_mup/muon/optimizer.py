@@ -1,0 +1,331 @@
+"""The optimizer: orthogonalized momentum for kernels and hidden maps, AdamW under the plan for the rest."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.adamw import adamw
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.muon.groups import as_blocks, block_scale, block_shape, map_layouts, turn
+from neuralop_mup.muon.newton_schulz import orthogonalize
+from neuralop_mup.optim import param_groups
+from neuralop_mup.parametrize import get_plan
+from neuralop_mup.plan import check_masters
+from neuralop_mup.rules import ROLES
+
+__all__ = ["AUX_LR", "MuMuon"]
+
+AUX_LR = 4e-3
+PERIOD = 4
+# Numbers (a complex one counts once) that are orthogonalized at a time: on a CPU temporaries then stay in its cache, on
+# other devices they fill it.
+_CHUNK = {"cpu": 2**17}
+_CHUNK_ELSEWHERE = 2**25
+
+
+class MuMuon(torch.optim.Optimizer):
+    r"""Steepest descent under the operator norm, mode by mode (Muon for Fourier kernels), and AdamW for the rest.
+
+    The momentum of each mode's in×out block is replaced by its polar factor, times √(out/in): every mode's update then
+    has operator norm lr·√(out/in), at any width and any number of modes, so that neither a width nor a mode rule is
+    needed for its learning rate (docs/muon.md). Hidden linear maps and 1×1 convolutions are treated alike; input,
+    readout and vectors are trained by AdamW with the learning rates of the model's plan.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model with Fourier kernels. The plan's initialisation stays in force, and so do its learning-rate
+        multipliers for what AdamW trains; those of kernels and hidden maps do not apply here.
+    lr : float
+        Size of an update of a map, measured as the operator norm between root-mean-square sizes of features; at most 1.
+        The same at base and at every other size.
+    aux_lr : float, optional
+        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``.
+    momentum : float
+        Decay of the momentum buffer, m ← momentum · m + (1 − momentum) · gradient.
+    nesterov : bool
+        Orthogonalize momentum · m + (1 − momentum) · gradient instead of m.
+    period : int
+        Steps in which every mode has its turn: a step moves every ``period``-th mode, ``period`` times as far. This
+        divides the cost of orthogonalization; momentum gathers at every step. With 1 all modes move at every step.
+    weight_decay : float
+        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
+        multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes. A
+        block that never had a gradient (inactive modes) is left alone.
+    lr_mult : mapping, optional
+        Master multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
+    betas, eps : (float, float), float
+        AdamW's.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, has no Fourier kernel, is sharded (FSDP), or a number is not usable; in
+        :meth:`step`, if a gradient is not finite, before anything is changed.
+
+    Notes
+    -----
+    Groups carry ``name``, ``lr``, ``lr_mult`` (over ``lr``, or ``aux_lr``), ``rule_mult`` and ``weight_decay``, so
+    schedulers work as they are. ``torch.optim.Muon`` takes real 2-D parameters alone: kernels are complex and have modes,
+    and the hidden maps of neuralop are convolution weights (out, in, 1).
+
+    References
+    ----------
+    Jordan et al., "Muon", https://kellerjordan.github.io/posts/muon/, 2024. Bernstein & Newhouse, "Old Optimizer, New
+    Norm", arXiv:2409.20325. Amsel et al., "The Polar Express", arXiv:2505.16932.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 16, "n_modes": (8,)})
+    >>> optimizer = nm.MuMuon(model, lr=0.02)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float = 0.02,
+        aux_lr: float | None = None,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        period: int = PERIOD,
+        weight_decay: float = 0.0,
+        lr_mult: Mapping[str, float] | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        _check_numbers(lr, aux_lr, momentum, weight_decay, betas, eps)
+        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+            raise MupError(f"period is {period!r}; give a whole number of steps, 1 or more.")
+        aux_lr = AUX_LR if aux_lr is None else aux_lr
+        settings = {"momentum": momentum, "nesterov": nesterov, "period": period, "betas": tuple(betas), "eps": eps}
+        groups = _groups(model, lr, aux_lr, weight_decay, lr_mult)
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, **settings})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group for AdamW, or with ``layouts`` for orthogonalized updates (:mod:`neuralop_mup.muon.groups`)."""
+        params = param_group["params"]
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        held = {id(p) for group in self.param_groups for p in group["params"]}
+        if len({id(p) for p in params} | held) < len(params) + len(held):
+            raise MupError("A parameter of this group is in the optimizer already: give each parameter one group.")
+        super().add_param_group({"layouts": None, **param_group, "params": params})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
+        """One step on the gradients as they are (accumulated, all-reduced).
+
+        Raises
+        ------
+        MupError
+            If a gradient holds a NaN or an infinity: nothing was changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_gradients()
+        for group in self.param_groups:
+            if group["layouts"] is None:
+                self._adamw(group)
+            else:
+                self._muon(group)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; refuse one whose groups treat parameters in another way."""
+        ours = [group["layouts"] for group in self.param_groups]
+        theirs = [group.get("layouts") for group in state_dict["param_groups"]]
+        if ours != theirs:
+            raise MupError(
+                "This state is not of a MuMuon over the same parameters (their layouts differ): load it into the "
+                "optimizer and the model that it was saved from."
+            )
+        super().load_state_dict(state_dict)
+
+    def _check_gradients(self) -> None:
+        pairs = [
+            (group, i, _real(p.grad))
+            for group in self.param_groups
+            for i, p in enumerate(group["params"])
+            if p.grad is not None
+        ]
+        if not pairs:
+            return
+        # A sum is finite only if all its terms are: one pass, one synchronisation. An overflow is looked into below.
+        sums = torch.stack([grad.sum().float().to(pairs[0][2].device) for *_, grad in pairs])
+        if sums.sum().isfinite():
+            return
+        for group, i, grad in pairs:
+            if not grad.isfinite().all():
+                name = group["param_names"][i] if "param_names" in group else f"number {i} of group {group.get('name')}"
+                raise MupError(
+                    f"The gradient of {name!r} is not finite, so this step was not taken and nothing was changed: lower "
+                    "the learning rate, clip gradients, or skip the batch."
+                )
+
+    # ---------------------------------------------------------------------------------------- orthogonalized momentum
+
+    def _muon(self, group: dict[str, Any]) -> None:
+        for pack in _packs(group):
+            flat = [self._momentum(p, layout, group) for p, layout in pack]
+            whole = flat[0] if len(flat) == 1 else torch.cat(flat)
+            chunks = round(whole.numel() / _CHUNK.get(whole.device.type, _CHUNK_ELSEWHERE))
+            for part in whole.tensor_split(max(1, min(chunks, len(whole)))):
+                part.copy_(orthogonalize(part))
+            for (p, layout), polar in zip(pack, whole.split([len(f) for f in flat]), strict=True):
+                self._apply(p, layout, polar, group)
+
+    def _momentum(self, p: torch.Tensor, layout: str, group: dict[str, Any]) -> torch.Tensor:
+        """Update the buffer; a new tensor (blocks, in, out) of those whose turn it is, to be orthogonalized."""
+        state = self.state[p]
+        if not state:
+            state.update(step=0, momentum_buffer=torch.zeros_like(p))
+        buffer, beta = state["momentum_buffer"], group["momentum"]
+        _real(buffer).lerp_(_real(p.grad), 1 - beta)  # torch's complex lerp is ten times slower
+        due, _ = turn(p, layout, group["period"], state["step"])
+        state["step"] += 1
+        blocks = as_blocks(buffer, layout)[due]
+        blocks = as_blocks(p.grad, layout)[due].lerp(blocks, beta) if group["nesterov"] else blocks.clone()
+        return blocks.reshape(-1, *block_shape(p, layout))
+
+    def _apply(self, p: torch.Tensor, layout: str, polar: torch.Tensor, group: Mapping[str, Any]) -> None:
+        """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was."""
+        due, period = turn(p, layout, group["period"], self.state[p]["step"] - 1)
+        target, lr = as_blocks(p, layout)[due], group["lr"] * period
+        if group["weight_decay"] != 0:
+            # The polar factor of a block is zero only if no gradient has ever reached it.
+            active = polar.abs().amax((1, 2)) > 0
+            n_batch = layout.count("b")
+            active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
+            target.mul_(1 - lr * group["weight_decay"] * active)
+        target.sub_(polar.view(target.shape), alpha=lr * block_scale(p, layout))
+
+    # -------------------------------------------------------------------------------------------------------- the rest
+
+    def _adamw(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            if not self.state[p]:
+                self.state[p].update(step=torch.tensor(0.0), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        states = [self.state[p] for p in params]
+        adamw(
+            params,
+            [p.grad for p in params],
+            *([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq")),
+            [],
+            [state["step"] for state in states],
+            has_complex=any(p.is_complex() for p in params),
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def _real(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]:
+    """Parameters with blocks of one shape, put together until they fill a chunk."""
+    open_packs: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
+    for p, layout in zip(group["params"], group["layouts"], strict=True):
+        if p.grad is None:
+            continue
+        paired = p.ndim == len(layout) + 1
+        key = (block_shape(p, layout), p.dtype, paired, p.device)
+        pack = open_packs.setdefault(key, [])
+        pack.append((p, layout))
+        if sum(q.numel() for q, _ in pack) / group["period"] >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
+            yield open_packs.pop(key)
+    yield from open_packs.values()
+
+
+# ------------------------------------------------------------------------------------------------------------- set up
+
+
+def _groups(
+    model: nn.Module, lr: float, aux_lr: float, weight_decay: float, lr_mult: Mapping[str, float] | None
+) -> list[dict[str, Any]]:
+    rows = {row.name: row for row in get_plan(model).rows}
+    masters = check_masters(lr_mult, "lr_mult")
+    # Checks that plan and parameters agree, and gives AdamW's groups with everything still in them.
+    auxiliary = param_groups(model, aux_lr, "adam", weight_decay=weight_decay, lr_mult=lr_mult)
+    parameters = dict(model.named_parameters())
+    names = {id(p): name for name, p in parameters.items()}
+    if not any(row.role == "spectral" for row in rows.values()):
+        raise MupError(f"{type(model).__name__} has no Fourier kernel, and MuMuon is for those: use neuralop_mup.MuAdam.")
+    for name, p in parameters.items():
+        if hasattr(p, "placements"):
+            raise MupError(
+                f"{name!r} is a DTensor (FSDP, tensor parallelism), of which this process holds a part of each block only: "
+                "MuMuon takes whole parameters; use DDP, or MuAdam with sharding."
+            )
+    layouts = map_layouts(model, rows)
+    groups = []
+    for role in ROLES:
+        if of_role := [name for name in layouts if rows[name].role == role]:
+            master = masters.get(role, 1.0)
+            groups.append(
+                {
+                    "params": [parameters[name] for name in of_role],
+                    "param_names": of_role,
+                    "name": role,
+                    "layouts": [layouts[name] for name in of_role],
+                    "lr": lr * master,
+                    "lr_mult": master,
+                    "rule_mult": 1.0,
+                    "weight_decay": weight_decay,
+                }
+            )
+    for group in auxiliary:
+        group["params"] = [p for p in group["params"] if names[id(p)] not in layouts]
+        group["param_names"] = [names[id(p)] for p in group["params"]]
+        group["name"] = "aux " + "+".join(r for r in ROLES if r in {rows[name].role for name in group["param_names"]})
+    auxiliary = [group for group in auxiliary if group["params"]]
+    labels = [group["name"] for group in auxiliary]
+    for i, (group, label) in enumerate(zip(auxiliary, labels, strict=True)):
+        group["name"] = label if labels.count(label) == 1 else f"{label} {labels[: i + 1].count(label)}"
+    return groups + auxiliary
+
+
+def _check_numbers(lr, aux_lr, momentum, weight_decay, betas, eps) -> None:
+    def number(value: object) -> bool:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+    for what, value, why in (
+        ("lr", lr, "it is the operator norm of each update, where weights are of norm about 1; 0.02 is usual"),
+        ("aux_lr", aux_lr, "it is AdamW's, by which every entry moves; 0.004 is usual"),
+    ):
+        if not (value is None and what == "aux_lr") and not (number(value) and value <= 1):
+            raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
+    if aux_lr is not None and 0 < lr < aux_lr:
+        warnings.warn(
+            f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of the "
+            "updates of kernels and hidden maps); usually it is the smaller one. Were they meant the other way round?",
+            stacklevel=3,
+        )
+    for what, value in (("weight_decay", weight_decay), ("eps", eps)):
+        if not number(value):
+            raise MupError(f"{what} is {value!r}; give a finite number that is not negative.")
+    decays = {"momentum": momentum}
+    try:
+        decays.update(zip(("betas[0]", "betas[1]"), betas, strict=True))
+    except (TypeError, ValueError):
+        raise MupError(f"betas is {betas!r}; give two numbers such as (0.9, 0.999).") from None
+    for what, value in decays.items():
+        if not (number(value) and value < 1):
+            raise MupError(f"{what} is {value!r}; give a number of 0 or more and below 1.")

@@ -1,0 +1,597 @@
+"""Muon, mode by mode: against exact decompositions, a step written out by hand, and what can go wrong."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from cases import BY_NAME, CASES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuralop.models import FNO
+from scipy.optimize import linprog
+from support import differing, train
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import neuralop_mup as nm
+from neuralop_mup.muon.cost import step_cost
+from neuralop_mup.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
+from neuralop_mup.muon.optimizer import AUX_LR
+from neuralop_mup.training import train_run
+
+SHAPES = [(1, 1), (1, 5), (6, 1), (2, 2), (3, 7), (7, 3), (16, 16), (24, 40)]
+DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+
+
+def blocks(n_in, n_out, dtype, batch=5, seed=0):
+    return torch.randn(batch, n_in, n_out, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def wide(x):
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
+
+
+def with_values(values, m, n, dtype, seed=0):
+    """A block with the given singular values."""
+    u = torch.linalg.qr(blocks(m, len(values), dtype, 1, seed))[0]
+    v = torch.linalg.qr(blocks(n, len(values), dtype, 1, seed + 1))[0]
+    return (u * torch.as_tensor(values, dtype=u.real.dtype)) @ v.mH
+
+
+def exact(x):
+    """Polar factor by a decomposition in double precision; of a zero block, zero."""
+    u, s, vh = torch.linalg.svd(wide(x), full_matrices=False)
+    return (u * (s > 1e-10 * s[..., :1])[..., None, :]) @ vh
+
+
+def composed(x):
+    """The polynomials on numbers."""
+    for step in STEPS:
+        x = sum(k * x ** (2 * i + 1) for i, k in enumerate(step))
+    return x
+
+
+# ----------------------------------------------------------------------------------------------- the polynomials
+
+
+def test_coefficients_are_the_best_of_their_degree():
+    """Each polynomial deviates least from 1 on what the ones before it leave: solved again as linear programs."""
+    low, high = FLOOR, 1.0
+    for step in STEPS:
+        x = torch.cat([torch.logspace(math.log10(low), math.log10(high), 800, dtype=torch.float64)]).clamp(low, high).numpy()
+        powers = torch.stack([torch.as_tensor(x / high) ** (2 * i + 1) for i in range(len(step))], 1).numpy()
+        ones = torch.ones(len(x), 1, dtype=torch.float64).numpy()
+        a = torch.cat([torch.as_tensor(m) for m in (powers, -powers)]).numpy()
+        best = linprog(
+            [0.0] * len(step) + [1.0],
+            A_ub=torch.cat([torch.as_tensor(a), torch.as_tensor(-abs(ones)).repeat(2, 1)], 1).numpy(),
+            b_ub=torch.cat([torch.as_tensor(ones), -torch.as_tensor(ones)]).flatten().numpy(),
+            bounds=[(None, None)] * len(step) + [(0, None)],
+        ).fun
+        grid = torch.linspace(low, high, 100_001, dtype=torch.float64)
+        reached = (sum(k * grid ** (2 * i + 1) for i, k in enumerate(step)) - 1).abs().max().item()
+        assert best <= reached * (1 + 1e-3) and reached <= best * 1.01
+        low, high = 1 - reached, 1 + reached
+    assert reached < BAND < 1.01 * reached
+
+
+def test_small_values_are_raised_but_never_beyond_the_band():
+    x = torch.linspace(0, FLOOR, 10_001, dtype=torch.float64)
+    y = composed(x)
+    assert (y[1:] > x[1:]).all() and y.max() <= 1 + BAND
+    slope = math.prod(step[0] for step in STEPS)
+    assert y[1] / x[1] == pytest.approx(slope, rel=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------ orthogonalization
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_polar_factor_against_exact_decomposition(shape, dtype):
+    """U p(Σ) V^H with the exact U, Σ, V in double precision: to rounding; and singular values in the band."""
+    x = blocks(*shape, dtype)
+    u, s, vh = torch.linalg.svd(wide(x), full_matrices=False)
+    bound = s.pow(8).sum(-1, keepdim=True) ** 0.125
+    values = composed(s / bound) if min(shape) > 1 else torch.ones_like(s)
+    got = orthogonalize(x)
+    assert got.dtype == dtype and got.shape == x.shape
+    tolerance = 1e-2 if wide(x).dtype != dtype else 1e-10
+    assert (wide(got) - (u * values[:, None, :]) @ vh).abs().max() < tolerance
+    reached = torch.linalg.svdvals(wide(got))[s / bound >= FLOOR]
+    assert (reached - 1).abs().max() <= BAND + tolerance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_well_conditioned_blocks_reach_the_polar_factor(dtype):
+    """All singular values within FLOOR of the bound: the error is at most BAND in operator norm."""
+    x = with_values([1.0, 0.8, 0.5, 0.2], 4, 6, dtype)
+    assert torch.linalg.matrix_norm(wide(orthogonalize(x)) - exact(x), 2).max() <= BAND + 2e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("values", [[1.0], [1.0, 1.0], [1, 1e-2, 1e-4], [1, 1e-6, 1e-12], [1, 0.5, 0, 0]], ids=str)
+def test_rank_deficient_and_ill_conditioned_blocks(values, dtype):
+    """The largest singular value always reaches the band, the others stay below it and what is missing stays missing."""
+    got = torch.linalg.svdvals(wide(orthogonalize(with_values(values, 8, 8, dtype))))[0]
+    assert abs(got[0] - 1) <= BAND + 2e-3
+    assert (got[sum(v > 0 for v in values) :] < 1e-4).all()
+    assert (got <= 1 + BAND + 2e-3).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (5, 5), (3, 6)], ids=str)
+def test_scale_does_not_matter(shape, dtype):
+    x = blocks(*shape, dtype)
+    expected = orthogonalize(x)
+    for scale in (1e-37, 1e-30, 1e-10, 1e10, 1e30):
+        assert torch.allclose(orthogonalize(x * scale), expected, atol=1e-2)
+    x[2] = 0
+    got = orthogonalize(x)
+    assert (got[2] == 0).all() and torch.equal(got[[0, 1, 3, 4]], expected[[0, 1, 3, 4]])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 12), st.booleans(), st.integers(0, 99))
+def test_equivariant_under_rotations(m, n, is_complex, seed):
+    """orthogonalize(U X V) = U orthogonalize(X) V for unitary U, V."""
+    dtype = torch.complex128 if is_complex else torch.float64
+    x = blocks(m, n, dtype, 2, seed)
+    u, v = (torch.linalg.qr(blocks(k, k, dtype, 1, seed + 1))[0] for k in (m, n))
+    assert (orthogonalize(u @ x @ v) - u @ orthogonalize(x) @ v).abs().max() < 1e-9
+
+
+def test_transposes_and_conjugates():
+    x = blocks(4, 9, torch.complex128)
+    expected = orthogonalize(x)
+    assert torch.allclose(orthogonalize(x.mT), expected.mT)
+    assert torch.allclose(orthogonalize(x.conj()), expected.conj())
+
+
+# --------------------------------------------------------------------------------------------------------- a step
+
+
+def small(rule="log-modes", width=12, modes=(8,), **kwargs):
+    torch.manual_seed(0)
+    model = FNO(modes, 2, 3, width, **{"n_layers": 2, **kwargs})
+    base = {"hidden_channels": 4} if rule != "operator-norm" else {"hidden_channels": 4, "n_modes": (4,) * len(modes)}
+    return nm.parametrize(model, base=base, rule=rule)
+
+
+def random_gradients(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+
+
+@pytest.mark.parametrize("width, modes", [(4, (8,)), (24, (8,)), (12, (32,)), (12, (6, 8))])
+def test_operator_norm_of_every_update(width, modes):
+    """lr √(out/in) for each mode and each hidden map, at every width and number of modes."""
+    model = small(width=width, modes=modes)
+    before = copy.deepcopy(model)
+    optimizer = nm.MuMuon(model, lr=0.05, period=1)
+    random_gradients(model)
+    optimizer.step()
+    seen = set()
+    for (name, p), q in zip(model.named_parameters(), before.parameters(), strict=True):
+        delta = (q - p).detach()
+        role = nm.summary(model)[name].role
+        if role == "spectral":
+            norms = torch.linalg.matrix_norm(delta.flatten(2).permute(2, 0, 1), 2)
+            want = math.sqrt(p.shape[1] / p.shape[0])
+        elif role == "hidden":
+            norms = torch.linalg.matrix_norm(delta.flatten(1), 2)[None]
+            want = math.sqrt(p.shape[0] / p.shape[1])
+        else:
+            continue
+        seen.add(want)
+        assert (norms / (0.05 * want) - 1).abs().max() <= BAND + 1e-3, name
+    assert len(seen) > 1  # channel MLPs and the lifting are not square
+
+
+def reference(weights, gradients, lr, momentum, nesterov, weight_decay, scale):
+    """The steps written out, with an exact decomposition; weights (modes, in, out)."""
+    m, w = torch.zeros_like(weights), weights.clone()
+    for g in gradients:
+        m = momentum * m + g
+        w = (1 - lr * weight_decay) * w - lr * scale * exact(g + momentum * m if nesterov else m)
+    return w
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_steps_against_a_reference_written_out(nesterov, weight_decay):
+    """Four steps on 2 → 5 channels, well conditioned in double precision: within the band of exact steps."""
+    model = small(width=4).double()
+    kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
+    kernel.data = kernel.data.to(torch.complex128)
+    optimizer = nm.MuMuon(model, lr=0.1, momentum=0.8, nesterov=nesterov, period=1, weight_decay=weight_decay)
+    start = kernel.detach().clone()
+    gradients = [with_values([1, 0.9, 0.8, 0.7], 4, 4, torch.complex128, seed)[0] for seed in (1, 5, 9, 13)]
+    for g in gradients:
+        kernel.grad = g[:, :, None].repeat(1, 1, kernel.shape[2])
+        optimizer.step()
+    stacked = [g.expand(kernel.shape[2], 4, 4) for g in gradients]
+    want = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, nesterov, weight_decay, 1.0)
+    other = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, not nesterov, weight_decay, 1.0)
+    got = kernel.detach().permute(2, 0, 1)
+    bound = 4 * 0.1 * BAND
+    assert torch.linalg.matrix_norm(got - want, 2).max() <= bound
+    assert torch.linalg.matrix_norm(other - want, 2).max() > bound  # the test can tell
+
+
+def test_the_rest_is_torch_adamw_bit_for_bit():
+    ours, theirs = small(), small()
+    optimizer = nm.MuMuon(ours, lr=0.0, aux_lr=3e-3, weight_decay=0.1, betas=(0.8, 0.9))
+    adamw = nm.MuAdamW(theirs, lr=3e-3, weight_decay=0.1, betas=(0.8, 0.9))
+    x, y = BY_NAME["1d"].batch()
+    muon = {id(p) for g in optimizer.param_groups if g["layouts"] for p in g["params"]}
+    names = {name for name, p in ours.named_parameters() if id(p) in muon}
+    assert names and len(names) < len(list(ours.parameters()))
+    for _ in range(3):
+        (ours(x) - y).square().mean().backward()
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            q.grad = p.grad.clone()
+        optimizer.step()
+        adamw.step()
+        ours.zero_grad()
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert name in names or torch.equal(p, q), name
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_every_model_of_the_table(name):
+    """Kernels by Muon, input, readout and vectors by AdamW, every parameter in one group; steps finite; all moves."""
+    case = BY_NAME[name]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuMuon(model, lr=0.02, period=1)
+    rows = {row.name: row for row in nm.summary(model).rows}
+    grouped = [name for group in optimizer.param_groups for name in group["param_names"]]
+    assert sorted(grouped) == sorted(rows)
+    for group in optimizer.param_groups:
+        roles = {rows[n].role for n in group["param_names"]}
+        if group["layouts"]:
+            assert roles <= {"spectral", "hidden"} and group["lr"] == 0.02
+        else:
+            # Of kernels only the weights of a CP kernel's terms; of hidden maps only those with a stencil.
+            assert all(
+                n.endswith("weight.weights") or ".weights" in n for n in group["param_names"] if rows[n].role == "spectral"
+            )
+            assert all(math.prod(rows[n].shape[2:]) > 1 for n in group["param_names"] if rows[n].role == "hidden")
+    before = copy.deepcopy(model)
+    train(case, model, optimizer, steps=1)
+    for (n, p), q in zip(model.named_parameters(), before.parameters(), strict=True):
+        assert torch.isfinite(torch.view_as_real(p) if p.is_complex() else p).all(), n
+        if p.grad is not None and p.grad.abs().max() > 0:
+            assert not torch.equal(p, q), n
+
+
+def test_separable_kernels_move_every_entry_by_lr():
+    """Blocks are diagonal: a polar factor is a phase for each entry."""
+    model = small(separable=True)
+    before = copy.deepcopy(model)
+    random_gradients(model)
+    nm.MuMuon(model, lr=0.05, period=1).step()
+    key = "fno_blocks.convs.0.weight.tensor"
+    p, q = dict(model.named_parameters())[key], dict(before.named_parameters())[key]
+    assert torch.allclose((p - q).abs(), torch.tensor(0.05), rtol=1e-4)
+    assert torch.allclose((q - p) / 0.05, p.grad / p.grad.abs(), atol=1e-4)
+
+
+def test_inactive_modes_are_left_alone():
+    """Under max_n_modes they never have a gradient: no update, no decay; the active ones as without the others."""
+    model = small(max_n_modes=(16,))
+    kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
+    start = kernel.detach().clone()
+    optimizer = nm.MuMuon(model, lr=0.05, weight_decay=0.5, period=2)
+    x, y = BY_NAME["1d"].batch()
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    active = kernel.grad.flatten(0, 1).abs().amax(0) > 0
+    assert 0 < active.sum() < len(active)
+    assert torch.equal(kernel[..., ~active], start[..., ~active])
+    assert (kernel != start)[..., active].all()
+
+
+def test_packing_does_not_matter(monkeypatch):
+    """Blocks of all layers together, or few at a time."""
+    results = []
+    for size in (2**30, 100, 1):
+        monkeypatch.setattr("neuralop_mup.muon.optimizer._CHUNK", {"cpu": size})
+        model = small()
+        random_gradients(model)
+        nm.MuMuon(model).step()
+        results.append(list(model.parameters()))
+    for other in results[1:]:
+        for p, q in zip(results[0], other, strict=True):
+            assert torch.allclose(p, q, atol=1e-5)
+
+
+def test_no_width_and_no_mode_factor_on_maps():
+    for rule in ("log-modes", "operator-norm", "none", "standard"):
+        model = small(rule=rule)
+        plan = nm.summary(model)
+        groups = nm.MuMuon(model, lr=0.02, aux_lr=1e-3, lr_mult={"spectral": 2.0, "readout": 3.0}).param_groups
+        lr = {name: group["lr"] for group in groups for name in group["param_names"]}
+        for row in plan.rows:
+            want = {"spectral": 0.04, "hidden": 0.02, "readout": 3e-3 * row.lr_mult}.get(row.role, 1e-3 * row.lr_mult)
+            assert lr[row.name] == pytest.approx(want, rel=1e-12), (rule, row.name)
+
+
+# ---------------------------------------------------------------------------------- as any optimizer of torch
+
+
+def test_names_defaults_and_schedulers():
+    model = small()
+    optimizer = nm.MuMuon(model)
+    assert [g["name"] for g in optimizer.param_groups] == ["hidden", "spectral", "aux input+vector", "aux readout"]
+    start = [g["lr"] for g in optimizer.param_groups]
+    assert start[:3] == [0.02, 0.02, AUX_LR]
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+    for _ in range(2):
+        random_gradients(model)
+        optimizer.step()
+        scheduler.step()
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([lr / 2 for lr in start])
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR(nm.MuMuon(model), max_lr=[0.02, 0.02, 4e-3, 4e-3], total_steps=5)
+    random_gradients(model)
+    one_cycle.optimizer.step()
+    one_cycle.step()
+
+
+def test_state_dict_resumes_bit_for_bit():
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuMuon(model, weight_decay=0.01)
+    train(case, model, optimizer, steps=2)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    resumed = copy.deepcopy(model)
+    other = nm.MuMuon(resumed, lr=0.5)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for m, o in ((model, optimizer), (resumed, other)):
+        train(case, m, o, steps=2)
+    assert differing(model, resumed) == 0
+
+
+def test_state_is_one_buffer_for_maps():
+    model = small()
+    optimizer = nm.MuMuon(model)
+    random_gradients(model)
+    optimizer.step()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            big = [v for v in optimizer.state[p].values() if torch.is_tensor(v) and v.shape == p.shape]
+            assert len(big) == (1 if group["layouts"] else 2)
+
+
+def test_accumulated_and_averaged_gradients():
+    """Two half batches, or the mean over two ranks, give the step of the whole batch."""
+    x, y = BY_NAME["1d"].batch(size=4)
+    whole, halves = small(), small()
+    for model, parts in ((whole, [slice(0, 4)]), (halves, [slice(0, 2), slice(2, 4)])):
+        optimizer = nm.MuMuon(model)
+        for part in parts:
+            ((model(x[part]) - y[part]).square().sum() / 4).backward()
+        optimizer.step()
+    for p, q in zip(whole.parameters(), halves.parameters(), strict=True):
+        assert torch.allclose(p, q, atol=1e-4)
+
+
+def test_closure_and_parameters_without_gradient():
+    model = small()
+    optimizer = nm.MuMuon(model)
+    before = copy.deepcopy(model)
+    optimizer.step()
+    assert differing(model, before) == 0 and not optimizer.state
+    x, y = BY_NAME["1d"].batch()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure)
+    assert first.requires_grad and differing(model, before) > 0
+
+
+def test_trains_better_than_it_starts_and_through_the_trainer():
+    tiny = {
+        "problem_args": {"grid": 32, "n_train": 20, "n_val": 10, "n_test": 10, "viscosity": 0.1},
+        "model": {"n_modes": (8,), "hidden_channels": 8, "n_layers": 2},
+        "base": {"hidden_channels": 4},
+        "batch_size": 10,
+        "optimizer": "muon",
+        "lr": 0.02,
+    }
+    short, long = (train_run({**tiny, "epochs": epochs})["loss"] for epochs in (1, 40))
+    assert long < 0.8 * short
+    assert train_run({**tiny, "epochs": 1, "aux_lr": 1e-4})["loss"] != short
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_coordinate_check_takes_it(period):
+    """Updates are of one size from width 8 to 64; Adam without a rule has slopes near 1."""
+    g = torch.Generator().manual_seed(0)
+    batches = [{"x": torch.randn(2, 1, 32, generator=g), "y": torch.randn(2, 1, 32, generator=g)}]
+
+    def build(width):
+        return nm.parametrize(FNO((8,), 1, 1, width, n_layers=1), base={"hidden_channels": 8})
+
+    def muon(model, lr):
+        return nm.MuMuon(model, lr=lr, period=period)
+
+    check = nm.coord_check(build, (8, 64), batches, lr=0.01, steps=(3,), seeds=6, optimizer=muon)
+    assert all(abs(row["slope"]) < 0.3 for row in check.slopes if row["kind"] == "update"), check.to_markdown()
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["fno_blocks.convs.1.weight.tensor", "projection.fcs.1.bias"])
+def test_a_bad_gradient_is_refused_and_nothing_changes(where, bad):
+    model = small()
+    optimizer = nm.MuMuon(model)
+    random_gradients(model)
+    optimizer.step()
+    before, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
+    random_gradients(model, seed=1)
+    dict(model.named_parameters())[where].grad.flatten()[-1] = bad
+    with pytest.raises(nm.MupError, match=f"gradient of '{where}' is not finite"):
+        optimizer.step()
+    assert differing(model, before) == 0
+    for key, value in optimizer.state_dict()["state"].items():
+        for name, tensor in value.items():
+            assert (
+                (tensor == state["state"][key][name])
+                if not torch.is_tensor(tensor)
+                else torch.equal(tensor, state["state"][key][name])
+            )
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ({"lr": -0.1}, "lr is -0.1"),
+        ({"lr": math.nan}, "lr is nan"),
+        ({"lr": 2}, "operator norm of each update"),
+        ({"lr": "0.1"}, "lr is '0.1'"),
+        ({"aux_lr": math.inf}, "aux_lr is inf"),
+        ({"aux_lr": 8}, "it is AdamW's"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"betas": (0.9, 1.0)}, r"betas\[1\] is 1.0"),
+        ({"betas": 0.9}, "betas is 0.9"),
+        ({"period": 0}, "period is 0"),
+        ({"period": 1.5}, "period is 1.5"),
+        ({"eps": -1.0}, "eps is -1.0"),
+        ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"lr_mult": {"kernel": 2}}, "no role 'kernel'"),
+    ],
+)
+def test_numbers_that_cannot_work(arguments, sentence):
+    with pytest.raises(nm.MupError, match=sentence):
+        nm.MuMuon(small(), **arguments)
+
+
+def test_learning_rates_the_wrong_way_round_are_pointed_out():
+    with pytest.warns(UserWarning, match="other way round"):
+        nm.MuMuon(small(), lr=1e-3, aux_lr=0.02)
+
+
+def test_models_it_does_not_take():
+    with pytest.raises(nm.MupError, match="not parametrized"):
+        nm.MuMuon(FNO((8,), 1, 1, 8))
+    mlp = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    nm.parametrize(mlp, base=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    with pytest.raises(nm.MupError, match="has no Fourier kernel"):
+        nm.MuMuon(mlp)
+
+
+class Odd(nn.Module):
+    """Pairs of real numbers that do not lie last."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(2, 4, 4, 3) / 2)
+
+
+nm.register_layer(Odd, {"kernel": nm.Param("spectral", ("pair", "in", "out", "modes_single"), stock=lambda s: 0.5)})
+
+
+def test_an_unknown_complex_layout_is_refused():
+    model = nm.parametrize(Odd(), base=Odd, rule="none")
+    with pytest.raises(nm.MupError, match="'kernel'.*cannot read"):
+        nm.MuMuon(model)
+
+
+def test_a_parameter_has_one_group():
+    model = small()
+    optimizer = nm.MuMuon(model)
+    with pytest.raises(nm.MupError, match="one group"):
+        optimizer.add_param_group({"params": [next(model.parameters())]})
+    extra = nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [extra], "param_names": ["extra"], "lr": 0.1})
+    extra.grad = torch.ones(3)
+    optimizer.step()
+    assert torch.allclose(extra, torch.tensor(0.9), atol=1e-3)
+
+
+def test_a_state_of_another_optimizer_is_refused():
+    one, other = nm.MuMuon(small()), nm.MuMuon(small(separable=True))
+    with pytest.raises(nm.MupError, match="layouts differ"):
+        one.load_state_dict(other.state_dict())
+    model = small()
+    with pytest.raises(nm.MupError, match="layouts differ"):
+        one.load_state_dict(nm.MuAdam(model).state_dict())
+
+
+def test_sharded_parameters_are_refused():
+    """FSDP2 and tensor parallelism make DTensors; a process group of one is enough to have one."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+
+    model = small()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        skip = model.fno_blocks.fno_skips[0].conv
+        skip.weight = nn.Parameter(distribute_tensor(skip.weight.detach(), DeviceMesh("cpu", [0]), [Shard(0)]))
+        with pytest.raises(nm.MupError, match="DTensor"):
+            nm.MuMuon(model)
+    finally:
+        dist.destroy_process_group()
+
+
+# -------------------------------------------------------------------------------------------------------------- cost
+
+
+@pytest.mark.parametrize("name", ["1d", "2d", "separable", "tucker_factorized", "complex_data_1d", "legacy_dense", "uno"])
+def test_predicted_cost_is_what_a_step_takes(name):
+    """Operations as torch counts them in the products of a step; bytes as they lie in the state."""
+    case = BY_NAME[name]
+    model = nm.parametrize(case.build(), base=case.base)
+    random_gradients(model)
+    cost, adam = step_cost(model), nm.MuAdam(model)
+    optimizer = nm.MuMuon(model, period=1)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    assert counter.get_total_flops() == cost.orthogonalize
+    adam.step()
+    for held, predicted in ((optimizer, cost.state_bytes), (adam, cost.adam_state_bytes)):
+        tensors = [
+            t for p in model.parameters() for t in held.state[p].values() if torch.is_tensor(t) and t.shape == p.shape
+        ]
+        assert sum(t.numel() * t.element_size() for t in tensors) == predicted
+    assert cost.state_bytes < cost.adam_state_bytes
+
+
+def test_a_period_divides_the_cost():
+    """5 stored modes of n_modes 8: all have moved after 4 steps, each once but for the first, whose turn comes again."""
+    model = small()
+    optimizer = nm.MuMuon(model, period=4, nesterov=False, momentum=0.0, lr=0.1)
+    kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
+    random_gradients(model)
+    moved = []
+    for _ in range(5):
+        before = kernel.detach().clone()
+        optimizer.step()
+        delta = (kernel - before).detach().permute(2, 0, 1)
+        moved.append([round(v) * 4 for v in (torch.linalg.matrix_norm(delta, 2) / 0.4).tolist()])
+    assert moved == [[4, 0, 0, 0, 4], [0, 4, 0, 0, 0], [0, 0, 4, 0, 0], [0, 0, 0, 4, 0], [4, 0, 0, 0, 4]]
+    whole, part = step_cost(model, 1).orthogonalize, step_cost(model, 4).orthogonalize
+    hidden = step_cost(small(separable=True), 1).orthogonalize  # no products for its kernels
+    assert part - hidden == pytest.approx((whole - hidden) / 4)
+
+
+def test_check_optimizer_knows_that_maps_have_one_learning_rate_at_every_size():
+    model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 8, "n_modes": (4,)})
+    nm.check_optimizer(model, optimizer := nm.MuMuon(model))
+    optimizer.param_groups[-1]["rule_mult"] *= 2
+    with pytest.raises(nm.MupError, match="does not follow the plan"):
+        nm.check_optimizer(model, optimizer)
