@@ -3,7 +3,7 @@ Learning-rate transfer in physics-informed training
 ===================================================
 
 A physics-informed neural operator learns Darcy flow from solutions and from the equation −∇·(a∇u) = 1 at once. The learning
-rate is searched on a small model and carried to one four times as wide with four times the modes: as neuralop builds it (the
+rate is searched on a small model and carried to one eight times as wide with four times the modes: as neuralop builds it (the
 standard parametrization), and in maximal update parametrization (μP).
 
 The script takes about a minute on a CPU.
@@ -32,10 +32,10 @@ warnings.filterwarnings("ignore", message=".*received unexpected keyword argumen
 # ----
 # Coefficients and solutions on 32² points, boundary included. The processor keeps fields in physical units for the losses:
 # neuralop's own normalises them in training, where the equation does not hold.
-problem = get_problem("darcy-pino", n_train=100, n_val=50, n_test=10)
+problem = get_problem("darcy-pino", n_train=80, n_val=40, n_test=10)
 data = problem.load()
 SMALL = {"hidden_channels": 8, "n_modes": (4, 4)}
-LARGE = {"hidden_channels": 32, "n_modes": (16, 16)}
+LARGE = {"hidden_channels": 64, "n_modes": (16, 16)}
 LOSSES = {"data": LpLoss(d=2), "equation": DarcyEqnLoss()}
 
 
@@ -63,8 +63,9 @@ def train(size: dict, lr: float, rule: str, epochs: int = 6) -> dict:
 # %%
 # Loss against learning rate
 # --------------------------
-# At the small size both parametrizations are the same model.
-grid = nm.log2_grid(0.004, 0.128)
+# At the small size both parametrizations are the same model. The residual is relative to the right-hand side; it asks for the
+# flux across the coefficient's jumps, and after so short a training it is still above that of u = 0, which is 1.
+grid = nm.log2_grid(0.008, 0.128)
 runs = {
     "small": [train(SMALL, lr, "none") for lr in grid],
     "large, standard": [train(LARGE, lr, "standard") for lr in grid],

@@ -30,7 +30,7 @@ def rule_mult(row: Row, family: str) -> float:
 
 
 def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
-    """Hold an optimizer to its model's plan at every step; ``MuAdam``, ``MuAdamW`` and ``MuSGD`` do it by themselves.
+    """Hold an optimizer to its model's plan at every step; neuralop_mup's own optimizers do it by themselves.
 
     Two things, by a hook on ``optimizer.step``. (1) A kernel's learning rate follows the modes that its convolution has
     at that step (``model.n_modes = …``, ``IncrementalFNOTrainer``). The factor is applied for the step alone, and
@@ -117,9 +117,11 @@ class Follower:
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = dict(self.model.named_parameters())
         given = {id(p): group.get("rule_mult") for group in optimizer.param_groups for p in group["params"]}
+        sizeless = {id(p) for group in optimizer.param_groups if group.get("layouts") for p in group["params"]}
         for row in present_plan(self.model).rows:
-            mult = given.get(id(parameters.get(row.name)))
-            if mult is None or (row.name not in self._kernels and not math.isclose(mult, rule_mult(row, self.family))):
+            key = id(parameters.get(row.name))
+            mult, free = given.get(key), row.name in self._kernels or key in sizeless
+            if mult is None or (not free and not math.isclose(mult, rule_mult(row, self.family))):
                 raise MupError(
                     f"The optimizer's groups are not those of this model's plan for {self.family!r} (parameter "
                     f"{row.name!r}): build it from neuralop_mup.param_groups(model, lr=…, optimizer={self.family!r})."
@@ -139,7 +141,8 @@ class Follower:
         name_of = {id(p): name for name, p in self.model.named_parameters()}
         mults = []
         for group in groups:
-            names = [name_of[id(p)] for p in group["params"] if id(p) in name_of] if "rule_mult" in group else []
+            ruled = "rule_mult" in group and not group.get("layouts")  # no mode rule applies to MuMuon's maps
+            names = [name_of[id(p)] for p in group["params"] if id(p) in name_of] if ruled else []
             ratios = {name: now[name] / group["rule_mult"] if name in self._kernels else 1.0 for name in names}
             low, high = min(ratios.values(), default=1.0), max(ratios.values(), default=1.0)
             if not math.isclose(low, high, rel_tol=1e-9):

@@ -78,5 +78,6 @@ class RunState:
         self._last = time.monotonic()
 
     def remove(self) -> None:
-        """The run is done."""
-        self.path.unlink(missing_ok=True)
+        """The run is done, or diverged: nobody goes on from here, and the file may hold gigabytes."""
+        for path in (self.path, self.path.with_suffix(".tmp")):  # the second is of a kill while saving
+            path.unlink(missing_ok=True)

@@ -127,6 +127,8 @@ class _Trainer(Trainer):
     def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
         loss = super().train_one_batch(idx, sample, training_loss)
         if not torch.isfinite(loss):
+            if self.run is not None:
+                self.run.remove()
             lr = max(group["lr"] for group in self.optimizer.param_groups)
             raise MupError(
                 f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
@@ -153,7 +155,7 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
         (after these epochs). ``device`` is torch's name of it, or ``"auto"``.
     checkpoints : path, optional
         Folder in which the run keeps its state, every five minutes at most. The same configuration goes on from there
-        after a kill, bit for bit on a CPU; the file goes when the run is done.
+        after a kill, bit for bit on a CPU; the file goes when the run is done or diverges.
 
     Returns
     -------
@@ -201,11 +203,11 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
                 measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
     seconds = trainer.seconds
     train_loss = float(metrics["avg_loss"])
+    if trainer.run is not None:
+        trainer.run.remove()
     for name, value in {"training loss": train_loss, "validation error": measured["loss"]}.items():
         if not math.isfinite(value):
             raise MupError(f"Training diverged: the {name} is {value} at lr {c['lr']:g}: lower lr.")
-    if trainer.run is not None:
-        trainer.run.remove()
     return {
         **measured,
         "train_loss": train_loss,

@@ -94,6 +94,24 @@ def test_divergence_is_told_at_its_step(every_epoch):
         training.train_run({**CONFIG, "lr": 1e30})
 
 
+def test_nothing_stays_of_a_run_that_ended(every_epoch, monkeypatch):
+    """A checkpoint of a large kernel takes gigabytes: neither a divergence nor a kill while saving may leave one."""
+    run, epoch = RunState(every_epoch, training._complete(CONFIG)), training._Trainer.train_one_batch
+    every_epoch.mkdir()
+    run.path.with_suffix(".tmp").write_bytes(b"cut off")
+    training.train_run(CONFIG, checkpoints=every_epoch)
+    assert not list(every_epoch.iterdir())
+
+    def diverging(self, idx, sample, loss):
+        assert list(every_epoch.iterdir())  # saved before the epoch
+        return epoch(self, idx, sample, (lambda *_, **__: loss(*_, **__) * float("nan")) if self.epoch == 2 else loss)
+
+    monkeypatch.setattr(training._Trainer, "train_one_batch", diverging)
+    with pytest.raises(MupError, match="Training diverged"):
+        training.train_run(CONFIG, checkpoints=every_epoch)
+    assert not list(every_epoch.iterdir())
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(MupError, match="finds no CUDA device"):

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from torch.optim.adamw import adamw
 
+from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError
+from neuralop_mup.following import follow_plan
 from neuralop_mup.muon.groups import as_blocks, block_scale, block_shape, map_layouts, turn
 from neuralop_mup.muon.newton_schulz import orthogonalize
 from neuralop_mup.optim import param_groups
@@ -110,6 +112,7 @@ class MuMuon(torch.optim.Optimizer):
         settings = {"momentum": momentum, "nesterov": nesterov, "period": period, "betas": tuple(betas), "eps": eps}
         groups = _groups(model, lr, aux_lr, weight_decay, lr_mult)
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, **settings})
+        follow_plan(model, self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group for AdamW, or with ``layouts`` for orthogonalized updates (:mod:`neuralop_mup.muon.groups`)."""
@@ -150,6 +153,7 @@ class MuMuon(torch.optim.Optimizer):
                 "This state is not of a MuMuon over the same parameters (their layouts differ): load it into the "
                 "optimizer and the model that it was saved from."
             )
+        check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
         super().load_state_dict(state_dict)
 
     def _check_gradients(self) -> None:

@@ -13,6 +13,7 @@ from neuralop_mup import plots
 from neuralop_mup.report import aligned, versions
 from neuralop_mup.reproduce.results import Reproduction, seconds
 from neuralop_mup.tuning.progress import format_seconds
+from neuralop_mup.tuning.records import plain
 
 __all__ = ["table", "table_of_costs", "verdict", "write_report"]
 
@@ -157,7 +158,7 @@ def write_report(result: Reproduction, *, command: str) -> Path:
     lines += ["## Again", "", "```", command, "```", "", "Every run is one line of `results.jsonl`.", ""]
     run = {"command": command, "machine": where, "settings": e.settings, "verdict": said, "rows": result.rows()}
     run["costs"] = costs
-    (folder / "run.json").write_text(json.dumps(run, indent=2, default=str) + "\n", encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps(plain(run), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     path = folder / "report.md"
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
