@@ -22,7 +22,8 @@ def off_plan(groups: Sequence[Mapping[str, Any]]) -> str | None:
     """What is wrong with the learning rates of ``groups``, in a sentence, or None.
 
     Every group of :func:`neuralop_mup.param_groups` holds ``lr_mult``, its learning rate over the base's. While
-    schedulers scale, ``lr / lr_mult`` is one number for all groups: the base learning rate of this step.
+    schedulers scale, ``lr / lr_mult`` is one number for all groups: the base learning rate of this step. MuMuon has two,
+    that of its maps (groups with ``layouts``) and AdamW's.
 
     Parameters
     ----------
@@ -30,6 +31,15 @@ def off_plan(groups: Sequence[Mapping[str, Any]]) -> str | None:
         An optimizer's param groups. Groups without ``lr_mult`` (added by somebody else), frozen ones (``lr = 0``) and
         those whose lr is a tensor on an accelerator (reading it would wait for the device) are left out.
     """
+    maps = [bool(g.get("layouts")) for g in groups]
+    if any(maps):
+        sets = [[g for g, own in zip(groups, maps, strict=True) if own == kind] for kind in (True, False)]
+        return next(filter(None, (_off_base(part, "g['lr']") for part in sets)), None)
+    return _off_base(groups, "max_lr * g['lr_mult']")
+
+
+def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
+    """What is wrong among groups of one base learning rate; ``each`` is what a scheduler may be given for group g."""
     ours = [g for g in groups if g.get("lr_mult") and _readable(g["lr"]) and g["lr"] != 0]
     if len(ours) < 2:
         return None
@@ -52,7 +62,7 @@ def off_plan(groups: Sequence[Mapping[str, Any]]) -> str | None:
     return (
         f"Learning rates do not stand in the plan's ratios: {what}. A scheduler or callback set absolute values over the "
         "groups' own. Give it one value a group, e.g. "
-        "OneCycleLR(optimizer, max_lr=[max_lr * g['lr_mult'] for g in optimizer.param_groups]), or one that scales; "
+        f"OneCycleLR(optimizer, max_lr=[{each} for g in optimizer.param_groups]), or one that scales; "
         "leave floors (eta_min, min_lr) at zero or give them likewise. If you set a group's lr on purpose, set its "
         "'lr_mult' with it. (Said once for each optimizer.)"
     )

@@ -337,7 +337,7 @@ def test_names_defaults_and_schedulers():
         optimizer.step()
         scheduler.step()
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([lr / 2 for lr in start])
-    one_cycle = torch.optim.lr_scheduler.OneCycleLR(nm.MuMuon(model), max_lr=[0.02, 0.02, 4e-3, 4e-3], total_steps=5)
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR(nm.MuMuon(model), max_lr=start, total_steps=5)
     random_gradients(model)
     one_cycle.optimizer.step()
     one_cycle.step()
@@ -530,6 +530,12 @@ def test_a_state_of_another_optimizer_is_refused():
     model = small()
     with pytest.raises(nm.MupError, match="layouts differ"):
         one.load_state_dict(nm.MuAdam(model).state_dict())
+    # The same parameters under another base: torch would take AdamW's learning rates from the file.
+    groups = copy.deepcopy(one.param_groups)
+    stock = nm.parametrize(FNO((8,), 2, 3, 12, n_layers=2), base={"hidden_channels": 6})
+    with pytest.raises(nm.MupError, match="rule_mult of group 'aux readout'"):
+        one.load_state_dict(nm.MuMuon(stock).state_dict())
+    assert [g["lr"] for g in one.param_groups] == [g["lr"] for g in groups]
 
 
 def test_sharded_parameters_are_refused():

@@ -175,6 +175,11 @@ def test_a_failed_seed_does_not_compete_and_is_told():
     text = reproduce.write_report(result, command="again").read_text()
     assert "∞ (a run failed)" in text and "the loss is nan" in text
 
+    def no_json(word):
+        pytest.fail(f"{word} is no JSON")
+
+    json.loads(Path("study/run.json").read_text(), parse_constant=no_json)
+
 
 def test_every_learning_rate_fails_at_the_base():
     with pytest.raises(MupError, match=r"No learning rate at the base \(K = 2\).*the loss is nan"):

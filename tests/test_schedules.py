@@ -143,6 +143,22 @@ def test_a_callback_that_sets_one_number(value):
     assert "have the same learning rate, 0.002" in message
 
 
+def test_muons_two_base_learning_rates():
+    """Its maps follow lr and the rest aux_lr · lr_mult: each has ratios of its own, and one number for all breaks them."""
+    model = build()
+    optimizer = nm.MuMuon(model, 0.02, 4e-3)
+    assert {g["lr_mult"] for g in optimizer.param_groups if not g["layouts"]} == {1.0, 0.5}
+    start = [g["lr"] for g in optimizer.param_groups]
+    nm.follow_plan(model, optimizer)  # is followed already
+    assert not _caught(optimizer)
+    list(run(optimizer, lambda o: S.OneCycleLR(o, [g["lr"] for g in o.param_groups], STEPS + 1)))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.02
+    (message,) = _caught(optimizer)
+    assert "all 2 groups have the same learning rate, 0.02" in message and "max_lr=[g['lr'] for g" in message
+    assert start == [0.02, 0.02, 4e-3, 2e-3]
+
+
 def test_at_base_absolute_values_are_right():
     torch.manual_seed(0)
     optimizer = nm.MuAdam(nm.parametrize(FNO((8,), 1, 1, 8, n_layers=1), base={}), LR)
