@@ -38,7 +38,7 @@ MOVES = {
     ("darcy", "depth"): ((16, 4, 4), (16, 4, 16)),
 }
 GRIDS = {
-    "muon": {"burgers": log2_grid(5e-3, 1.6e-1), "darcy": log2_grid(1e-2, 1.6e-1)},
+    "muon": {"burgers": log2_grid(5e-3, 1.6e-1), "darcy": log2_grid(2e-2, 3.2e-1)},
     "adam": {"burgers": log2_grid(2e-3, 6.4e-2), "darcy": log2_grid(4e-3, 6.4e-2)},
 }
 AUX = log2_grid(1e-3, 1.6e-2)
