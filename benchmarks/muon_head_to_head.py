@@ -274,7 +274,7 @@ def draw(path: Path) -> None:
             if line:
                 x, y, std = zip(*line, strict=True)
                 axis.errorbar(x, y, std, marker="o", markersize=4, linewidth=1.2, capsize=2, label=name)
-        axis.set(title=panel["title"], xlabel="processor seconds of training", xscale="log", yscale="log")
+        axis.set(title=panel["title"], xlabel="processor seconds of training", yscale="log")
     axes[0][0].set_ylabel("test error (relative L2)")
     axes[0][-1].legend(fontsize=7)
     figure.savefig(path, dpi=110)
