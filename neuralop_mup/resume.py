@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import time
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +68,23 @@ class RunState:
             ) from error
 
     def save_if_due(self, epoch: int, seconds: float) -> None:
-        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so a kill leaves the old one."""
+        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so a kill leaves the old one.
+
+        Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
+        """
         if time.monotonic() - self._last < self.every:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".tmp")
         state = {name: part.state_dict() for name, part in self._parts.items()}
         order, random = self._loader.generator.get_state(), torch.get_rng_state()
-        torch.save({**state, "order": order, "random": random, "epoch": epoch, "seconds": seconds}, partial)
-        os.replace(partial, self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save({**state, "order": order, "random": random, "epoch": epoch, "seconds": seconds}, partial)
+            os.replace(partial, self.path)
+        except (OSError, RuntimeError) as error:  # torch's writer raises the second
+            warnings.warn(f"The checkpoint {self.path} cannot be written, so a kill would cost more: {error}", stacklevel=2)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
         self._last = time.monotonic()
 
     def remove(self) -> None:

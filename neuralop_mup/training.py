@@ -273,7 +273,7 @@ def estimate_flops(config: Mapping[str, Any]) -> float:
     """Floating-point operations of one run, counted from shapes: for comparing costs before spending them.
 
     A pointwise map costs 2 operations a weight and grid point, a kernel's complex product 8 a weight and sample;
-    backward is twice forward. Fourier transforms, activations and the optimizer are left out.
+    backward is twice forward. Fourier transforms, activations, losses and the optimizer are left out.
     """
     c = _complete(config)
     problem = get_problem(c["problem"], **c["problem_args"])

@@ -530,6 +530,8 @@ def test_a_state_of_another_optimizer_is_refused():
     model = small()
     with pytest.raises(nm.MupError, match="layouts differ"):
         one.load_state_dict(nm.MuAdam(model).state_dict())
+    with pytest.raises(nm.MupError, match="layouts differ"):
+        one.load_state_dict({"model": {}})
     # The same parameters under another base: torch would take AdamW's learning rates from the file.
     groups = copy.deepcopy(one.param_groups)
     stock = nm.parametrize(FNO((8,), 2, 3, 12, n_layers=2), base={"hidden_channels": 6})

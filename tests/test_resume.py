@@ -112,6 +112,21 @@ def test_nothing_stays_of_a_run_that_ended(every_epoch, monkeypatch):
     assert not list(every_epoch.iterdir())
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("PytorchStreamWriter failed")])
+def test_a_full_disk_is_no_failure_of_the_run(every_epoch, monkeypatch, error):
+    """Else a sweep would take a full disk for a learning rate that does not train."""
+
+    def full(state, path):
+        path.write_bytes(b"cut off")
+        raise error
+
+    whole = training.train_run(CONFIG)  # makes the data, too, which is saved likewise
+    monkeypatch.setattr("torch.save", full)
+    with pytest.warns(UserWarning, match=r"cannot be written.*(No space|StreamWriter)"):
+        record = training.train_run(CONFIG, checkpoints=every_epoch)
+    assert record["loss"] == whole["loss"] and not list(every_epoch.iterdir())
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(MupError, match="finds no CUDA device"):

@@ -147,7 +147,7 @@ class MuMuon(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; refuse one whose groups treat parameters in another way."""
         ours = [group["layouts"] for group in self.param_groups]
-        theirs = [group.get("layouts") for group in state_dict["param_groups"]]
+        theirs = [group.get("layouts") for group in state_dict.get("param_groups", ())]
         if ours != theirs:
             raise MupError(
                 "This state is not of a MuMuon over the same parameters (their layouts differ): load it into the "
