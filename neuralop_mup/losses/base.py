@@ -128,10 +128,10 @@ class SpaceTimeLoss(FieldLoss):
 
     @abstractmethod
     def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Differential operator and forcing, if any, at all times: shape (batch, time, *space), as u."""
+        """Differential operator and forcing, if any, at all times: shape ``(batch, time, *space)``, as u."""
 
     def residual(self, u: torch.Tensor) -> torch.Tensor:
-        """Operator − forcing at all times, both ends included: shape (batch, time, *space), as u."""
+        """Operator − forcing at all times, both ends included: shape ``(batch, time, *space)``, as u."""
         operator, forcing = self.sides(u)
         return operator if forcing is None else operator - forcing
 

@@ -14,7 +14,7 @@ __all__ = ["InitialConditionLoss"]
 class InitialConditionLoss(FieldLoss):
     """Relative L2 distance of the prediction at t = 0 from the initial state, ‖u(0) − u₀‖ / ‖u₀‖.
 
-    Call it as ``loss(y_pred, **sample)``: ``y_pred`` has shape (batch, 1, nt, *space), time first, and
+    Call it as ``loss(y_pred, **sample)``: ``y_pred`` has shape ``(batch, 1, nt, *space)``, time first, and
     ``sample["x"][:, 0, 0]`` is the initial state. If there is a ``sample["y"]``, its first time must be the same state.
 
     Parameters

@@ -57,7 +57,7 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0, *, cfl:
     """Solve u_t + (u²/2)_x = ν u_xx on the periodic unit interval.
 
     Fourier pseudo-spectral in space, products dealiased by the 2/3 rule; in time Runge-Kutta of order 4 with
-    the viscous term as an integrating factor. The step follows the largest |u| of the batch.
+    the viscous term as an integrating factor. The step follows the largest speed of the batch.
 
     Parameters
     ----------

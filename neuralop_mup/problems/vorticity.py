@@ -100,7 +100,7 @@ def solve_navier_stokes(
     forcing : torch.Tensor or float, optional
         f, broadcast to the shape of ``w0``; of mean zero. Default: −4 cos(4 x₂), see :func:`kolmogorov_forcing`.
     cfl : float
-        Grid spacings travelled per step by the fastest point, |v₁| + |v₂|; stable up to about 1.3.
+        Grid spacings travelled per step by the fastest point (moduli of v₁ and v₂ added); stable up to about 1.3.
     dt : float, optional
         Longest step, instead of what the CFL number allows.
 
