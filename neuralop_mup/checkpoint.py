@@ -294,10 +294,12 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
             problem = f"group {a.get('name')!r} has {len(a['params'])} parameters, {len(b['params'])} were saved"
         elif a.get("name") != b.get("name"):
             problem = f"group {a.get('name')!r} was saved as {b.get('name')!r}"
-        elif "mode_mult" in a:  # its modes may have grown since: both are then right in their time
-            continue
-        for key in ("rule_mult", "lr_mult"):
-            x, y = a.get(key), b.get(key)
+        values = [{key: group.get(key) for key in ("rule_mult", "lr_mult")} for group in (a, b)]
+        if "mode_mult" in a and all(v["rule_mult"] and v["lr_mult"] for v in values):
+            # Its modes may have grown since: both are then right in their time. What was tuned is not of the time.
+            values = [{"lr_mult / rule_mult": v["lr_mult"] / v["rule_mult"]} for v in values]
+        for key in values[0]:
+            x, y = (v[key] for v in values)
             if x != y and (x is None or y is None or not math.isclose(x, y, rel_tol=1e-9)):
                 problem = problem or f"{key} of group {a.get('name')!r} is {x}, saved was {y}"
     if problem:

@@ -258,6 +258,17 @@ def test_rules_without_modes():
     assert not any("mode_mult" in g for g in optimizer.param_groups)
 
 
+def test_a_state_with_another_master_is_refused():
+    """The rule's part of a growing kernel's learning rate may differ from the file's; what was tuned may not."""
+    state = nm.MuAdam(build((8, 8)), lr_mult={"spectral": 2.0}).state_dict()
+    nm.MuAdam(build((4, 4)), lr_mult={"spectral": 2.0}).load_state_dict(state)
+    other = nm.MuAdam(build((4, 4)))
+    before = [g["lr"] for g in other.param_groups]
+    with pytest.raises(nm.MupError, match=r"lr_mult / rule_mult of group 'spectral .* is 1\.0, saved was 2\.0"):
+        other.load_state_dict(state)
+    assert [g["lr"] for g in other.param_groups] == before
+
+
 def test_without_max_n_modes():
     """Kernels share a group: as long as they change together it follows, else it says what to do."""
     model = build((8, 8), max_n_modes=None)
