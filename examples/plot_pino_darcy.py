@@ -2,9 +2,9 @@
 Learning-rate transfer in physics-informed training
 ===================================================
 
-A physics-informed neural operator learns Darcy flow from solutions and from the equation −∇·(a∇u) = 1 at once. The learning
-rate is searched on a small model and carried to one eight times as wide with four times the modes: as neuralop builds it (the
-standard parametrization), and in maximal update parametrization (μP).
+A physics-informed neural operator learns Darcy flow from solutions and from the equation −∇·(a∇u) = 1 at once. The
+learning rate is searched on a small model and carried to one eight times as wide with four times the modes: as neuralop
+builds it (the standard parametrization), and in maximal update parametrization (μP).
 
 The script takes about a minute on a CPU.
 """
@@ -63,8 +63,8 @@ def train(size: dict, lr: float, rule: str, epochs: int = 6) -> dict:
 # %%
 # Loss against learning rate
 # --------------------------
-# At the small size both parametrizations are the same model. The residual is relative to the right-hand side; it asks for the
-# flux across the coefficient's jumps, and after so short a training it is still above that of u = 0, which is 1.
+# At the small size both parametrizations are the same model. The residual is relative to the right-hand side; it asks for
+# the flux across the coefficient's jumps, and after so short a training it is still above that of u = 0, which is 1.
 grid = nm.log2_grid(0.008, 0.128)
 runs = {
     "small": [train(SMALL, lr, "none") for lr in grid],
