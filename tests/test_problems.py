@@ -20,6 +20,7 @@ from neuralop_mup.problems import (
     Burgers,
     Darcy,
     ProblemData,
+    base,
     cache,
     get_problem,
     solve_burgers,
@@ -524,3 +525,29 @@ def test_importing_problems_adds_no_heavy_module():
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_long_generation_goes_on_where_it_was_killed(tmp_path, monkeypatch):
+    problem = get_problem("burgers", n_train=6, n_val=2, n_test=2, grid=16, viscosity=0.1)
+    monkeypatch.setattr(Burgers, "chunk", 2)
+    whole = tensors(problem.generate())
+    monkeypatch.setattr(base, "_KEPT_AFTER", -1.0)
+    solve, calls = Burgers.solve, []
+
+    def killed_at_the_fourth(self, generators):
+        calls.append(len(generators))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return solve(self, generators)
+
+    monkeypatch.setattr(Burgers, "solve", killed_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        problem.load(tmp_path)
+    assert len(list(tmp_path.rglob("*.pt"))) == 3  # of five chunks; no data file yet
+    damaged = sorted(tmp_path.rglob("train-*.pt"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="cannot be read"):
+        data = problem.load(tmp_path)
+    assert len(calls) == 4 + 3  # the damaged chunk and the two that were missing
+    assert all(torch.equal(a, b) for a, b in zip(tensors(data), whole, strict=True))
+    assert [path.name for path in tmp_path.rglob("*")] == [problem.file_name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +26,7 @@ __all__ = ["Problem", "ProblemData", "check_integer", "check_positive"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
+_KEPT_AFTER = 30.0  # seconds of generating; what takes less is made anew after a kill
 
 
 def check_integer(name: str, value: Any, low: int) -> None:
@@ -234,22 +237,35 @@ class Problem(ABC):
         """
         return self._data(self._solve_all())
 
-    def _solve_all(self) -> dict[str, torch.Tensor]:
+    def _solve_all(self, parts: Path | None = None) -> dict[str, torch.Tensor]:
+        """Every split; chunks of samples are kept in ``parts`` on the way, once it takes long."""
         sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
+        started = time.monotonic()
         with tqdm(total=sum(sizes.values()), desc=f"generating {self.name}", disable=None, leave=False) as bar:
             tensors = {}
             for number, (split, size) in enumerate(sizes.items()):
-                parts = []
+                chunks = []
                 for indices in _chunks(size, self.chunk):
-                    x, y = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
-                    parts.append((x.unsqueeze(1).float(), y.unsqueeze(1).float()))
+                    path = None if parts is None else parts / f"{split}-{indices.start}.pt"
+                    chunk = None if path is None else cache.read(path, self.key, self._shapes(len(indices)))
+                    if chunk is None:
+                        fields = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
+                        chunk = {letter: v.unsqueeze(1).float() for letter, v in zip("xy", fields, strict=True)}
+                        if path is not None and time.monotonic() - started > _KEPT_AFTER:
+                            with cache.atomic(path) as stream:
+                                cache.write(stream, self.key, chunk)
+                    chunks.append(chunk)
                     bar.update(len(indices))
-                for letter, values in zip("xy", zip(*parts, strict=True), strict=True):
-                    tensors[f"{split}_{letter}"] = torch.cat(values)
+                tensors |= {f"{split}_{letter}": torch.cat([chunk[letter] for chunk in chunks]) for letter in "xy"}
         return tensors
+
+    def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
+        return {"x": (n, *self.stored_x_shape), "y": (n, self.out_channels, *self.grid_shape)}
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The data: from the cache if it is there, else generated and cached.
+
+        A generation of more than half a minute keeps what it has: killed and called again, it goes on from there.
 
         Parameters
         ----------
@@ -273,18 +289,19 @@ class Problem(ABC):
         """
         folder = cache.cache_folder(cache_dir)
         path = folder / self.file_name
-        sample = {"x": self.stored_x_shape, "y": (self.out_channels, *self.grid_shape)}
         shapes = {
-            f"{split}_{letter}": (int(getattr(self, f"n_{split}")), *shape)
+            f"{split}_{letter}": shape
             for split in SPLITS
-            for letter, shape in sample.items()
+            for letter, shape in self._shapes(int(getattr(self, f"n_{split}"))).items()
         }
         tensors = cache.read(path, self.key, shapes)
         if tensors is None:
             # The temporary file is opened first: a folder that cannot be written is told before the work.
             with cache.atomic(path) as stream:
-                tensors = self._solve_all()
+                parts = path.with_name(f".{path.name}.parts")
+                tensors = self._solve_all(parts)
                 cache.write(stream, self.key, tensors)
+            shutil.rmtree(parts, ignore_errors=True)
         return self._data(tensors)
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
