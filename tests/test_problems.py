@@ -119,6 +119,22 @@ def test_burgers_refuses_a_grid_that_does_not_resolve_the_front():
         solve_burgers(u0, 0.001)
 
 
+@pytest.mark.parametrize("n", [7, 9, 15, 17, 18, 20, 24, 30, 32])
+def test_burgers_looks_at_the_highest_mode_of_any_grid(n):
+    x = 2 * PI * torch.arange(n, dtype=torch.float64) / n
+    # Of so small and brief a state the first mode decays by exp(−4π² ν t) and no other rises to 1e-4 of it.
+    expected = 0.01 * math.exp(-4 * PI**2 * 0.01) * torch.sin(x)
+    assert relative(solve_burgers(0.01 * torch.sin(x), 1.0, 0.01), expected) < 1e-3
+    with pytest.raises(MupError, match=f"{n} points do not resolve"):
+        solve_burgers(torch.sin(x) + 0.01 * torch.sin((math.ceil(n / 3) - 1) * x), 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 0), (3,), (2, 6)])
+def test_burgers_says_how_many_points_it_needs(shape):
+    with pytest.raises(MupError, match="n of at least 7"):
+        solve_burgers(torch.ones(shape), 0.1)
+
+
 def test_periodic_field_has_the_variance_of_its_law():
     # Summed over a basis of normals, the squares are the pointwise variance; the series has a closed form.
     modes, n = 1000, 2048

@@ -62,7 +62,7 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0, *, cfl:
     Parameters
     ----------
     u0 : torch.Tensor, shape (..., n)
-        Initial states at x = 0, 1/n, …, (n - 1)/n.
+        Initial states at x = 0, 1/n, …, (n - 1)/n; n at least 7. Modes of n/3 and above are dropped.
     viscosity : float
         ν, above 0.
     time : float
@@ -84,6 +84,8 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0, *, cfl:
     check_positive("viscosity", viscosity)
     check_positive("time", time)
     check_positive("cfl", cfl)
+    if not u0.ndim or u0.shape[-1] < 7:  # fewer points keep no more than one wave
+        raise MupError(f"u0 must have shape (..., n) with n of at least 7, but it has {tuple(u0.shape)}.")
     n = u0.shape[-1]
     if not torch.isfinite(u0).all():
         raise MupError("u0 has entries that are not finite.")
@@ -119,7 +121,9 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0, *, cfl:
         left, step = (left - dt if steps_left > 1 else 0.0), step + 1
 
     size = v.abs()
-    tail, largest = float(size[..., kept & (k > 0.3 * n)].max()), float(size.max())
+    # On many small grids no mode lies between 0.3 n and n/3: there the highest kept one is looked at.
+    high = min(0.3 * n, math.ceil(n / 3) - 1)
+    tail, largest = float(size[..., kept & (k >= high)].max()), float(size.max())
     if not tail <= 1e-3 * largest:
         raise MupError(
             f"{n} points do not resolve Burgers with viscosity {viscosity:g}: the highest modes are "
