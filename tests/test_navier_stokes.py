@@ -138,6 +138,32 @@ def test_a_grid_too_coarse_is_refused():
         solve_navier_stokes(4 * eddies(16), 5000.0, 2.0)
 
 
+@pytest.mark.parametrize("n", [8, 10, 12, 14, 16, 18, 20, 24, 30, 40])
+def test_the_highest_mode_of_any_grid_is_looked_at(n):
+    wave = torch.cos(2 * math.pi * torch.arange(n, dtype=torch.float64) / n).expand(n, n)
+    # A shear flow only decays, by exp(−t/Re).
+    assert torch.allclose(solve_navier_stokes(wave, 10.0, 0.1, forcing=0.0), math.exp(-0.01) * wave, atol=1e-9)
+    highest = torch.cos((math.ceil(n / 3) - 1) * 2 * math.pi * torch.arange(n, dtype=torch.float64) / n).expand(n, n)
+    for w0 in (wave + 0.1 * highest, wave + 0.1 * highest.T):
+        with pytest.raises(MupError, match=f"{n}² points do not resolve"):
+            solve_navier_stokes(w0, 1e4, 1e-3, forcing=0.0)
+
+
+def test_a_forcing_that_the_grid_drops_is_refused():
+    for n in (8, 10, 12):  # 12/3 = 4 is the first mode dropped, and the default forcing's
+        with pytest.raises(MupError, match=f"modes at or above n/3, which {n}² points drop: take n of at least 16"):
+            solve_navier_stokes(torch.zeros(n, n), 1.0, 0.1)
+    with pytest.raises(MupError, match="14² points do not resolve"):  # 14/3 > 4 keeps it, as the highest mode
+        solve_navier_stokes(torch.zeros(14, 14), 1.0, 0.1)
+    # From rest, −4 cos 4y / (16/Re) · (1 − exp(−16 t/Re)).
+    expected = kolmogorov_forcing(16) / 16 * (1 - math.exp(-1.6))
+    assert torch.allclose(solve_navier_stokes(torch.zeros(16, 16), 1.0, 0.1, dt=0.01), expected, atol=1e-6)
+    with pytest.raises(MupError, match="take n of at least 22"):  # 22/3 > 7 keeps 7 as the highest, above 6
+        solve_navier_stokes(torch.zeros(2, 16, 16), 1.0, 0.1, forcing=kolmogorov_forcing(16, 6).T)
+    few = kolmogorov_forcing(12, 1) + 0.02 * kolmogorov_forcing(12, 4)  # as small a tail as a solution may have
+    solve_navier_stokes(torch.zeros(12, 12), 1.0, 0.1, forcing=few)
+
+
 NAN = eddies(16).clone()
 NAN[3, 4] = math.nan
 
