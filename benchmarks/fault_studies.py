@@ -109,7 +109,10 @@ class Study:
 
 
 def journaled(folder: Path) -> dict[tuple[str, str], dict]:
-    """Records in the journal, by stage and trial: read off its whole lines, not by the package's or Optuna's reader."""
+    """Records in the journal, by stage and trial: read off its whole lines, not by the package's or Optuna's reader.
+
+    Not those of trials that raised, which are to run again.
+    """
     try:
         data = (folder / "journal.log").read_bytes()
     except FileNotFoundError:
@@ -123,7 +126,7 @@ def journaled(folder: Path) -> dict[tuple[str, str], dict]:
         except ValueError:  # a line that was cut and then written on; its record is lost
             continue
         for name, record in {**entry.get("user_attrs", {}), **entry.get("user_attr", {})}.items():
-            if name.startswith("record:"):
+            if name.startswith("record:") and not (record["error"] or "").startswith("ValueError"):
                 width = {"proxy": 8, "target": 64}.get(record["size"], 0)
                 key = trial_key(width, record["rule"], record["params"], record["seed"])
                 found[record["stage"], key] = record

@@ -12,7 +12,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.reproduce.experiment import Experiment
 from neuralop_mup.reproduce.results import Reproduction
 from neuralop_mup.tuning.engine import Planned, open_session
-from neuralop_mup.tuning.records import Record
+from neuralop_mup.tuning.records import Record, first_failure
 from neuralop_mup.tuning.settings import describe
 
 __all__ = ["plan_experiment", "run_experiment"]
@@ -126,8 +126,7 @@ def run_experiment(
 
 
 def _all_failed(experiment: Experiment, records: list[Record]) -> str:
-    errors = [r["error"] for r in records if r["error"]]
-    first = f" The first failure: {errors[0]}." if errors else ""
     return (
-        f"No learning rate at the base ({experiment.label(0)}) completed with every seed, so nothing can be carried.{first}"
+        f"No learning rate at the base ({experiment.label(0)}) completed with every seed, so nothing can be carried."
+        f"{first_failure(records)}"
     )

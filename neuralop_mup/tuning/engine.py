@@ -270,6 +270,8 @@ def open_session(
             earlier = session.records()
             session.write_results([*earlier, *other_records(session)])
             display.start(folder, _expected_only(earlier, expected))
+            if n := sum(len(log.to_repeat) for log in session._studies.values()):
+                display.note(f"trials that raised an exception last time and run again: {n}")
             try:
                 yield session
             except KeyboardInterrupt:

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.records import Record
+from neuralop_mup.tuning.records import DIVERGED, Record, raised
 from neuralop_mup.tuning.space import distributions, params_key, point_distributions
 
 __all__ = ["Journal", "StudyLog", "TrialHandle", "locked_folder", "writing"]
-
-DIVERGED = "the loss is "
 
 
 @contextmanager
@@ -114,6 +112,7 @@ class StudyLog:
 
     def __init__(self, study: Any, folder: Path, space: Mapping[str, Any], search: bool) -> None:
         self.study, self.folder, self.space, self.search = study, folder, space, search
+        self.to_repeat: dict[tuple, int] = {}  # trials of earlier commands that raised, by point and seeds
 
     def _trials(self) -> list[Any]:
         return self.study.get_trials(deepcopy=False)
@@ -157,6 +156,8 @@ class StudyLog:
             values, kinds = dict(params), distributions(self.space)
         else:
             values, kinds = point_distributions(params, self.space)
+        if replaces is None:
+            replaces = self.to_repeat.get((params_key(params), tuple(seeds)))
         attrs = {"params": params, "seeds": list(seeds), **{f"record:{s}": r for s, r in records.items()}}
         if replaces is not None:
             attrs["replaces"] = replaces
@@ -181,14 +182,15 @@ class StudyLog:
     def _live(self) -> list[Any]:
         trials = self._trials()
         replaced = {t.user_attrs.get("replaces") for t in trials}
-        return [t for t in trials if "interrupted" not in t.user_attrs and t.number not in replaced]
+        gone = replaced | set(self.to_repeat.values())
+        return [t for t in trials if "interrupted" not in t.user_attrs and t.number not in gone]
 
     def n_points(self) -> int:
-        """Trials asked for so far, interrupted ones not counted."""
+        """Trials asked for so far, without those that run again."""
         return len(self._live())
 
     def finished(self) -> dict[tuple[str, int], Record]:
-        """Records by (point, seed). Interrupted trials handed theirs on, or have none."""
+        """Records by (point, seed). Trials that run again handed theirs on, or have none."""
         return {
             (params_key(record["params"]), record["seed"]): record
             for trial in self._live()
@@ -197,7 +199,10 @@ class StudyLog:
         }
 
     def recover(self, seeds: Sequence[int]) -> list[TrialHandle]:
-        """Settle the trials that were running when the last command was killed.
+        """Settle the trials that were running when the last command was killed, and take back those that raised.
+
+        A grid starts the latter again by itself once they count no more; nothing is written before. In a search, a new
+        trial goes on with the seeds that did not raise.
 
         Returns
         -------
@@ -211,7 +216,7 @@ class StudyLog:
         for trial in [t for t in self._trials() if t.state == TrialState.RUNNING]:
             attrs = trial.user_attrs
             params = attrs.get("params", trial.params)
-            records = {r["seed"]: r for k, r in attrs.items() if k.startswith("record:")}
+            records = {r["seed"]: r for k, r in attrs.items() if k.startswith("record:") and not raised(r)}
             handle = TrialHandle(self, trial.number, params, tuple(attrs.get("seeds", seeds)), records)
             if trial.number in live and set(records) >= set(handle.seeds):
                 self.tell(handle)
@@ -222,6 +227,15 @@ class StudyLog:
                 again.append(handle)
             else:
                 handle.interrupt(why)
+        for trial in self._live():
+            records = {r["seed"]: r for k, r in trial.user_attrs.items() if k.startswith("record:")}
+            if not any(map(raised, records.values())):
+                continue
+            params = trial.user_attrs.get("params", trial.params)
+            of_trial = tuple(trial.user_attrs.get("seeds", seeds))
+            self.to_repeat[params_key(params), of_trial] = trial.number
+            if self.search:
+                again.append(self.start(params, of_trial, {s: r for s, r in records.items() if not raised(r)}))
         return again
 
 

@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.space import is_number, params_key
 
-__all__ = ["Record", "mean_and_std", "point_loss", "sort_records", "write_atomically"]
+__all__ = ["DIVERGED", "Record", "first_failure", "mean_and_std", "point_loss", "raised", "sort_records", "write_atomically"]
+
+DIVERGED = "the loss is "
 
 
 class Record(TypedDict):
@@ -63,6 +66,26 @@ def sort_records(records: Iterable[Record], rules: Sequence[str] = ()) -> list[R
         return stage, r["stage"], rule, r["rule"] or "", point, r["seed"]
 
     return sorted(records, key=key)
+
+
+def raised(record: Mapping[str, Any]) -> bool:
+    """Whether a trial failed for what may be mended: an exception, memory, a worker's death. A resume runs it again.
+
+    A loss that is not finite and a MupError are the configuration's own; they would come again.
+    """
+    return record["state"] == "failed" and not (record["error"] or "").startswith((DIVERGED, MupError.__name__))
+
+
+def first_failure(records: Iterable[Record]) -> str:
+    """Two sentences, after a space: the first error, and how to go on; empty without errors."""
+    failed = [r for r in records if r["error"]]
+    if not failed:
+        return ""
+    if raised(failed[0]):
+        go_on = "Once its cause is mended, the same call on the same folder runs what raised again."
+    else:
+        go_on = "Such a trial is not repeated: try other values or, once its cause is mended, another folder."
+    return f" The first failure: {failed[0]['error'].rstrip('.')}. {go_on}"
 
 
 def mean_and_std(losses: Sequence[float]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.engine import Planned, open_session, other_records
-from neuralop_mup.tuning.records import STAGES, Record, best_point, by_point, mean_and_std, point_loss
+from neuralop_mup.tuning.records import STAGES, Record, best_point, by_point, first_failure, mean_and_std, point_loss
 from neuralop_mup.tuning.settings import describe, describe_space
 from neuralop_mup.tuning.space import check_fixed, check_seeds, check_space, is_search, points
 
@@ -73,9 +73,7 @@ class Sweep:
 
 def all_failed(what: str, records: Iterable[Record]) -> str:
     """The sentence for a stage in which no point has all its seeds."""
-    errors = [r["error"] for r in records if r["error"]]
-    first = f" The first failure: {errors[0]}." if errors else ""
-    return f"No point of {what} completed with every seed, so there is no best one.{first}"
+    return f"No point of {what} completed with every seed, so there is no best one.{first_failure(records)}"
 
 
 def check_n_trials(space: Mapping[str, Any], n_trials: int | None) -> int | None:
@@ -108,7 +106,8 @@ def sweep(
     """Train over a space of hyperparameters, keeping every trial in ``folder``.
 
     The same call on the same folder resumes: finished trials are kept, trials that were running when the command was
-    killed run again. Values, seeds and ``n_trials`` may be added; any other change needs another folder.
+    killed run again, and so do those that raised an exception (a bug since mended, memory); a loss that is not finite or
+    a MupError stays failed. Values, seeds and ``n_trials`` may be added; any other change needs another folder.
 
     Parameters
     ----------

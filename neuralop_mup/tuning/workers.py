@@ -18,8 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.journal import DIVERGED
-from neuralop_mup.tuning.records import plain
+from neuralop_mup.tuning.records import DIVERGED, plain
 
 __all__ = ["Here", "Workers", "execute", "make_pool"]
 
@@ -34,12 +33,12 @@ def execute(train: Callable[[dict], Any], config: Mapping[str, Any]) -> Outcome:
     try:
         value = train(copy.deepcopy(dict(config)))
         if isinstance(value, Mapping) and "loss" not in value:
-            raise MupError(f"train returned the keys {', '.join(map(str, value))}, but no 'loss'; add it.")
+            raise TypeError(f"train returned the keys {', '.join(map(str, value))}, but no 'loss'; add it.")
         metrics = value if isinstance(value, Mapping) else {"loss": value}
         try:
             loss = float(metrics["loss"])
         except (TypeError, ValueError):
-            raise MupError(
+            raise TypeError(
                 f"train returned {metrics['loss']!r} as the loss; return a number, or a dict with one under 'loss'."
             ) from None
         outcome["metrics"] = plain(metrics)
