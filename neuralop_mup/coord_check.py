@@ -134,9 +134,9 @@ def coord_check(
     sizes : sequence of int
         At least two widths, or numbers of modes.
     batches : iterable of dict
-        Training batches ``{"x": …, "y": …}``, used in turn; x of shape ``(batch, channels, *grid)``. The first one is also
-        the probe on which features are measured. A model that takes more (GINO's geometry) is called with everything
-        but y by name.
+        Training batches ``{"x": …, "y": …}``, as neuralop's loaders give (a pair ``(x, y)`` is refused), used in turn; x of
+        shape ``(batch, channels, *grid)``. The first one is also the probe on which features are measured. A model that
+        takes more (GINO's geometry) is called with everything but y by name.
     lr : float
         Learning rate at base.
     steps : sequence of int
@@ -158,10 +158,15 @@ def coord_check(
     Raises
     ------
     MupError
-        If fewer than two sizes are given, no batch, no positive step, a model with more modes than the grid has, or an
-        unparametrized model with the default optimizer.
+        If fewer than two sizes are given, no batch, a batch that is no dict, no positive step, a model with more modes than
+        the grid has, or an unparametrized model with the default optimizer.
     """
     sizes, batches, steps = sorted(set(sizes)), list(batches), sorted(set(steps))
+    for batch in batches:
+        if not isinstance(batch, Mapping):
+            raise MupError(
+                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
+            )
     seeds = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
     if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
         raise MupError(

@@ -144,6 +144,15 @@ def test_too_little_to_check(sizes, batches, kwargs, match):
         nm.coord_check(_fno("none"), sizes, _batches(1) * batches, lr=1e-3, **kwargs)
 
 
+def test_batches_must_be_dicts_which_is_seen_before_anything_is_built():
+    def build(width):
+        raise AssertionError("built")
+
+    pairs = [(batch["x"], batch["y"]) for batch in _batches(1)]
+    with pytest.raises(nm.MupError, match=r"dicts such as \{'x': …, 'y': …\}.*got tuple\."):
+        nm.coord_check(build, [8, 16], [*_batches(1), *pairs], lr=1e-3)
+
+
 def test_modes_beyond_the_grid():
     with pytest.raises(nm.MupError, match="beyond the grid"):
         nm.coord_check(_fno("none"), [8, 16], _batches(1, grid=6), lr=1e-3)
