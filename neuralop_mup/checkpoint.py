@@ -138,7 +138,7 @@ def _check_fits(model: nn.Module, plan: Plan, source: str) -> None:
     if plan.init_pending:
         raise MupError(f"{source} was saved before its weights were drawn: save the plan after neuralop_mup.initialize.")
     if is_parametrized(model):
-        check_same_plan(get_plan(model), plan, source)
+        check_same_plan(get_plan(model), plan, f"{source} belongs")
         return
     check_no_plan(model)
     found = classify(model, trainable=False)

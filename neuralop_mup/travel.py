@@ -55,7 +55,7 @@ def _compare(module: nn.Module, state: Mapping, prefix: str, local_metadata: Map
     plan: Plan = getattr(module, ATTRIBUTE)
     text = local_metadata.get(KEY)
     if text is not None:
-        check_same_plan(plan, Plan.from_json(text), "These weights")
+        check_same_plan(plan, Plan.from_json(text), "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is known.
         raise MupError(
@@ -82,11 +82,11 @@ def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
     Raises
     ------
     MupError
-        With what differs, the model's own plan first.
+        With what differs, the model's own plan first. ``what`` is subject and verb: "These weights belong".
     """
     if lines := ours.differences(theirs):
         raise MupError(
-            f"{what} belong to another plan than the model's ("
+            f"{what} to another plan than the model's (the model's → the saved one's: "
             + "; ".join(lines[:4])
             + (f"; … {len(lines) - 4} more" if len(lines) > 4 else "")
             + "): parametrize the model with the base and the rule that they were saved with, or build a new model and take "

@@ -217,8 +217,10 @@ def test_weights_of_another_plan_are_refused_with_a_diff(kwargs, what, tmp_path)
         lambda: nm.load_checkpoint(tmp_path, model),
         lambda: torch.nn.DataParallel(model).load_state_dict(torch.nn.DataParallel(saved).state_dict()),
     ):
-        with pytest.raises(nm.MupError, match=f"another plan than the model's.*{re.escape(what)}"):
+        with pytest.raises(nm.MupError, match=f"another plan than the model's.*{re.escape(what)}") as refusal:
             load()
+        verb = "belong" if str(refusal.value).startswith("These weights ") else "belongs"
+        assert f" {verb} to another plan than the model's (the model's → the saved one's: " in str(refusal.value)
         assert unchanged(model, before)
 
 

@@ -44,7 +44,8 @@ def timing_text(study: Study, workers: int | None, parts: Sequence[Stage] | None
         for stage in parts:
             operations = _step_operations(study, stage)
             if operations > _MOST:
-                return f"One step of the {stage.size} is too large to be timed here in passing."
+                name = f"the {stage.size}" if stage.size in ("proxy", "target") else stage.size
+                return f"One step of {name} is too large to be timed here in passing."
             if stage.size not in rates:
                 rates[stage.size] = step_seconds(study, stage) / operations
             # Trials run in rounds, so a stage of three takes as long on two workers as one of four.
