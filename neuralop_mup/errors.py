@@ -12,7 +12,11 @@ class MupError(ValueError):
     """What was given cannot work; the message says what, why, and what to do instead."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+# A typo of a short word still has this ratio (adma, adam); words that merely share letters (width, rank) do not.
+_CUTOFF = 0.75
+
+
+def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
     """Sentence that offers the valid name closest to ``name``, or lists them all.
 
     Parameters
@@ -21,6 +25,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         What the user wrote.
     valid : iterable of str
         The names that would have worked.
+    prefix : str
+        What all of them begin with when they are told; it does not make them alike.
 
     Returns
     -------
@@ -28,5 +34,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         ``"did you mean 'burgers'?"`` or ``"expected one of burgers, darcy."``
     """
     valid = sorted(valid)
-    close = difflib.get_close_matches(name, valid, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(valid)}."
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=_CUTOFF)
+    if close:
+        return f"did you mean {prefix + close[0]!r}?"
+    return f"expected one of {', '.join(prefix + word for word in valid)}."

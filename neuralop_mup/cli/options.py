@@ -197,7 +197,7 @@ def given(group: str, texts: Mapping[str, str], readers: Mapping[str, Callable[[
     for name, text in texts.items():
         option = f"--{group}.{name}"
         if name not in readers:
-            raise MupError(f"There is no option {option!r}; {nearest(option, [f'--{group}.{v}' for v in readers])}")
+            raise MupError(f"There is no option {option!r}; {nearest(name, readers, f'--{group}.')}")
         values[name] = _value(option, text, readers[name])
     return values
 
@@ -207,6 +207,18 @@ def _value(option: str, text: str, read: Callable[[str], Any]) -> Any:
         return read(text)
     except MupError as error:
         raise MupError(f"{option}: {error}") from None
+
+
+def device(text: str) -> str:
+    """Reader of where runs are trained."""
+    if text not in ("cpu", "auto", "cuda") and not (text.startswith("cuda:") and text[5:].isdecimal()):
+        raise MupError(f"must be cpu, cuda, cuda:N or auto, but it is {text!r}.")
+    return text
+
+
+def workers_on(device: str, asked: int | None) -> int | None:
+    """Runs at once: one on a GPU, whose memory is shared and which a large run fills; None, all cores, on a CPU."""
+    return asked or (None if device == "cpu" else 1)
 
 
 def made(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from neuralop_mup import reproduce
-from neuralop_mup.cli.options import Parser, count, made, one_of, phrase
+from neuralop_mup.cli.options import Parser, count, device, made, one_of, phrase, workers_on
 from neuralop_mup.cli.plan import Stage
 from neuralop_mup.cli.study import Study
 from neuralop_mup.cli.timing import timing_text
@@ -32,8 +32,7 @@ def run(argv: list[str]) -> int:
         experiment = dataclasses.replace(experiment, device=options.device)
     experiment.check()
     folder = Path(options.output or f"runs/{experiment.name}-{experiment.size}")
-    # On a GPU one run at a time: its memory is shared, and a large run fills it.
-    workers = options.workers or (None if experiment.device == "cpu" else 1)
+    workers = workers_on(experiment.device, options.workers)
     stages = stages_of(experiment)
     print(plan_text(experiment, stages, folder))
     if options.dry_run:
@@ -95,7 +94,7 @@ def _parser() -> Parser:
     parser.option("experiment", "one of those below", _known, nargs="?")
     parser.option("--size", "cpu (minutes), gpu (hours) or paper (as published)", one_of(reproduce.SIZES), default="cpu")
     parser.option("--seeds", "number of seeds [3]", count)
-    parser.option("--device", "cpu, cuda, cuda:N or auto [cpu at size cpu, else auto]", _device)
+    parser.option("--device", "cpu, cuda, cuda:N or auto [cpu at size cpu, else auto]", device)
     parser.option("--workers", "runs at once, each in its own process [all cores; on a GPU 1]", count)
     parser.option("--output", "folder for results; the same command resumes there [runs/EXPERIMENT-SIZE]")
     parser.flag("--dry-run", "print the plan and its cost, time a few steps for a rough guess of its duration, and stop")
@@ -105,10 +104,4 @@ def _parser() -> Parser:
 def _known(text: str) -> str:
     if text not in reproduce.NAMES:
         raise MupError(f"there is no {text!r}: {nearest(text, reproduce.NAMES)}")
-    return text
-
-
-def _device(text: str) -> str:
-    if text not in ("cpu", "auto", "cuda") and not (text.startswith("cuda:") and text[5:].isdecimal()):
-        raise MupError(f"must be cpu, cuda, cuda:N or auto, but it is {text!r}.")
     return text
