@@ -64,6 +64,11 @@ def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
             raise MupError(f"A run has no setting {key!r}: {nearest(key, [*DEFAULTS, *_MASTERS])}")
     if full["optimizer"] not in OPTIMIZERS:
         raise MupError(f"There is no optimizer {full['optimizer']!r}: {nearest(str(full['optimizer']), OPTIMIZERS)}")
+    if full["aux_lr"] is not None and full["optimizer"] != "muon":
+        raise MupError(
+            f"aux_lr is {full['aux_lr']}, but the optimizer is {full['optimizer']!r}, which has none: it is muon's learning "
+            "rate for what is no map between widths. Choose the optimizer muon, or leave aux_lr out."
+        )
     _halvings(full["schedule"])
     if full["device"] == "auto":
         full["device"] = "cuda" if torch.cuda.is_available() else "cpu"

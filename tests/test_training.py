@@ -70,6 +70,7 @@ def test_settings_reach_the_run():
         ({"learning_rate": 1.0}, "no setting 'learning_rate'"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"optimizer": "adm"}, "did you mean 'adam"),
+        ({"aux_lr": 0.01}, "aux_lr is 0.01, but the optimizer is 'adam'"),
         ({"schedule": "linear"}, "schedule"),
         ({"problem": "burger"}, "burgers"),
         ({"lr_mult.kernel": 2.0}, "no role 'kernel'"),
