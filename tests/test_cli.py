@@ -80,7 +80,7 @@ def test_help_and_version(capsys):
     [
         (
             "transfer",
-            ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "[all cores]", "6.4e-2"],
+            ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "[0.004]", "6.4e-2"],
         ),
         ("summary", ["--base", "[text]", "n_layers [4]", "hidden_channels 128"]),
         ("coord-check", ["--widths", "[1,5,10]", "--tolerance", "n_train [800]"]),
@@ -100,7 +100,11 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("--vers", "'--version'"),
         ("transfer burger", "'burgers'"),
         ("transfer --sedes 3", "'--seeds'"),
+        ("transfer --size cpu", "--optimizer, --output, --preset, --rule"),
         ("transfer --proxy.hidden_chanels 3", "'--proxy.hidden_channels'"),
+        ("transfer --target.width 64", "expected one of --target.channel_mlp_dropout"),
+        ("transfer --target.width 64", "--target.hidden_channels"),
+        ("transfer navier-stokes --problem.forcing 3", "--problem.forcing_amplitude, --problem.forcing_wavenumber"),
         ("transfer --problem.viscosty 3", "'--problem.viscosity'"),
         ("transfer --modle.n_layers 2", "'--model.n_layers'"),
         ("transfer --search.lr_mult.spectrl 1,2", "'--search.lr_mult.spectral'"),
@@ -108,6 +112,9 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("transfer --rule standard", "log-modes, none, operator-norm"),
         ("transfer --rules log-modes,nome", "'none'"),
         ("transfer --optimizer adm", "'adam'"),
+        ("transfer --aux_lr 0.01", "aux_lr is 0.01, but the optimizer is 'adam', which has none"),
+        ("transfer --search.aux_lr 0.01,0.02 --optimizer sgd", "the optimizer is 'sgd'"),
+        ("transfer --device gpu", "must be cpu, cuda, cuda:N or auto, but it is 'gpu'"),
         ("transfer --preset papr", "'paper'"),
         ("transfer --schedule fast", "cosine"),
         ("transfer --schedule halve:50,20", "ascending"),
@@ -247,6 +254,47 @@ def test_defaults_and_paper_preset(fake):
     assert paper["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
     assert (paper["fixed"]["epochs"], paper["fixed"]["schedule"], paper["fixed"]["batch_size"]) == (750, "halve:50", 20)
     assert stock["fixed"]["schedule"] == "cosine"
+
+
+def test_muon_tells_its_own_learning_rate_and_the_others_have_none(fake, capsys):
+    assert main(words("transfer --optimizer muon")) == 0
+    assert "aux_lr 0.004" in capsys.readouterr().out
+    assert main(words("transfer --optimizer muon --aux_lr 0.008")) == 0
+    assert main(words("transfer --optimizer muon --search.aux_lr 0.002,0.004")) == 0
+    assert main(["transfer"]) == 0
+    stock, given, searched, adam = [call["fixed"] for call in fake.calls]
+    assert (stock["aux_lr"], given["aux_lr"], adam["aux_lr"]) == (0.004, 0.008, None) and "aux_lr" not in searched
+    assert "| aux_lr " in Path("runs/burgers-transfer/report.md").read_text()
+
+
+def test_a_device_reaches_the_runs_and_a_gpu_has_one_worker(fake, capsys):
+    assert main(words("transfer --device auto")) == 0
+    assert main(words("transfer --device auto --workers 3")) == 0
+    assert main(words("transfer --device cpu")) == 0
+    auto, three, cpu = fake.calls
+    assert (auto["fixed"]["device"], auto["n_workers"], three["n_workers"]) == ("auto", 1, 3)
+    assert cpu["fixed"].get("device", "cpu") == "cpu" and cpu["n_workers"] is None
+    if not torch.cuda.is_available():
+        capsys.readouterr()
+        assert main(words("transfer --device cuda --dry-run")) == 2
+        assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_an_odd_grid_is_told_where_the_layer_is_wrong_on_it(works, fake, capsys, monkeypatch):
+    monkeypatch.setattr("neuralop_mup.reproduce.experiment.odd_grids_work", lambda: works)
+    assert main(words("transfer darcy-pino --preset paper")) == 0
+    told = "61×61 points: the installed neuralop's SpectralConv is wrong on odd numbers of points"
+    page = Path("runs/darcy-pino-transfer/report.md").read_text()
+    assert (told in capsys.readouterr().out, told in page) == (not works, not works)
+    assert main(words("transfer darcy-pino --problem.grid 32")) == 0
+    assert "odd" not in capsys.readouterr().out
+
+
+def test_help_separates_names_from_values(capsys):
+    assert main(["transfer", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "    batch_size    4\n" in out and "    clip_spectral 0.01\n" in out
 
 
 def test_every_preset_of_every_problem_has_sizes():

@@ -50,6 +50,7 @@ def plan_text(study: Study, folder: Path) -> str:
     """Sizes, stages, trials, and their cost in trainings of the target."""
     arguments, problem = study.arguments, study.problem
     lines = [f"transfer on {problem.name}: " + phrase(dataclasses.asdict(problem))]
+    lines += [f"  note    {study.note}"] if study.note else []
     for which in ("proxy", "target"):
         with torch.device("meta"):
             model = build_model(problem, arguments[which], arguments[which], "standard")

@@ -12,6 +12,7 @@ import torch
 from neuralop_mup.cli.arguments import fno_arguments, fno_defaults, problem_of
 from neuralop_mup.cli.options import Dotted, below_one, count, given, grid, not_negative, positive
 from neuralop_mup.errors import MupError
+from neuralop_mup.muon.optimizer import AUX_LR
 from neuralop_mup.problems import Problem
 from neuralop_mup.rules import ROLES
 from neuralop_mup.training import build_model, estimate_flops
@@ -86,6 +87,19 @@ class Study:
     arguments: dict[str, Any]  # of neuralop_mup.tuning.plan_transfer
 
     @property
+    def note(self) -> str | None:
+        """What the reader must know besides."""
+        from neuralop_mup.reproduce import experiment  # draws, which the other verbs need not import
+
+        shape = self.problem.grid_shape
+        if not any(points % 2 for points in shape) or experiment.odd_grids_work():
+            return None
+        return (
+            f"{'×'.join(map(str, shape))} points: the installed neuralop's SpectralConv is wrong on odd numbers of points, "
+            "so choose an even --problem.grid."
+        )
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Everything that decides the result, flat."""
         known = self.arguments
@@ -98,6 +112,7 @@ class Study:
             **{f"search.{name}": values for name, values in known["space"].items()},
             **{name: known[name] for name in ("rule", "rules", "seeds", "verify")},
             **fixed,
+            **({"note": self.note} if self.note else {}),
         }
 
 
@@ -120,6 +135,10 @@ def study_of(options: argparse.Namespace, dotted: Dotted) -> Study:
     _same_otherwise(sizes["proxy"], sizes["target"])
     space = {"lr": options.lr or grid(positive)(preset["lr"]), **given("search", dotted["search"], SEARCHED)}
     run = {name: preset.get(name) if (value := getattr(options, name)) is None else value for name in SETTINGS}
+    if run["optimizer"] == "muon" and run["aux_lr"] is None:
+        run["aux_lr"] = AUX_LR
+    if options.device != "cpu":  # the default of a run
+        run["device"] = options.device
     fixed = {"problem": problem.name, "problem_args": dataclasses.asdict(problem), **run}
     fixed = {name: value for name, value in fixed.items() if name not in space}
     rules = tuple(dict.fromkeys([options.rule, *options.rules]))

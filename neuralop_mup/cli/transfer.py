@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import torch
+
 from neuralop_mup import report, tuning
 from neuralop_mup.cli.arguments import fno_help, problem_help
 from neuralop_mup.cli.options import (
     Parser,
     below_one,
     count,
+    device,
     filled,
     grid,
     listed,
@@ -18,10 +21,12 @@ from neuralop_mup.cli.options import (
     not_negative,
     one_of,
     positive,
+    workers_on,
 )
 from neuralop_mup.cli.plan import plan_text
 from neuralop_mup.cli.study import PRESETS, SEARCHED, study_of
 from neuralop_mup.cli.timing import timing_text
+from neuralop_mup.muon.optimizer import AUX_LR
 from neuralop_mup.problems import PROBLEMS
 from neuralop_mup.rules import check_rule
 from neuralop_mup.training import train_run
@@ -42,14 +47,16 @@ def run(argv: list[str]) -> int:
     options, dotted = parser.read(argv)
     study = study_of(options, dotted)
     folder = Path(options.output or f"runs/{study.problem.name}-transfer")
+    workers = workers_on(options.device, options.workers)
     print(plan_text(study, folder))
     if options.dry_run:
-        print(timing_text(study, options.workers))
+        if options.device == "cpu" or not torch.cuda.is_available():
+            print(timing_text(study, workers))
         return 0
     made(folder)
     # Here and not in the workers, which would each generate the same data.
     study.problem.load()
-    result = tuning.transfer(train_run, folder=folder, n_workers=options.workers, **study.arguments)
+    result = tuning.transfer(train_run, folder=folder, n_workers=workers, **study.arguments)
     report.write_report(
         result,
         folder,
@@ -80,13 +87,14 @@ def _parser() -> Parser:
     parser.option("--epochs", "epochs of each run [by preset]", count)
     parser.option("--batch_size", "samples a batch [by preset]", count)
     parser.option("--optimizer", "adam, adamw, neuralop-adamw, sgd or muon", default="adam")
-    parser.option("--aux_lr", "muon's AdamW learning rate, for input, readout and vectors [4e-3]", positive)
+    parser.option("--aux_lr", f"muon's AdamW learning rate, for input, readout and vectors [{AUX_LR:g}]", positive)
     parser.option("--weight_decay", "weight decay", not_negative, default="0.0")
     parser.option("--beta2", "second beta of Adam", below_one, default="0.999")
     parser.option("--schedule", "of lr: cosine, constant, halve:50 (every 50 epochs), halve:100,150 [by preset]")
     parser.option("--clip_spectral", "clip each gradient entry of the spectral kernels here", positive)
     parser.flag("--verify", "search at the target too, to measure drift and regret")
-    parser.option("--workers", "trials at once, each in its own process [all cores]", count)
+    parser.option("--device", "cpu, cuda, cuda:N or auto", device, default="cpu")
+    parser.option("--workers", "trials at once, each in its own process [all cores; on a GPU 1]", count)
     parser.option("--output", "folder for results; the same command resumes there [runs/PROBLEM-transfer]")
     parser.flag("--dry-run", "print the plan, time a few steps for a rough guess of its duration, and stop")
     return parser
@@ -98,5 +106,5 @@ def _presets() -> list[str]:
         lines.append(f"  {problem} {preset}:")
         for name, value in values.items():
             text = "hidden_channels {}, n_modes {}".format(*value) if isinstance(value, tuple) else value
-            lines.append(f"    {name:<9}{text}")
+            lines.append(f"    {name:<14}{text}")
     return lines
