@@ -168,7 +168,7 @@ def at_edge(params: Mapping[str, Any], space: Mapping[str, Sequence[float]]) -> 
         None also where lr was not searched over a grid of at least two values.
     """
     grid = space.get("lr")
-    if "lr" not in params or not isinstance(grid, Sequence) or len(grid) < 2:
+    if "lr" not in params or not isinstance(grid, (list, tuple)) or len(grid) < 2:
         return None
     lr = params["lr"]
     return "lowest" if lr <= min(grid) else "highest" if lr >= max(grid) else None

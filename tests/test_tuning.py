@@ -662,6 +662,20 @@ def test_a_transferred_point_that_failed_has_infinite_regret(tmp_path):
     assert (naive["regret"], naive["failed_seeds"], naive["transferred_loss"]) == (math.inf, 1, 0.5)
 
 
+@pytest.mark.parametrize("search", [False, True])
+def test_a_transfer_of_ones_own_gives_the_report_that_the_guide_shows(tmp_path, search):
+    from optuna.distributions import FloatDistribution
+
+    from neuralop_mup import report
+
+    space = {"space": {"lr": FloatDistribution(2**-8, 1, log=True)}, "n_trials": 3} if search else {}
+    result = transfer(bowl, folder=tmp_path, progress=False, **{**TRANSFER, **space})
+    for found in (result, Transfer.load(tmp_path)):
+        page = report.write_report(found, tmp_path, settings={"optimizer": "MuAdam"}, command="python mine.py").read_text()
+        assert report.verdict(found)[0] in page and report.aligned(report.table(found)) in page and "python mine.py" in page
+    assert {"report.md", "run.json", "transfer.png", "transfer.svg"} < {path.name for path in tmp_path.iterdir()}
+
+
 def test_transfer_can_search_its_proxy(tmp_path):
     from optuna.distributions import FloatDistribution
 
