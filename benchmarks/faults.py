@@ -12,8 +12,8 @@ badly, then through one that is left alone, and compares what the folder holds w
 - clock: time.time, Optuna's datetime and the files' times jump by years; the main process is killed.
 
 Trials are milliseconds of sleep. A trial that was running when it was killed may start again; one whose record is in the
-journal may not: each trial looks for its own record when it starts. Linux only (/proc). ``--write`` keeps the figures in
-benchmarks/results/faults.txt.
+journal may not, unless it raised: each trial looks for its own record when it starts. Linux only (/proc). ``--write``
+keeps the figures in benchmarks/results/faults.txt.
 """
 
 from __future__ import annotations
