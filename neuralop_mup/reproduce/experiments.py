@@ -140,13 +140,13 @@ _TABLE: dict[tuple[str, str], dict[str, Any]] = {
             **_MODES,
             **_DARCY[size],
             **models,
-            "grids": {**lr, **_BATCH_BETA2, **batches},
+            "grids": {**lr, **_BATCH_BETA2},
             "swept": ("batch_size", "beta2"),
         }
-        for size, models, lr, batches in (
-            ("cpu", _width(16, 2, 4, 16), _lr(2e-3, 6.4e-2), {"batch_size": (10, 20, 40, 80)}),
-            ("gpu", _width(64, 3, 6, 12, 24), _lr(5e-4, 3.2e-2), {}),
-            ("paper", _width(64, 3, 6, 12, 24), _PAPER_LR, {}),
+        for size, models, lr in (
+            ("cpu", _width(16, 2, 4, 16), _lr(2e-3, 6.4e-2)),
+            ("gpu", _width(64, 3, 6, 12, 24), _lr(5e-4, 3.2e-2)),
+            ("paper", _width(64, 3, 6, 12, 24), _PAPER_LR),
         )
     },
     ("cost-darcy", "cpu"): {**_COST, **_DARCY["cpu"], **_width(24, 2, 16), "grids": _lr(2e-3, 6.4e-2)},
