@@ -96,7 +96,8 @@ def _draw(axes: Axes, curve: Curve, label: str, i: int, n: int, ceiling: float, 
     colour = colormaps["viridis_r"](0.12 + 0.85 * i / max(1, n - 1))
     xs = [_place(x, from_one) for x in curve.lr]
     walked = len(xs) > 1  # a single point was carried here, and is no optimum
-    axes.fill_between(xs, curve.low, [min(y, ceiling) for y in curve.high], color=colour, alpha=0.18, linewidth=0)
+    if walked:
+        axes.fill_between(xs, curve.low, [min(y, ceiling) for y in curve.high], color=colour, alpha=0.18, linewidth=0)
     axes.plot(
         xs,
         [min(y, ceiling) for y in curve.mean],
