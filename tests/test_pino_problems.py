@@ -11,6 +11,7 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems import Burgers, Darcy, get_problem, solve_burgers
+from neuralop_mup.training import train_run
 
 DARCY = {"n_train": 6, "n_val": 2, "n_test": 2, "grid": 16, "solver_grid": 16}
 BURGERS = {"n_train": 4, "n_val": 2, "n_test": 2, "grid": 32, "time_points": 8, "viscosity": 0.1, "time": 0.5}
@@ -166,3 +167,19 @@ def test_the_script_of_the_documentation_runs_as_pasted(capsys):
     # The same as the problem's own processor.
     own = get_problem("darcy-pino", n_train=4, n_val=2, n_test=2).processor(names["data"]).out_normalizer
     assert torch.allclose(names["out_normalizer"].mean, own.mean) and torch.allclose(names["out_normalizer"].std, own.std)
+
+
+def test_kernels_train_on_the_equation_by_orthogonalized_momentum_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path))
+    config = {
+        "problem": "darcy-pino",
+        "problem_args": {"grid": 16, "n_train": 8, "n_val": 4, "n_test": 4},
+        "model": {"n_modes": (4, 4), "hidden_channels": 8, "n_layers": 2},
+        "base": {"hidden_channels": 4},
+        "rule": "none",
+        "batch_size": 4,
+        "optimizer": "muon",
+        "lr": 0.02,
+    }
+    short, longer = (train_run({**config, "epochs": epochs}) for epochs in (1, 20))
+    assert longer["loss"] < 0.7 * short["loss"] and longer["equation_loss"] > 0
