@@ -22,7 +22,7 @@ from neuralop_mup.problems import cache
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor, DefaultDataProcessor
 
-__all__ = ["Problem", "ProblemData", "check_integer", "check_positive"]
+__all__ = ["Problem", "ProblemData", "check_integer", "check_positive", "check_refines"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
@@ -43,6 +43,17 @@ def check_positive(name: str, value: Any) -> None:
         raise MupError(f"{name} must be a number, but it is {value!r}.")
     if not (math.isfinite(value) and value > 0):
         raise MupError(f"{name} must be finite and above 0, but it is {value}.")
+
+
+def check_refines(solver_grid: Any, grid: int, least: int) -> None:
+    """Raise MupError unless a periodic solver grid has ``least`` points or more and holds every point of the data."""
+    check_integer("solver_grid", solver_grid, least)
+    if solver_grid % grid:
+        nearby = -(-solver_grid // grid) * grid
+        raise MupError(
+            f"solver_grid must be a multiple of grid, so that the data's points are points of the solver; "
+            f"{solver_grid} is no multiple of {grid}, {nearby} is."
+        )
 
 
 class _Pairs(Dataset):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, Problem, check_integer, check_positive
+from neuralop_mup.problems.base import Pair, Problem, check_positive, check_refines
 
 __all__ = ["Burgers", "periodic_field", "solve_burgers"]
 
@@ -189,13 +189,7 @@ class Burgers(Problem):
         if self.grid % 2:
             raise MupError(f"grid must be even for a periodic problem, but it is {self.grid}.")
         if self.solver_grid is not None:
-            check_integer("solver_grid", self.solver_grid, self.grid)
-            if self.solver_grid % self.grid:
-                nearby = -(-self.solver_grid // self.grid) * self.grid
-                raise MupError(
-                    f"solver_grid must be a multiple of grid, so that the data's points are points of the solver; "
-                    f"{self.solver_grid} is no multiple of {self.grid}, {nearby} is."
-                )
+            check_refines(self.solver_grid, self.grid, self.grid)
 
     @property
     def fine_grid(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, check_integer, check_positive
+from neuralop_mup.problems.base import Pair, check_integer, check_positive, check_refines
 from neuralop_mup.problems.darcy import shell_order
 from neuralop_mup.problems.physics import Weighted, check_even, check_weight
 from neuralop_mup.problems.vorticity import (
@@ -121,13 +121,7 @@ class NavierStokes(Weighted):
                 f"{self.forcing_wavenumber}."
             )
         if self.solver_grid is not None:
-            check_integer("solver_grid", self.solver_grid, max(least, self.grid))
-            if self.solver_grid % self.grid:
-                nearby = -(-self.solver_grid // self.grid) * self.grid
-                raise MupError(
-                    f"solver_grid must be a multiple of grid, so that the data's points are points of the solver; "
-                    f"{self.solver_grid} is no multiple of {self.grid}, {nearby} is."
-                )
+            check_refines(self.solver_grid, self.grid, max(least, self.grid))
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
