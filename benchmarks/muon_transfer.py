@@ -4,8 +4,9 @@
 
 lr is walked over a factor-2 grid at the proxy and at the target, and so is aux_lr, at the proxy's best lr; 3 seeds, μP with
 rule "none". Errors are relative L2; the best value is chosen on the validation set, drift is in grid steps, regret is
-loss(transferred) / loss(best on the target's grid) − 1. In depth the base has the target's own depth: no rule for depth is
-applied, the residual branches are as neuralop makes them. ``--optimizer adam`` trains the same move with MuAdam (rule none,
+loss(transferred) / loss(best on the target's grid) − 1. In depth the base has the target's own depth, so that the plan
+changes nothing; MuMuon's own lr goes as 1/√depth, which was chosen on the move "depth", from 4 to 16 layers, and is tried
+on "depth-other". ``--optimizer adam`` trains the same move with MuAdam (rule none,
 and SP where the width moves). Interrupted, the same command resumes.
 Writes benchmarks/results/muon_transfer_PROBLEM_MOVE.md.
 """
@@ -25,6 +26,7 @@ from neuralop_mup.training import train_run
 from neuralop_mup.tuning import log2_grid
 from neuralop_mup.tuning.records import by_point, mean_and_std
 
+_DEPTH = {"muon": "updates of maps go as lr · √(4 / depth)", "adam": "nothing is scaled"}
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PROBLEMS = {"burgers": {"n_train": 400}, "darcy": {"n_train": 200, "grid": 32}}
@@ -33,17 +35,17 @@ MOVES = {
     ("burgers", "width"): ((16, 8, 4), (128, 8, 4)),
     ("burgers", "modes"): ((32, 4, 4), (32, 64, 4)),
     ("burgers", "depth"): ((16, 8, 4), (16, 8, 16)),
+    ("burgers", "depth-other"): ((32, 16, 2), (32, 16, 8)),
     ("darcy", "width"): ((16, 4, 4), (128, 4, 4)),
     ("darcy", "modes"): ((32, 2, 4), (32, 16, 4)),
     ("darcy", "depth"): ((16, 4, 4), (16, 4, 16)),
+    ("darcy", "depth-other"): ((16, 8, 2), (16, 8, 8)),
 }
 GRIDS = {
     "muon": {"burgers": log2_grid(5e-3, 1.6e-1), "darcy": log2_grid(2e-2, 3.2e-1)},
     "adam": {"burgers": log2_grid(2e-3, 6.4e-2), "darcy": log2_grid(4e-3, 6.4e-2)},
 }
 AUX = log2_grid(1e-3, 1.6e-2)
-# Runs at Darcy's targets are long, and aux_lr trains the same parameters whatever moves: walked where it matters most.
-AUX_WALKED = {("burgers", "width"), ("burgers", "modes"), ("burgers", "depth")}
 # The same sizes with MuAdam in benchmarks/lr_transfer.py.
 KNOWN = {"burgers-width", "burgers-modes", "darcy-width", "darcy-modes"}
 
@@ -103,7 +105,7 @@ def report(result: Reproduction, optimizer: str, move: str) -> str:
     lines += [
         f"Seeds: {len(e.seeds)}, {e.epochs} epochs, batch {e.batch_size}, {dict(e.problem_args)}. Best values by validation "
         "error; errors are relative L2, ± std over seeds."
-        + (" In depth the base has the model's own depth, so nothing is scaled." if move == "depth" else "")
+        + (f" In depth the base has the model's own depth; {_DEPTH[optimizer]}." if "depth" in move else "")
     ]
     lines += [
         "",
@@ -162,10 +164,13 @@ def _rule(rule: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problem", choices=tuple(PROBLEMS), required=True)
-    parser.add_argument("--move", choices=("width", "modes", "depth"), required=True)
+    parser.add_argument("--move", choices=("width", "modes", "depth", "depth-other"), required=True)
     parser.add_argument("--optimizer", choices=("muon", "adam"), default="muon")
     parser.add_argument(
-        "--aux", action=argparse.BooleanOptionalAction, default=None, help="walk aux_lr, too (default: Burgers only)"
+        "--aux",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="walk aux_lr, too (default: all moves but depth-other)",
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=8)
@@ -173,7 +178,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="markdown file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    walk_aux = (args.problem, args.move) in AUX_WALKED if args.aux is None else args.aux
+    walk_aux = args.move != "depth-other" if args.aux is None else args.aux
     experiment = make(args.problem, args.move, args.optimizer, args.seeds, walk_aux, args)
     suffix = "" if args.optimizer == "muon" else "_adam"
     name = f"muon_transfer_{args.problem}_{args.move}{suffix}"

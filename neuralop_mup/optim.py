@@ -272,15 +272,17 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         for group, factor in zip(optimizer.param_groups, factors, strict=True)
         for p in group["params"]
     }
-    # MuMuon's updates of maps are of one size at every width and number of modes, so that no rule applies to them.
-    sizeless = {id(p) for group in optimizer.param_groups if group.get("layouts") for p in group["params"]}
+    # The plan's rule does not apply to MuMuon's maps: their updates are of one size at every width and number of modes.
+    depth_mult = {
+        id(p): group["rule_mult"] for group in optimizer.param_groups if group.get("layouts") for p in group["params"]
+    }
     base_lr: dict[str, float] = {}
     for row in plan.rows:
         if id(parameters[row.name]) not in lr_of:
             raise MupError(f"The optimizer does not hold {row.name!r}: build it from this model, after parametrize.")
         # Groups of ours carry the rule's part by itself; elsewhere all learning rates must stand in the plan's ratios.
         given, lr = rule_mult_of[id(parameters[row.name])], lr_of[id(parameters[row.name])]
-        expected = 1.0 if id(parameters[row.name]) in sizeless else rule_mult(row, family)
+        expected = depth_mult.get(id(parameters[row.name]), rule_mult(row, family))
         follows = (
             math.isclose(base_lr.setdefault("lr", lr / expected), lr / expected, rel_tol=1e-6)
             if given is None

@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "batch_size": 20,
     "optimizer": "adam",
     "aux_lr": None,  # muon's, for what is no map between widths; the others have none
+    "muon": {},  # further arguments of MuMuon
     "weight_decay": 0.0,
     "beta2": 0.999,
     "schedule": "cosine",
@@ -49,6 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "device": "cpu",
 }
 _MASTERS = ("lr_mult", "init_mult")
+_MUON = {"momentum", "nesterov", "period", "base_depth", "eps"}
 
 
 def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +70,11 @@ def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
         raise MupError(
             f"aux_lr is {full['aux_lr']}, but the optimizer is {full['optimizer']!r}, which has none: it is muon's learning "
             "rate for what is no map between widths. Choose the optimizer muon, or leave aux_lr out."
+        )
+    if full["muon"] and (full["optimizer"] != "muon" or not set(full["muon"]) <= _MUON):
+        raise MupError(
+            f"muon = {full['muon']} with the optimizer {full['optimizer']!r} cannot be used: it holds "
+            f"{', '.join(sorted(_MUON))}, and belongs to the optimizer muon."
         )
     _halvings(full["schedule"])
     if full["device"] == "auto":
@@ -241,7 +248,7 @@ def build_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.
     elif c["optimizer"] == "neuralop-adamw":
         optimizer = MuAdamW(model, impl=NeuralopAdamW, betas=betas, **common)
     elif c["optimizer"] == "muon":
-        optimizer = MuMuon(model, aux_lr=c["aux_lr"], betas=betas, **common)
+        optimizer = MuMuon(model, aux_lr=c["aux_lr"], betas=betas, **common, **c["muon"])
     else:
         optimizer = MuSGD(model, momentum=0.9, **common)
     if c["clip_spectral"] is not None:

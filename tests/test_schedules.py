@@ -146,7 +146,7 @@ def test_a_callback_that_sets_one_number(value):
 def test_muons_two_base_learning_rates():
     """Its maps follow lr and the rest aux_lr · lr_mult: each has ratios of its own, and one number for all breaks them."""
     model = build()
-    optimizer = nm.MuMuon(model, 0.02, 4e-3)
+    optimizer = nm.MuMuon(model, 0.02, 4e-3, base_depth=None)
     assert {g["lr_mult"] for g in optimizer.param_groups if not g["layouts"]} == {1.0, 0.5}
     start = [g["lr"] for g in optimizer.param_groups]
     nm.follow_plan(model, optimizer)  # is followed already

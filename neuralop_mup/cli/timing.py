@@ -13,8 +13,7 @@ import torch
 
 from neuralop_mup.cli.plan import Stage, stages
 from neuralop_mup.cli.study import Study
-from neuralop_mup.optim import MuAdam
-from neuralop_mup.training import build_model
+from neuralop_mup.training import build_model, build_optimizer
 
 #: Operations of the largest step that is timed: a few seconds on one core.
 _MOST = 5e10
@@ -59,10 +58,10 @@ def timing_text(study: Study, workers: int | None, parts: Sequence[Stage] | None
 
 
 def step_seconds(study: Study, stage: Stage) -> float:
-    """Seconds of one training step of the stage's first trial: forward, backward, Adam; the median of a few."""
+    """Seconds of one training step of the stage's first trial: forward, backward, optimizer; the median of a few."""
     config, problem = stage.new[0].config, study.problem
     model = build_model(problem, config["model"], config["base"], config["rule"])
-    optimizer = MuAdam(model, lr=1e-3)
+    optimizer = build_optimizer(model, config)
     x = torch.randn(config["batch_size"], problem.in_channels, *problem.grid_shape)
     times: list[float] = []
     while sum(times) < _SECONDS:

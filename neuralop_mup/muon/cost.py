@@ -40,14 +40,14 @@ class StepCost:
 def block_flops(m: int, n: int, is_complex: bool) -> int:
     """Operations in the products that orthogonalize one m×n block.
 
-    A real product of m×m by m×n takes 2 m² n. With m ≤ n, each polynomial takes one for the Gram matrix, one or (degree 9)
-    two for its powers, and one to apply them; complex blocks take two, two and three real products for each.
+    A real product of m×m by m×n takes 2 m² n. With m ≤ n, each polynomial takes one for the Gram matrix, one for each of
+    its squares, and one to apply them; complex blocks take two, two and three real products for each.
     """
     m, n = sorted((m, n))
     if m == 1:
         return 0
     gram, power, apply = (2, 2, 3) if is_complex else (1, 1, 1)
-    squares = sum(len(step) // 2 for step in STEPS)  # 3 coefficients: A²; 5: its square, too
+    squares = sum(1 + len(step.shifts) for step in STEPS)
     return 2 * m * m * (len(STEPS) * (gram + apply) * n + squares * power * m)
 
 

@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.growing import mode_kernels
 from neuralop_mup.plan import Row
+from neuralop_mup.wrapping import unwrap
 
-__all__ = ["as_blocks", "block_scale", "block_shape", "layout_of", "map_layouts", "turn"]
+__all__ = ["as_blocks", "block_scale", "block_shape", "fourier_depth", "layout_of", "map_layouts", "turn"]
 
 # A layout has one letter an axis, after the trailing pair of a real-stored complex tensor was made one number:
 # i is summed over, o is produced, b numbers blocks.
@@ -69,6 +71,12 @@ def map_layouts(model: nn.Module, rows: Mapping[str, Row]) -> dict[str, str]:
 
 def _grouped(model: nn.Module, name: str) -> bool:
     return getattr(model.get_submodule(name.rpartition(".")[0]), "groups", 1) != 1
+
+
+def fourier_depth(model: nn.Module) -> int:
+    """Number of Fourier layers: convolutions over modes, wherever they stand (one that holds several layers counts them)."""
+    convolutions = [unwrap(model).get_submodule(name) for name in set(mode_kernels(model).values())]
+    return max(1, sum(getattr(layer, "n_layers", 1) for layer in convolutions))
 
 
 def as_blocks(x: torch.Tensor, layout: str) -> torch.Tensor:

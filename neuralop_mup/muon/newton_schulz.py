@@ -1,37 +1,52 @@
 """Polar factors of many small blocks at once: matrix products and nothing else.
 
-A block X = U Σ V^H is sent to about U V^H by odd polynomials, one after the other: p(X) = U p(Σ) V^H needs no
-decomposition, only products. Each polynomial of :data:`STEPS` is the odd one of its degree that is closest to 1, in the
-largest deviation, on the interval that the ones before it have left the singular values in, which makes their
-composition the best of all such compositions (Amsel, Persson, Musco, Gower, "The Polar Express", 2025,
-arXiv:2505.16932). Jordan's quintic (the Muon blog, 2024) is one polynomial repeated five times.
+A block X = U Σ V^H is sent to about U V^H by two odd polynomials: p(X) = U p(Σ) V^H needs no decomposition, only products.
+The first, of degree 9, is the odd one that is closest to 1, in the largest deviation, from :data:`FLOOR` to 1, and the
+second on the interval into which the first one sends these values, which makes the composition the best there is (Amsel,
+Persson, Musco, Gower, "The Polar Express", 2025, arXiv:2505.16932). The second is of degree 17, of those alone that three
+squares give (8 coefficients instead of 9; its deviation is 0.196, where the best of that degree has 0.191). In all ten
+products of Hermitian matrices and of them with X, where Jordan's quintic, repeated five times (the Muon blog, 2024), takes
+fifteen.
 
-Complex blocks are kept as a real and an imaginary part, since products of Hermitian matrices can then be had for half
-the price: with F = Q Pᵀ and T = (P + Q)(P + Q)ᵀ, which are two real products instead of four,
+Powers of XX^H are Hermitian, P + iQ with P symmetric and Q antisymmetric, so that the one real matrix W = P + Q holds them,
+and sums of them add. A product of two that commute is again one, and costs two real products instead of four:
 
-    (P + iQ)(P + iQ)^H = T − F − Fᵀ + i (F − Fᵀ),
+    W(AB) = W(A) P(B) + W(A)ᵀ Q(B).
 
-and likewise for the square of a Hermitian matrix, P symmetric and Q antisymmetric. A general product takes three
-(Gauss).
+The Gram matrix takes two as well, and the product of a Hermitian matrix with X three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["BAND", "FLOOR", "STEPS", "orthogonalize"]
+__all__ = ["BAND", "FLOOR", "STEPS", "Scratch", "Step", "orthogonalize"]
 
-# Singular values from FLOOR to 1, as fractions of a bound on the largest, arrive within BAND of 1; smaller ones at
-# least keep their order and stay below. Lowest power first: p(x) = x (k0 + k1 x² + k2 x⁴ + …).
-# Solved as linear programs; tests/test_muon.py solves them again.
-FLOOR, BAND = 0.005, 0.141
-STEPS: tuple[tuple[float, ...], ...] = (
-    (14.53533972, -140.9740458, 467.8020021, -600.4839835, 261.0480284),
-    (5.827096922, -13.67224148, 11.81477111, -4.017020656, 0.4656164894),
-    (2.342807605, -1.706478278, 0.4228768222),
+
+class Step(NamedTuple):
+    """An odd polynomial p(x) = x (k0 + k1 A + k2 S1 + k3 S2 + …) of A = x², by squares alone.
+
+    S1 = A², and each next one is the square of the last plus multiples, ``shifts``, of those before it, latest first:
+    S2 = (S1 + s A)², S3 = (S2 + s S1 + s' A)².
+    """
+
+    shifts: tuple[tuple[float, ...], ...]
+    k: tuple[float, ...]
+
+
+# Singular values from FLOOR to 1, as fractions of a bound on the largest, arrive within BAND of 1; smaller ones keep their
+# order and stay below. Solved as linear programs, the shifts of the second by descent; tests/test_muon.py checks them.
+FLOOR, BAND = 0.009, 0.197
+STEPS: tuple[Step, ...] = (
+    Step(((-1.15138129,),), (14.0308752, -134.3607906, 116.5401343, 247.1429655)),
+    Step(
+        ((-3.787066307,), (4.535079678, -17.16566235)),
+        (7.055805169, -45.18396367, 11.85940157, 2.59273699, 0.3064747214),
+    ),
 )
 
 
@@ -42,15 +57,39 @@ class Block(NamedTuple):
     im: torch.Tensor | None
 
 
-def orthogonalize(x: torch.Tensor, steps: tuple[tuple[float, ...], ...] = STEPS) -> torch.Tensor:
+class Scratch:
+    """Memory for temporaries, by name, used again and again: to get it anew takes a CPU half as long as the products."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple, torch.Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """A tensor of any content, in place of the last one of this name."""
+        key, numel = (name, like.dtype, like.device), prod(shape)
+        if key not in self._held or self._held[key].numel() < numel:
+            self._held[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
+        return self._held[key][:numel].view(shape)
+
+
+def orthogonalize(
+    x: torch.Tensor,
+    steps: tuple[Step, ...] = STEPS,
+    *,
+    out: torch.Tensor | None = None,
+    scratch: Scratch | None = None,
+) -> torch.Tensor:
     """The polar factor of each block, up to the accuracy of ``steps``.
 
     Parameters
     ----------
     x : torch.Tensor
         Blocks (batch, m, n), real or complex, of any scale: each is normalised by itself.
-    steps : tuple of tuple of float
-        Coefficients of the odd polynomials, of degree 5 or 9.
+    steps : tuple of Step
+        The polynomials, first one first.
+    out : torch.Tensor, optional
+        Where the result goes, of the shape and dtype of ``x``, which it may be.
+    scratch : Scratch, optional
+        To be handed from call to call.
 
     Returns
     -------
@@ -59,47 +98,50 @@ def orthogonalize(x: torch.Tensor, steps: tuple[tuple[float, ...], ...] = STEPS)
         largest singular value: all from :data:`FLOOR` up are within :data:`BAND` of 1. A zero block stays zero. Blocks of
         one row or column are normalised exactly.
     """
-    block = _unit(x)
-    if min(x.shape[1:]) > 1:
-        block = _polar(block, steps)
-    return (block.re if block.im is None else torch.complex(block.re, block.im)).to(x.dtype)
+    out = torch.empty_like(x) if out is None else out
+    if x.shape[1] > x.shape[2]:  # the polynomials run on the shorter side; the polar factor of X^T is that of X, transposed
+        orthogonalize(x.mT, steps, out=out.mT, scratch=scratch)
+        return out
+    scratch = Scratch() if scratch is None else scratch
+    block = _unit(x, scratch)
+    if x.shape[1] > 1:
+        block = _polar(block, steps, scratch)
+    for i, part in enumerate(part for part in block if part is not None):
+        (torch.view_as_real(out).select(-1, i) if x.is_complex() else out).copy_(part)
+    return out
 
 
-def _unit(x: torch.Tensor) -> Block:
+def _unit(x: torch.Tensor, scratch: Scratch) -> Block:
     """Each block over its Frobenius norm, in float32 or better; first over its largest entry, lest squares underflow."""
     dtype = torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
-    parts = (x.real, x.imag) if x.is_complex() else (x,)
-    parts = [part.to(dtype, memory_format=torch.contiguous_format, copy=True) for part in parts]
-    largest = torch.stack([part.flatten(1).abs().amax(1) for part in parts]).amax(0)
+    like = torch.empty(0, dtype=dtype, device=x.device)
+    parts = {"re": x.real, "im": x.imag} if x.is_complex() else {"re": x}
+    parts = [scratch.take(name, part.shape, like).copy_(part) for name, part in parts.items()]
+    largest = torch.stack([side for part in parts for side in (part.amax((1, 2)), part.amin((1, 2)).neg_())]).amax(0)
     _divide(parts, largest)
-    _divide(parts, _norm(parts))
+    _divide(parts, _norm(*parts))
     return Block(*parts) if len(parts) == 2 else Block(parts[0], None)
 
 
-def _polar(x: Block, steps: tuple[tuple[float, ...], ...]) -> Block:
-    """Run the polynomials on the side of each block that is shorter."""
-    if x.re.shape[1] > x.re.shape[2]:
-        return _transposed(_polar(_transposed(x), steps))
+def _polar(x: Block, steps: tuple[Step, ...], scratch: Scratch) -> Block:
+    """Run the polynomials on blocks that are no higher than wide."""
+    is_complex = x.im is not None
     for i, step in enumerate(steps):
-        gram = _gram(x)
-        square = _square(gram)
+        gram = _gram(x, scratch)
+        square = _add_square(scratch.take("square", gram.shape, gram), gram, is_complex, scratch, beta=0.0)
         if i == 0:
             # ‖(XX^H)²‖_F^(1/4) = (Σ σ⁸)^(1/8): a far better bound on the largest σ than the Frobenius norm, for free.
             bound = _norm(square).sqrt()
-            for block, power in ((x, 0.5), (gram, 1), (square, 2)):
-                _divide(block, bound**power)
-        x = _product(_polynomial(gram, square, step), x)
+            for parts, power in ((x, 0.5), ((gram,), 1), ((square,), 2)):
+                _divide(parts, bound**power)
+        names = ("re'", "im'") if i % 2 == 0 else ("re", "im")
+        x = _apply(_polynomial(gram, square, step, is_complex, scratch), x, names, scratch)
     return x
 
 
-def _transposed(x: Block) -> Block:
-    """X^T (not X^H: the polar factor of X^T is that of X, transposed)."""
-    return Block(x.re.mT.contiguous(), None if x.im is None else x.im.mT.contiguous())
-
-
-def _norm(parts: Iterable[torch.Tensor | None]) -> torch.Tensor:
-    """Frobenius norm of each matrix (batch,)."""
-    return sum(part.flatten(1).square().sum(1) for part in parts if part is not None).sqrt()
+def _norm(*parts: torch.Tensor) -> torch.Tensor:
+    """Frobenius norm of each matrix (batch,); of a Hermitian one from its W, since P and Q are orthogonal."""
+    return torch.stack([torch.linalg.vector_norm(part, dim=(1, 2)) for part in parts]).square().sum(0).sqrt()
 
 
 def _divide(parts: Iterable[torch.Tensor | None], norm: torch.Tensor) -> None:
@@ -110,51 +152,54 @@ def _divide(parts: Iterable[torch.Tensor | None], norm: torch.Tensor) -> None:
             part.div_(norm)
 
 
-def _gram(x: Block) -> Block:
-    """X X^H."""
+def _gram(x: Block, scratch: Scratch) -> torch.Tensor:
+    """X X^H, for complex X = R + iJ as W = (R + J) Rᵀ + (J − R) Jᵀ."""
+    w = scratch.take("gram", (*x.re.shape[:2], x.re.shape[1]), x.re)
     if x.im is None:
-        return Block(torch.bmm(x.re, x.re.mT), None)
-    return _hermitian(x.re + x.im, torch.bmm(x.im, x.re.mT))
+        return torch.bmm(x.re, x.re.mT, out=w)
+    t = scratch.take("temporary", x.re.shape, x.re)
+    torch.bmm(torch.add(x.re, x.im, out=t), x.re.mT, out=w)
+    return torch.baddbmm(w, torch.sub(x.im, x.re, out=t), x.im.mT, out=w)
 
 
-def _square(a: Block) -> Block:
-    """A² of a Hermitian A: A A^H, where P is symmetric and Qᵀ = −Q."""
-    if a.im is None:
-        return Block(torch.bmm(a.re, a.re), None)
-    return _hermitian(a.re + a.im, torch.bmm(a.im, a.re))
+def _add_square(
+    onto: torch.Tensor, w: torch.Tensor, is_complex: bool, scratch: Scratch, *, alpha: float = 1.0, beta: float = 1.0
+) -> torch.Tensor:
+    """``onto`` ← ``beta`` · ``onto`` + ``alpha`` · A², with W(A²) = (W (W + Wᵀ) + Wᵀ (W − Wᵀ)) / 2."""
+    if not is_complex:
+        return torch.baddbmm(onto, w, w, beta=beta, alpha=alpha, out=onto)
+    t = torch.add(w, w.mT, out=scratch.take("temporary", w.shape, w))
+    torch.baddbmm(onto, w, t, beta=beta, alpha=alpha / 2, out=onto)
+    t.sub_(w, alpha=2)  # Wᵀ − W, without reading a transpose again
+    return torch.baddbmm(onto, w.mT, t, alpha=-alpha / 2, out=onto)
 
 
-def _hermitian(both: torch.Tensor, f: torch.Tensor) -> Block:
-    """T − F − Fᵀ + i (F − Fᵀ) with T = ``both`` · ``both``ᵀ, overwriting F."""
-    im = f - f.mT
-    return Block(torch.baddbmm(f, both, both.mT, beta=-2, out=f).add_(im), im)
+def _polynomial(w: torch.Tensor, square: torch.Tensor, step: Step, is_complex: bool, scratch: Scratch) -> torch.Tensor:
+    """k0 + k1 A + k2 S1 + …, overwriting S1 = A²."""
+    powers = [w, square]
+    for i, shifts in enumerate(step.shifts):
+        shifted = scratch.take("shifted", w.shape, w).copy_(powers[-1])
+        for power, by in zip(reversed(powers[:-1]), shifts, strict=True):
+            shifted.add_(power, alpha=by)
+        if i + 1 < len(step.shifts):
+            powers.append(_add_square(scratch.take(f"square {i}", w.shape, w), shifted, is_complex, scratch, beta=0.0))
+    result = powers[-1].mul_(step.k[len(powers)])
+    for power, k in zip(powers[:-1], step.k[1:], strict=False):
+        result.add_(power, alpha=k)
+    if step.shifts:
+        _add_square(result, shifted, is_complex, scratch, alpha=step.k[-1])
+    result.diagonal(dim1=-2, dim2=-1).add_(step.k[0])
+    return result
 
 
-def _polynomial(a: Block, square: Block, step: tuple[float, ...]) -> Block:
-    """k0 + k1 A + k2 A² + …, overwriting A²."""
-    quartic = Block(None, None)
-    if len(step) == 5:
-        # k3 A³ + k4 A⁴ from one more square: k4 (A² + v A)² = k4 A⁴ + k3 A³ + k4 v² A².
-        k0, k1, k2, k3, k4 = step
-        v = k3 / (2 * k4)
-        quartic = _square(Block(*(None if p is None else p.add(q, alpha=v) for p, q in zip(square, a, strict=True))))
-        k2 -= k4 * v * v
-    else:
-        k0, k1, k2 = step
-        k4 = 0.0
-    for p, linear, more in zip(square, a, quartic, strict=True):
-        if p is not None:
-            p.mul_(k2).add_(linear, alpha=k1)
-        if more is not None:
-            p.add_(more, alpha=k4)
-    square.re.diagonal(dim1=-2, dim2=-1).add_(k0)
-    return square
-
-
-def _product(b: Block, x: Block) -> Block:
-    """B X in three real products, overwriting B."""
+def _apply(w: torch.Tensor, x: Block, names: tuple[str, str], scratch: Scratch) -> Block:
+    """A X in three real products: with T = Q (R + J), the real part is W R − T and the imaginary one Wᵀ J + T."""
+    re = scratch.take(names[0], x.re.shape, x.re)
     if x.im is None:
-        return Block(torch.bmm(b.re, x.re), None)
-    first, second = torch.bmm(b.re, x.re), torch.bmm(b.im, x.im)
-    im = torch.bmm(b.re.add_(b.im), x.re + x.im).sub_(first).sub_(second)
-    return Block(first.sub_(second), im)
+        return Block(torch.bmm(w, x.re, out=re), None)
+    im = scratch.take(names[1], x.re.shape, x.re)
+    twice_q = torch.sub(w, w.mT, out=scratch.take("shifted", w.shape, w))
+    both = torch.add(x.re, x.im, out=scratch.take("temporary", x.re.shape, x.re))
+    torch.bmm(twice_q, both, out=im)  # 2 T
+    torch.baddbmm(re.copy_(im), w, x.re, beta=-0.5, out=re)
+    return Block(re, torch.baddbmm(im, w.mT, x.im, beta=0.5, out=im))

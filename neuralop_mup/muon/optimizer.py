@@ -9,14 +9,15 @@ from numbers import Real
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim.adamw import adamw
 
 from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError
 from neuralop_mup.following import follow_plan
-from neuralop_mup.muon.groups import as_blocks, block_scale, block_shape, map_layouts, turn
-from neuralop_mup.muon.newton_schulz import orthogonalize
+from neuralop_mup.muon.groups import as_blocks, block_scale, block_shape, fourier_depth, map_layouts, turn
+from neuralop_mup.muon.newton_schulz import Scratch, orthogonalize
 from neuralop_mup.optim import param_groups
 from neuralop_mup.parametrize import get_plan
 from neuralop_mup.plan import check_masters
@@ -26,6 +27,7 @@ __all__ = ["AUX_LR", "MuMuon"]
 
 AUX_LR = 4e-3
 PERIOD = 4
+BASE_DEPTH = 4
 # Numbers (a complex one counts once) that are orthogonalized at a time: on a CPU temporaries then stay in its cache, on
 # other devices they fill it.
 _CHUNK = {"cpu": 2**17}
@@ -46,8 +48,8 @@ class MuMuon(torch.optim.Optimizer):
         A parametrized model with Fourier kernels. The plan's initialisation stays in force, and so do its learning-rate
         multipliers for what AdamW trains; those of kernels and hidden maps do not apply here.
     lr : float
-        Size of an update of a map, measured as the operator norm between root-mean-square sizes of features; at most 1.
-        The same at base and at every other size.
+        Size of an update of a map, measured as the operator norm between root-mean-square sizes of features, in a model
+        of ``base_depth`` Fourier layers; at most 1. The same at every width and number of modes.
     aux_lr : float, optional
         AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``.
     momentum : float
@@ -59,10 +61,17 @@ class MuMuon(torch.optim.Optimizer):
         divides the cost of orthogonalization; momentum gathers at every step. With 1 all modes move at every step.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
-        multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes. A
-        block that never had a gradient (inactive modes) is left alone.
+        multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
+        A block whose gradient is zero (inactive modes) is left alone.
     lr_mult : mapping, optional
         Master multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
+    base_depth : int or None
+        Updates of maps go as √(base_depth / depth), where depth is the model's number of Fourier layers: those of all
+        layers add up, and four times as many want half the learning rate (measured: docs/muon.md). The default, 4, is
+        the number of layers that neuralop's FNO has by default. None leaves ``lr`` as it is at every depth.
+    process_group : torch.distributed.ProcessGroup, optional
+        Ranks that hold the same gradients (DDP's) and share the work: each orthogonalizes a part of the blocks and sends
+        it to the others. By default every rank does everything. Not kept by copies and pickles of the optimizer.
     betas, eps : (float, float), float
         AdamW's.
 
@@ -91,6 +100,8 @@ class MuMuon(torch.optim.Optimizer):
     >>> optimizer = nm.MuMuon(model, lr=0.02)
     """
 
+    _process_group: dist.ProcessGroup | None = None  # on the class: copies and pickles of an optimizer share nothing
+
     def __init__(
         self,
         model: nn.Module,
@@ -102,15 +113,20 @@ class MuMuon(torch.optim.Optimizer):
         period: int = PERIOD,
         weight_decay: float = 0.0,
         lr_mult: Mapping[str, float] | None = None,
+        base_depth: int | None = BASE_DEPTH,
+        process_group: dist.ProcessGroup | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
         _check_numbers(lr, aux_lr, momentum, weight_decay, betas, eps)
-        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-            raise MupError(f"period is {period!r}; give a whole number of steps, 1 or more.")
+        for what, value, unit in (("period", period, "steps"), ("base_depth", base_depth, "Fourier layers")):
+            if not (value is None and what == "base_depth") and (type(value) is not int or value < 1):
+                raise MupError(f"{what} is {value!r}; give a whole number of {unit}, 1 or more.")
         aux_lr = AUX_LR if aux_lr is None else aux_lr
         settings = {"momentum": momentum, "nesterov": nesterov, "period": period, "betas": tuple(betas), "eps": eps}
-        groups = _groups(model, lr, aux_lr, weight_decay, lr_mult)
+        depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model))
+        groups = _groups(model, lr, aux_lr, depth_mult, weight_decay, lr_mult)
+        self._process_group = process_group
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, **settings})
         follow_plan(model, self)
 
@@ -137,11 +153,12 @@ class MuMuon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_gradients()
+        scratch = Scratch()
         for group in self.param_groups:
             if group["layouts"] is None:
                 self._adamw(group)
             else:
-                self._muon(group)
+                self._muon(group, scratch)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -179,18 +196,23 @@ class MuMuon(torch.optim.Optimizer):
 
     # ---------------------------------------------------------------------------------------- orthogonalized momentum
 
-    def _muon(self, group: dict[str, Any]) -> None:
+    def _muon(self, group: dict[str, Any], scratch: Scratch) -> None:
         for pack in _packs(group):
             flat = [self._momentum(p, layout, group) for p, layout in pack]
             whole = flat[0] if len(flat) == 1 else torch.cat(flat)
-            chunks = round(whole.numel() / _CHUNK.get(whole.device.type, _CHUNK_ELSEWHERE))
-            for part in whole.tensor_split(max(1, min(chunks, len(whole)))):
-                part.copy_(orthogonalize(part))
+            if self._process_group is None:
+                _orthogonalize(whole, scratch)
+            else:
+                _orthogonalize_together(whole, scratch, self._process_group)
             for (p, layout), polar in zip(pack, whole.split([len(f) for f in flat]), strict=True):
                 self._apply(p, layout, polar, group)
 
     def _momentum(self, p: torch.Tensor, layout: str, group: dict[str, Any]) -> torch.Tensor:
-        """Update the buffer; a new tensor (blocks, in, out) of those whose turn it is, to be orthogonalized."""
+        """Update the buffer; a new tensor of the blocks whose turn it is, to be orthogonalized.
+
+        (blocks, m, n) with m ≤ n: those with in > out are transposed, so that both kinds share a batch. Without any
+        gradient a block is zero.
+        """
         state = self.state[p]
         if not state:
             state.update(step=0, momentum_buffer=torch.zeros_like(p))
@@ -198,21 +220,26 @@ class MuMuon(torch.optim.Optimizer):
         _real(buffer).lerp_(_real(p.grad), 1 - beta)  # torch's complex lerp is ten times slower
         due, _ = turn(p, layout, group["period"], state["step"])
         state["step"] += 1
-        blocks = as_blocks(buffer, layout)[due]
-        blocks = as_blocks(p.grad, layout)[due].lerp(blocks, beta) if group["nesterov"] else blocks.clone()
-        return blocks.reshape(-1, *block_shape(p, layout))
+        momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(p.grad, layout)[due]
+        blocks = gradients.lerp(momenta, beta) if group["nesterov"] else momenta.clone()
+        n_in, n_out = block_shape(p, layout)
+        blocks = blocks.reshape(-1, n_in, n_out)
+        if (idle := _idle(gradients, layout)) is not None:
+            blocks[idle] = 0
+        return blocks.mT.contiguous() if n_in > n_out else blocks
 
     def _apply(self, p: torch.Tensor, layout: str, polar: torch.Tensor, group: Mapping[str, Any]) -> None:
-        """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was."""
+        """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was and that had a gradient."""
         due, period = turn(p, layout, group["period"], self.state[p]["step"] - 1)
         target, lr = as_blocks(p, layout)[due], group["lr"] * period
+        n_in, n_out = block_shape(p, layout)
         if group["weight_decay"] != 0:
-            # The polar factor of a block is zero only if no gradient has ever reached it.
             active = polar.abs().amax((1, 2)) > 0
             n_batch = layout.count("b")
             active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
             target.mul_(1 - lr * group["weight_decay"] * active)
-        target.sub_(polar.view(target.shape), alpha=lr * block_scale(p, layout))
+        polar = polar.mT if n_in > n_out else polar
+        target.sub_(polar.reshape(target.shape), alpha=lr * block_scale(p, layout))
 
     # -------------------------------------------------------------------------------------------------------- the rest
 
@@ -239,6 +266,35 @@ class MuMuon(torch.optim.Optimizer):
         )
 
 
+def _orthogonalize(whole: torch.Tensor, scratch: Scratch) -> None:
+    """In place, in chunks."""
+    chunks = round(whole.numel() / _CHUNK.get(whole.device.type, _CHUNK_ELSEWHERE))
+    for part in whole.tensor_split(max(1, min(chunks, len(whole)))):
+        orthogonalize(part, out=part, scratch=scratch)
+
+
+def _orthogonalize_together(whole: torch.Tensor, scratch: Scratch, group: dist.ProcessGroup) -> None:
+    """In place: each rank its share of the blocks, which it then sends to the others."""
+    parts = whole.tensor_split(dist.get_world_size(group))
+    _orthogonalize(parts[dist.get_rank(group)], scratch)
+    sent = [
+        dist.broadcast(_real(part), dist.get_global_rank(group, rank), group=group, async_op=True)
+        for rank, part in enumerate(parts)
+        if len(part)
+    ]
+    for work in sent:
+        work.wait()
+
+
+def _idle(blocks: torch.Tensor, layout: str) -> torch.Tensor | None:
+    """Numbers of the blocks (*b, *i, *o) that are all zero; looked at whole only if some have a first row of zeros."""
+    n_batch, n_in = layout.count("b"), layout.count("i")
+    first = blocks[(..., *(0,) * n_in, *(slice(None),) * layout.count("o"))]
+    if (first != 0).reshape(*first.shape[:n_batch], -1).any(-1).all():
+        return None
+    return (blocks == 0).reshape(*first.shape[:n_batch], -1).all(-1).flatten().nonzero().squeeze(1)
+
+
 def _real(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(x) if x.is_complex() else x
 
@@ -250,7 +306,7 @@ def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]
         if p.grad is None:
             continue
         paired = p.ndim == len(layout) + 1
-        key = (block_shape(p, layout), p.dtype, paired, p.device)
+        key = (tuple(sorted(block_shape(p, layout))), p.dtype, paired, p.device)
         pack = open_packs.setdefault(key, [])
         pack.append((p, layout))
         if sum(q.numel() for q, _ in pack) / group["period"] >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
@@ -262,7 +318,12 @@ def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]
 
 
 def _groups(
-    model: nn.Module, lr: float, aux_lr: float, weight_decay: float, lr_mult: Mapping[str, float] | None
+    model: nn.Module,
+    lr: float,
+    aux_lr: float,
+    depth_mult: float,
+    weight_decay: float,
+    lr_mult: Mapping[str, float] | None,
 ) -> list[dict[str, Any]]:
     rows = {row.name: row for row in get_plan(model).rows}
     masters = check_masters(lr_mult, "lr_mult")
@@ -289,10 +350,10 @@ def _groups(
                     "param_names": of_role,
                     "name": role,
                     "layouts": [layouts[name] for name in of_role],
-                    "lr": lr * master,
-                    "lr_mult": master,
-                    "rule_mult": 1.0,
-                    "weight_decay": weight_decay,
+                    "lr": lr * master * depth_mult,
+                    "lr_mult": master * depth_mult,
+                    "rule_mult": depth_mult,
+                    "weight_decay": weight_decay / depth_mult,  # independent: lr · weight_decay is that at base_depth
                 }
             )
     for group in auxiliary:

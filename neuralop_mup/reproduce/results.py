@@ -117,7 +117,7 @@ class Reproduction:
         """Operations of one run at each size; no hyperparameter that is walked changes them."""
         e = self.experiment
         point = {**e.defaults, "lr": e.grids["lr"][0]}
-        return {e.label(i): estimate_flops(e.config(i, "standard", point, e.seeds[0])) for i in range(len(e.models))}
+        return {e.label(i): estimate_flops(e.config(i, e.rules[0], point, e.seeds[0])) for i in range(len(e.models))}
 
     def flops(self, records: Sequence[Record]) -> float:
         """Predicted floating-point operations of these runs."""
