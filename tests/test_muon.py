@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralop_mup as nm
 from neuralop_mup.muon.cost import step_cost
+from neuralop_mup.muon.groups import fourier_depth
 from neuralop_mup.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
 from neuralop_mup.muon.optimizer import AUX_LR
 from neuralop_mup.training import train_run
@@ -307,6 +308,59 @@ def test_inactive_modes_are_left_alone():
     assert 0 < active.sum() < len(active)
     assert torch.equal(kernel[..., ~active], start[..., ~active])
     assert (kernel != start)[..., active].all()
+
+
+def test_a_block_without_a_gradient_does_not_move():
+    """Modes that are used no more keep a momentum and get no update; half a gradient of zeros is a gradient."""
+    model = small(modes=(8,), max_n_modes=(16,))
+    kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
+    optimizer = nm.MuMuon(model, lr=0.05, weight_decay=0.5, period=1)
+    for _ in range(2):
+        random_gradients(model)
+        optimizer.step()
+    start = kernel.detach().clone()
+    kernel.grad[..., 3:] = 0
+    kernel.grad[0, :, 1] = 0
+    optimizer.step()
+    assert optimizer.state[kernel]["momentum_buffer"].abs().amin() > 0
+    assert torch.equal(kernel[..., 3:], start[..., 3:])
+    assert (kernel != start)[..., :3].all()
+
+
+def test_learning_rate_goes_as_one_over_the_root_of_the_depth():
+    """√(4 / 1) = 2, √(4 / 4) = 1, √(4 / 16) = ½, and the same decay; AdamW's groups have no depth."""
+    for depth, want in ((1, 0.04), (4, 0.02), (16, 0.01)):
+        model = small(n_layers=depth)
+        optimizer = nm.MuMuon(model, lr=0.02, aux_lr=1e-3, weight_decay=0.1)
+        nm.check_optimizer(model, optimizer)
+        for group in optimizer.param_groups:
+            if group["layouts"]:
+                assert group["lr"] == pytest.approx(want) and group["lr_mult"] == pytest.approx(want / 0.02)
+                assert group["lr"] * group["weight_decay"] == pytest.approx(0.02 * 0.1)
+            elif "readout" not in group["name"]:
+                assert group["lr"] == 1e-3
+        assert [g["lr"] for g in nm.MuMuon(model, lr=0.02, base_depth=None).param_groups if g["layouts"]] == [0.02, 0.02]
+        assert nm.MuMuon(model, lr=0.02, base_depth=1).param_groups[0]["lr"] == pytest.approx(0.02 / math.sqrt(depth))
+
+
+@pytest.mark.parametrize(("name", "depth"), [("uno", 3), ("legacy_joint", 2), ("tucker_factorized", 2), ("uqno", 2)])
+def test_depth_is_the_number_of_fourier_layers(name, depth):
+    assert fourier_depth(BY_NAME[name].build()) == depth
+
+
+def test_compiled_step():
+    """What torch.compile makes of the step does the same: every parameter moves by its own update."""
+    ours, theirs = small(width=4), small(width=4)
+    eager, compiled = nm.MuMuon(ours, lr=0.05), nm.MuMuon(theirs, lr=0.05)
+    step = torch.compile(compiled.step, backend="eager")
+    for seed in range(3):
+        random_gradients(ours, seed)
+        random_gradients(theirs, seed)
+        eager.step()
+        step()
+    start = small(width=4)
+    for p, q, before in zip(ours.parameters(), theirs.parameters(), start.parameters(), strict=True):
+        assert torch.allclose(p, q, atol=1e-6) and not torch.equal(p, before)
 
 
 def test_packing_does_not_matter(monkeypatch):

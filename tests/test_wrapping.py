@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from unittest import mock
 
 import mup
 import pytest
@@ -14,6 +15,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import neuralop_mup as nm
+from neuralop_mup.muon import optimizer as muon
+from neuralop_mup.muon.newton_schulz import orthogonalize
 
 CASE = BY_NAME["1d"]
 LR, STEPS = 5e-3, 10
@@ -266,6 +269,13 @@ def _worker(rank, world, folder):
     model = nm.parametrize(DistributedDataParallel(CASE.build()), base=CASE.base)
     _run(model, adam(model), rank, result, "parametrize after ddp")
 
+    for name, group in (("muon", None), ("muon, shared", dist.group.WORLD)):
+        model, counted = parametrized(), []
+        optimizer = nm.MuMuon(model, lr=LR, period=2, process_group=group)
+        with mock.patch.object(muon, "orthogonalize", lambda x, c=counted, **kw: c.append(len(x)) or orthogonalize(x, **kw)):
+            _run(DistributedDataParallel(model), optimizer, rank, result, name)
+        result[f"{name} blocks"] = sum(counted)
+
     model = nm.shard(parametrized())
     optimizer = adam(model)
     result["kinds"] = {name: (type(p).__name__, tuple(p.to_local().shape)) for name, p in model.named_parameters()}
@@ -360,6 +370,18 @@ def test_gradients_are_those_of_the_whole_batch(two):
     for name, p in model.named_parameters():
         scale = p.grad.abs().max().item()
         torch.testing.assert_close(two[0]["ddp gradients"][name], p.grad, rtol=0, atol=1e-5 * scale)
+
+
+def test_muon_shares_the_work(two):
+    """Halves of the blocks on each process, one result, which is that of doing everything everywhere."""
+    everything = two[0]["muon blocks"]
+    assert everything == two[1]["muon blocks"]
+    shares = [result["muon, shared blocks"] for result in two]
+    assert sum(shares) == everything and max(shares) < 0.7 * everything
+    for name, p in two[0]["muon, shared"].items():
+        assert torch.equal(p, two[1]["muon, shared"][name]), name
+        torch.testing.assert_close(p, two[0]["muon"][name], rtol=1e-4, atol=1e-6)
+    assert any(not torch.equal(p, q) for p, q in zip(two[0]["muon"].values(), _state(parametrized()).values(), strict=True))
 
 
 def test_kernels_are_sharded_and_their_plan_stays(two):

@@ -198,48 +198,14 @@ class MuMuon(torch.optim.Optimizer):
 
     def _muon(self, group: dict[str, Any], scratch: Scratch) -> None:
         for pack in _packs(group):
-            flat = [self._momentum(p, layout, group) for p, layout in pack]
+            flat = [_momentum(p, layout, self.state[p], group) for p, layout in pack]
             whole = flat[0] if len(flat) == 1 else torch.cat(flat)
             if self._process_group is None:
                 _orthogonalize(whole, scratch)
             else:
                 _orthogonalize_together(whole, scratch, self._process_group)
             for (p, layout), polar in zip(pack, whole.split([len(f) for f in flat]), strict=True):
-                self._apply(p, layout, polar, group)
-
-    def _momentum(self, p: torch.Tensor, layout: str, group: dict[str, Any]) -> torch.Tensor:
-        """Update the buffer; a new tensor of the blocks whose turn it is, to be orthogonalized.
-
-        (blocks, m, n) with m ≤ n: those with in > out are transposed, so that both kinds share a batch. Without any
-        gradient a block is zero.
-        """
-        state = self.state[p]
-        if not state:
-            state.update(step=0, momentum_buffer=torch.zeros_like(p))
-        buffer, beta = state["momentum_buffer"], group["momentum"]
-        _real(buffer).lerp_(_real(p.grad), 1 - beta)  # torch's complex lerp is ten times slower
-        due, _ = turn(p, layout, group["period"], state["step"])
-        state["step"] += 1
-        momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(p.grad, layout)[due]
-        blocks = gradients.lerp(momenta, beta) if group["nesterov"] else momenta.clone()
-        n_in, n_out = block_shape(p, layout)
-        blocks = blocks.reshape(-1, n_in, n_out)
-        if (idle := _idle(gradients, layout)) is not None:
-            blocks[idle] = 0
-        return blocks.mT.contiguous() if n_in > n_out else blocks
-
-    def _apply(self, p: torch.Tensor, layout: str, polar: torch.Tensor, group: Mapping[str, Any]) -> None:
-        """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was and that had a gradient."""
-        due, period = turn(p, layout, group["period"], self.state[p]["step"] - 1)
-        target, lr = as_blocks(p, layout)[due], group["lr"] * period
-        n_in, n_out = block_shape(p, layout)
-        if group["weight_decay"] != 0:
-            active = polar.abs().amax((1, 2)) > 0
-            n_batch = layout.count("b")
-            active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
-            target.mul_(1 - lr * group["weight_decay"] * active)
-        polar = polar.mT if n_in > n_out else polar
-        target.sub_(polar.reshape(target.shape), alpha=lr * block_scale(p, layout))
+                _apply(p, layout, polar, self.state[p]["step"] - 1, group)
 
     # -------------------------------------------------------------------------------------------------------- the rest
 
@@ -264,6 +230,44 @@ class MuMuon(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
+
+
+# No methods of the optimizer: compiled, those would take every parameter for the first one that they saw (torch 2.13).
+
+
+def _momentum(p: torch.Tensor, layout: str, state: dict[str, Any], group: Mapping[str, Any]) -> torch.Tensor:
+    """Update the buffer; a new tensor of the blocks whose turn it is, to be orthogonalized.
+
+    (blocks, m, n) with m ≤ n: those with in > out are transposed, so that both kinds share a batch. Without any
+    gradient a block is zero.
+    """
+    if not state:
+        state.update(step=0, momentum_buffer=torch.zeros_like(p))
+    buffer, beta = state["momentum_buffer"], group["momentum"]
+    _real(buffer).lerp_(_real(p.grad), 1 - beta)  # torch's complex lerp is ten times slower
+    due, _ = turn(p, layout, group["period"], state["step"])
+    state["step"] += 1
+    momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(p.grad, layout)[due]
+    blocks = gradients.lerp(momenta, beta) if group["nesterov"] else momenta.clone()
+    n_in, n_out = block_shape(p, layout)
+    blocks = blocks.reshape(-1, n_in, n_out)
+    if (idle := _idle(gradients, layout)) is not None:
+        blocks[idle] = 0
+    return blocks.mT.contiguous() if n_in > n_out else blocks
+
+
+def _apply(p: torch.Tensor, layout: str, polar: torch.Tensor, step: int, group: Mapping[str, Any]) -> None:
+    """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was and that had a gradient."""
+    due, period = turn(p, layout, group["period"], step)
+    target, lr = as_blocks(p, layout)[due], group["lr"] * period
+    n_in, n_out = block_shape(p, layout)
+    if group["weight_decay"] != 0:
+        active = polar.abs().amax((1, 2)) > 0
+        n_batch = layout.count("b")
+        active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
+        target.mul_(1 - lr * group["weight_decay"] * active)
+    polar = polar.mT if n_in > n_out else polar
+    target.sub_(polar.reshape(target.shape), alpha=lr * block_scale(p, layout))
 
 
 def _orthogonalize(whole: torch.Tensor, scratch: Scratch) -> None:
