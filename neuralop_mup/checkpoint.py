@@ -305,5 +305,5 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
     if problem:
         raise MupError(
             f"This optimizer state belongs to other groups ({problem}): build the optimizer as it was, with the same base, "
-            "rule and lr_mult, from neuralop_mup's optimizers or param_groups."
+            "rule and lr_mult (and base_depth of MuMuon), from neuralop_mup's optimizers or param_groups."
         )

@@ -19,6 +19,7 @@ from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.muon import MuMuon
+from neuralop_mup.muon.optimizer import LR as MUON_LR
 from neuralop_mup.optim import MuAdam, MuAdamW, MuSGD, clip_spectral_grad_value_
 from neuralop_mup.parametrize import parametrize
 from neuralop_mup.problems import Problem, get_problem
@@ -36,7 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "model": {},
     "base": {},
     "rule": "log-modes",
-    "lr": 1e-3,
+    "lr": 1e-3,  # muon's, of maps: 0.02
     "seed": 0,
     "epochs": 8,
     "batch_size": 20,
@@ -66,6 +67,8 @@ def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
             raise MupError(f"A run has no setting {key!r}: {nearest(key, [*DEFAULTS, *_MASTERS])}")
     if full["optimizer"] not in OPTIMIZERS:
         raise MupError(f"There is no optimizer {full['optimizer']!r}: {nearest(str(full['optimizer']), OPTIMIZERS)}")
+    if full["optimizer"] == "muon" and "lr" not in config:
+        full["lr"] = MUON_LR
     if full["aux_lr"] is not None and full["optimizer"] != "muon":
         raise MupError(
             f"aux_lr is {full['aux_lr']}, but the optimizer is {full['optimizer']!r}, which has none: it is muon's learning "

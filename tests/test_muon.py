@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import neuralop_mup as nm
+from neuralop_mup import roles
+from neuralop_mup.muon import optimizer as muon
 from neuralop_mup.muon.cost import step_cost
 from neuralop_mup.muon.groups import fourier_depth
 from neuralop_mup.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
@@ -214,7 +217,7 @@ def reference(weights, gradients, lr, momentum, nesterov, weight_decay, scale):
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_steps_against_a_reference_written_out(nesterov, weight_decay):
-    """Four steps on 2 → 5 channels, well conditioned in double precision: within the band of exact steps."""
+    """Four steps on 4 → 4 channels, well conditioned in double precision: within the band of exact steps."""
     model = small(width=4).double()
     kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
     kernel.data = kernel.data.to(torch.complex128)
@@ -349,18 +352,127 @@ def test_depth_is_the_number_of_fourier_layers(name, depth):
 
 
 def test_compiled_step():
-    """What torch.compile makes of the step does the same: every parameter moves by its own update."""
+    """What torch.compile makes of the step does the same, every parameter by its own update, and is made only once."""
     ours, theirs = small(width=4), small(width=4)
     eager, compiled = nm.MuMuon(ours, lr=0.05), nm.MuMuon(theirs, lr=0.05)
-    step = torch.compile(compiled.step, backend="eager")
-    for seed in range(3):
-        random_gradients(ours, seed)
-        random_gradients(theirs, seed)
-        eager.step()
-        step()
+    graphs = []
+    torch.compiler.reset()
+    step = torch.compile(compiled.step, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for seed in range(4):
+            random_gradients(ours, seed)
+            random_gradients(theirs, seed)
+            eager.step()
+            step()
+    products = sum(node.target in (torch.bmm, torch.baddbmm) for graph in graphs for node in graph.graph.nodes)
+    assert products >= 9  # the polynomials were compiled
     start = small(width=4)
     for p, q, before in zip(ours.parameters(), theirs.parameters(), start.parameters(), strict=True):
         assert torch.allclose(p, q, atol=1e-6) and not torch.equal(p, before)
+
+
+def test_an_unknown_kernel_layer_counts_as_one():
+    """Modules without n_modes hold a kernel each."""
+
+    class Kernel(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kernel = nn.Parameter(torch.randn(4, 4, 6, dtype=torch.cfloat))
+
+    with mock.patch.dict(roles._ADAPTERS):
+        nm.register_layer(Kernel, {"kernel": roles.Param("spectral", ("in", "out", "modes"), "mean_fan")})
+        assert fourier_depth(nn.Sequential(Kernel(), Kernel(), Kernel())) == 3
+
+
+def matmul_precisions():
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+
+
+@pytest.mark.parametrize("setting", ["high", "medium"])
+def test_products_are_made_in_full_precision(setting):
+    """Whatever torch is set to, which it is again afterwards, also after a step that failed."""
+    model = small()
+    random_gradients(model)
+    optimizer = nm.MuMuon(model)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(setting)
+        settings = matmul_precisions()
+        inside = []
+        with mock.patch.object(
+            muon, "orthogonalize", lambda x, **kw: inside.append(matmul_precisions()) or orthogonalize(x, **kw)
+        ):
+            optimizer.step()
+        assert inside and all(p == ("ieee", "ieee") for p in inside)
+        assert matmul_precisions() == settings != ("ieee", "ieee")
+        with mock.patch.object(muon, "orthogonalize", side_effect=RuntimeError("enough")), pytest.raises(RuntimeError):
+            optimizer.step()
+        assert matmul_precisions() == settings
+        assert torch.get_float32_matmul_precision() == setting
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_decay_does_not_depend_on_the_period():
+    """With next to no updates, all modes have shrunk by (1 − period · lr · weight_decay) ^ (steps / period)."""
+    shrunk = {}
+    for period in (1, 4):
+        model = small()
+        kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
+        start = kernel.detach().clone()
+        # Updates of 1e-12, decay of 1e-3 a step.
+        optimizer = nm.MuMuon(model, lr=1e-12, aux_lr=1e-12, weight_decay=1e9, period=period, base_depth=None)
+        for seed in range(8):
+            random_gradients(model, seed)
+            optimizer.step()
+        shrunk[period] = (kernel / start).detach().abs()
+    # (1 − 1e-3)^8 = 0.99203, and (1 − 4e-3)^2 = 0.99202
+    assert torch.allclose(shrunk[1], torch.tensor(0.99203), atol=1e-4)
+    assert torch.allclose(shrunk[4], torch.tensor(0.99202), atol=1e-4)
+
+
+def test_wrapped_models():
+    """Parameters of DataParallel and of a compiled model are found; the plan's names are those of the bare model."""
+    bare = small()
+    random_gradients(bare)
+    for wrap in (nn.DataParallel, torch.compile):
+        model = small()
+        random_gradients(model)
+        optimizer = nm.MuMuon(wrap(model))
+        assert step_cost(wrap(model)) == step_cost(bare)
+        optimizer.step()
+        plain = copy.deepcopy(bare)
+        random_gradients(plain)
+        nm.MuMuon(plain).step()
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(p, q)
+
+
+def test_adamws_step_is_counted_in_float32():
+    """bfloat16, a possible default type, holds no odd number beyond 256."""
+    model = small()
+    random_gradients(model)
+    optimizer = nm.MuMuon(model)
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        optimizer.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    steps = [state["step"] for state in optimizer.state.values() if "exp_avg" in state]
+    assert steps and {step.dtype for step in steps} == {torch.float32}
+
+
+def test_conjugated_gradients():
+    ours, theirs = small(), small()
+    for model in (ours, theirs):
+        random_gradients(model)
+    for p in ours.parameters():
+        p.grad = p.grad.conj().resolve_conj().conj() if p.is_complex() else p.grad
+    assert any(p.grad.is_conj() for p in ours.parameters() if p.is_complex())
+    nm.MuMuon(ours).step()
+    nm.MuMuon(theirs).step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)
 
 
 def test_packing_does_not_matter(monkeypatch):
@@ -405,10 +517,14 @@ def test_names_defaults_and_schedulers():
         optimizer.step()
         scheduler.step()
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([lr / 2 for lr in start])
-    one_cycle = torch.optim.lr_scheduler.OneCycleLR(nm.MuMuon(model), max_lr=start, total_steps=5)
-    random_gradients(model)
-    one_cycle.optimizer.step()
-    one_cycle.step()
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR(nm.MuMuon(model, base_depth=None), max_lr=start, total_steps=10)
+    for _ in range(3):  # pct_start 0.3: the top comes after (0.3 · 10) − 1 = 2 steps
+        assert {g["momentum"] for g in one_cycle.optimizer.param_groups} == {0.95}
+        peak = [g["lr"] for g in one_cycle.optimizer.param_groups]
+        random_gradients(model)
+        one_cycle.optimizer.step()
+        one_cycle.step()
+    assert peak == pytest.approx(start)
 
 
 def test_state_dict_resumes_bit_for_bit():
@@ -585,6 +701,11 @@ def test_a_parameter_has_one_group():
     with pytest.raises(nm.MupError, match="one group"):
         optimizer.add_param_group({"params": [next(model.parameters())]})
     extra = nn.Parameter(torch.ones(3))
+    with pytest.raises(nm.MupError, match="two"):
+        optimizer.add_param_group({"params": [extra], "param_names": ["extra"]})
+    for layouts in (["io"], [], ["x"], ["b", "b"]):
+        with pytest.raises(nm.MupError, match="do not fit"):
+            optimizer.add_param_group({"params": [extra], "param_names": ["extra"], "lr": 0.1, "layouts": layouts})
     optimizer.add_param_group({"params": [extra], "param_names": ["extra"], "lr": 0.1})
     extra.grad = torch.ones(3)
     optimizer.step()
@@ -600,6 +721,8 @@ def test_a_state_of_another_optimizer_is_refused():
         one.load_state_dict(nm.MuAdam(model).state_dict())
     with pytest.raises(nm.MupError, match="layouts differ"):
         one.load_state_dict({"model": {}})
+    with pytest.raises(nm.MupError, match="layouts differ"):
+        one.load_state_dict([])
     # The same parameters under another base: torch would take AdamW's learning rates from the file.
     groups = copy.deepcopy(one.param_groups)
     stock = nm.parametrize(FNO((8,), 2, 3, 12, n_layers=2), base={"hidden_channels": 6})

@@ -269,12 +269,14 @@ def _worker(rank, world, folder):
     model = nm.parametrize(DistributedDataParallel(CASE.build()), base=CASE.base)
     _run(model, adam(model), rank, result, "parametrize after ddp")
 
-    for name, group in (("muon", None), ("muon, shared", dist.group.WORLD)):
-        model, counted = parametrized(), []
-        optimizer = nm.MuMuon(model, lr=LR, period=2, process_group=group)
-        with mock.patch.object(muon, "orthogonalize", lambda x, c=counted, **kw: c.append(len(x)) or orthogonalize(x, **kw)):
-            _run(DistributedDataParallel(model), optimizer, rank, result, name)
-        result[f"{name} blocks"] = sum(counted)
+    for chunk in (2**17, 1):  # layers of equal shape together, and each by itself
+        for name, group in (("muon", None), ("muon, shared", dist.group.WORLD)):
+            model, counted = DistributedDataParallel(parametrized()), []
+            optimizer = nm.MuMuon(model, lr=LR, period=2, process_group=group)
+            count = lambda x, c=counted, **kw: c.append(len(x)) or orthogonalize(x, **kw)  # noqa: E731
+            with mock.patch.object(muon, "orthogonalize", count), mock.patch.object(muon, "_CHUNK", {"cpu": chunk}):
+                _run(model, optimizer, rank, result, f"{name} {chunk}")
+            result[f"{name} {chunk} blocks"] = sum(counted)
 
     model = nm.shard(parametrized())
     optimizer = adam(model)
@@ -372,16 +374,17 @@ def test_gradients_are_those_of_the_whole_batch(two):
         torch.testing.assert_close(two[0]["ddp gradients"][name], p.grad, rtol=0, atol=1e-5 * scale)
 
 
-def test_muon_shares_the_work(two):
+@pytest.mark.parametrize("chunk", [2**17, 1])
+def test_muon_shares_the_work(two, chunk):
     """Halves of the blocks on each process, one result, which is that of doing everything everywhere."""
-    everything = two[0]["muon blocks"]
-    assert everything == two[1]["muon blocks"]
-    shares = [result["muon, shared blocks"] for result in two]
-    assert sum(shares) == everything and max(shares) < 0.7 * everything
-    for name, p in two[0]["muon, shared"].items():
-        assert torch.equal(p, two[1]["muon, shared"][name]), name
-        torch.testing.assert_close(p, two[0]["muon"][name], rtol=1e-4, atol=1e-6)
-    assert any(not torch.equal(p, q) for p, q in zip(two[0]["muon"].values(), _state(parametrized()).values(), strict=True))
+    everything = two[0][f"muon {chunk} blocks"]
+    assert everything == two[1][f"muon {chunk} blocks"]
+    shares = [result[f"muon, shared {chunk} blocks"] for result in two]
+    assert sum(shares) == everything and max(shares) < everything
+    for name, p in two[0][f"muon, shared {chunk}"].items():
+        assert torch.equal(p, two[1][f"muon, shared {chunk}"][name]), name
+        torch.testing.assert_close(p, two[0][f"muon {chunk}"][name], rtol=1e-4, atol=1e-6)
+        assert not torch.equal(p, _state(parametrized())[name]), name
 
 
 def test_kernels_are_sharded_and_their_plan_stays(two):

@@ -9,6 +9,7 @@ from torch import nn
 from neuralop_mup.muon.groups import block_shape, map_layouts, turn
 from neuralop_mup.muon.newton_schulz import STEPS
 from neuralop_mup.parametrize import get_plan
+from neuralop_mup.wrapping import unwrap
 
 __all__ = ["StepCost", "step_cost"]
 
@@ -61,6 +62,7 @@ def step_cost(model: nn.Module, period: int = 1) -> StepCost:
     period : int
         As given to MuMuon.
     """
+    model = unwrap(model)
     parameters = dict(model.named_parameters())
     layouts = map_layouts(model, {row.name: row for row in get_plan(model).rows})
     flops, saved = 0.0, 0

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.growing import mode_kernels
 from neuralop_mup.plan import Row
+from neuralop_mup.roles import classify
 from neuralop_mup.wrapping import unwrap
 
 __all__ = ["as_blocks", "block_scale", "block_shape", "fourier_depth", "layout_of", "map_layouts", "turn"]
@@ -74,9 +74,20 @@ def _grouped(model: nn.Module, name: str) -> bool:
 
 
 def fourier_depth(model: nn.Module) -> int:
-    """Number of Fourier layers: convolutions over modes, wherever they stand (one that holds several layers counts them)."""
-    convolutions = [unwrap(model).get_submodule(name) for name in set(mode_kernels(model).values())]
-    return max(1, sum(getattr(layer, "n_layers", 1) for layer in convolutions))
+    """Number of Fourier layers: modules that hold kernels, wherever they are (one that holds several layers counts them)."""
+    model = unwrap(model)
+    owners = {
+        _owner(model, name, f.layer) for name, f in classify(model, trainable=False).items() if f.param.role == "spectral"
+    }
+    return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in owners))
+
+
+def _owner(model: nn.Module, parameter: str, layer: str) -> str:
+    """Name of the innermost module of type ``layer`` around a parameter (its kernel may be a module of its own)."""
+    name = parameter.rpartition(".")[0]
+    while name and type(model.get_submodule(name)).__name__ != layer:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def as_blocks(x: torch.Tensor, layout: str) -> torch.Tensor:

@@ -2,11 +2,10 @@
 
 A block X = U Σ V^H is sent to about U V^H by two odd polynomials: p(X) = U p(Σ) V^H needs no decomposition, only products.
 The first, of degree 9, is the odd one that is closest to 1, in the largest deviation, from :data:`FLOOR` to 1, and the
-second on the interval into which the first one sends these values, which makes the composition the best there is (Amsel,
-Persson, Musco, Gower, "The Polar Express", 2025, arXiv:2505.16932). The second is of degree 17, of those alone that three
-squares give (8 coefficients instead of 9; its deviation is 0.196, where the best of that degree has 0.191). In all ten
-products of Hermitian matrices and of them with X, where Jordan's quintic, repeated five times (the Muon blog, 2024), takes
-fifteen.
+second on the interval into which the first one sends these values; best polynomials one after the other make the best
+composition (Amsel, Persson, Musco, Gower, "The Polar Express", 2025, arXiv:2505.16932). The second is the best of those of
+degree 17 that three squares give: they have 8 coefficients instead of 9, and deviate by 0.196 where the best has 0.191. In
+all that takes nine products; Jordan's quintic, repeated five times (the Muon blog, 2024), takes fifteen.
 
 Powers of XX^H are Hermitian, P + iQ with P symmetric and Q antisymmetric, so that the one real matrix W = P + Q holds them,
 and sums of them add. A product of two that commute is again one, and costs two real products instead of four:
@@ -18,13 +17,14 @@ The Gram matrix takes two as well, and the product of a Hermitian matrix with X 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["BAND", "FLOOR", "STEPS", "Scratch", "Step", "orthogonalize"]
+__all__ = ["BAND", "FLOOR", "STEPS", "Scratch", "Step", "full_precision", "orthogonalize"]
 
 
 class Step(NamedTuple):
@@ -69,6 +69,27 @@ class Scratch:
         if key not in self._held or self._held[key].numel() < numel:
             self._held[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
         return self._held[key][:numel].view(shape)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to.
+
+    Beyond 1 the polynomials are steep: with TF32's rounding a block whose singular values are all at the bound comes out at
+    twice its size.
+    """
+    matmuls = [getattr(backend, "matmul", None) for backend in (torch.backends.cuda, torch.backends.mkldnn)]
+    matmuls = [matmul for matmul in matmuls if hasattr(matmul, "fp32_precision")]
+    name, full = ("fp32_precision", "ieee") if matmuls else ("allow_tf32", False)  # the latter before torch 2.9
+    matmuls = matmuls or [torch.backends.cuda.matmul]
+    before = [getattr(matmul, name) for matmul in matmuls]
+    for matmul in matmuls:
+        setattr(matmul, name, full)
+    try:
+        yield
+    finally:
+        for matmul, value in zip(matmuls, before, strict=True):
+            setattr(matmul, name, value)
 
 
 def orthogonalize(

@@ -17,15 +17,16 @@ from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError
 from neuralop_mup.following import follow_plan
 from neuralop_mup.muon.groups import as_blocks, block_scale, block_shape, fourier_depth, map_layouts, turn
-from neuralop_mup.muon.newton_schulz import Scratch, orthogonalize
+from neuralop_mup.muon.newton_schulz import Scratch, full_precision, orthogonalize
 from neuralop_mup.optim import param_groups
 from neuralop_mup.parametrize import get_plan
 from neuralop_mup.plan import check_masters
 from neuralop_mup.rules import ROLES
+from neuralop_mup.wrapping import unwrap
 
-__all__ = ["AUX_LR", "MuMuon"]
+__all__ = ["AUX_LR", "LR", "MuMuon"]
 
-AUX_LR = 4e-3
+LR, AUX_LR = 2e-2, 4e-3
 PERIOD = 4
 BASE_DEPTH = 4
 # Numbers (a complex one counts once) that are orthogonalized at a time: on a CPU temporaries then stay in its cache, on
@@ -38,9 +39,10 @@ class MuMuon(torch.optim.Optimizer):
     r"""Steepest descent under the operator norm, mode by mode (Muon for Fourier kernels), and AdamW for the rest.
 
     The momentum of each mode's in×out block is replaced by its polar factor, times √(out/in): every mode's update then
-    has operator norm lr·√(out/in), at any width and any number of modes, so that neither a width nor a mode rule is
-    needed for its learning rate (docs/muon.md). Hidden linear maps and 1×1 convolutions are treated alike; input,
-    readout and vectors are trained by AdamW with the learning rates of the model's plan.
+    has operator norm lr·√(out/in) (in its turn, ``period`` times that), at any width and any number of modes, so that
+    neither a width nor a mode rule is needed for its learning rate (docs/muon.md). Hidden linear maps and 1×1
+    convolutions are treated alike; input, readout and vectors are trained by AdamW with the learning rates of the model's
+    plan.
 
     Parameters
     ----------
@@ -64,7 +66,8 @@ class MuMuon(torch.optim.Optimizer):
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
         A block whose gradient is zero (inactive modes) is left alone.
     lr_mult : mapping, optional
-        Master multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
+        Master multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr`` (and what has these two
+        roles without being a map: the weights of a CP kernel's terms, stencils).
     base_depth : int or None
         Updates of maps go as √(base_depth / depth), where depth is the model's number of Fourier layers: those of all
         layers add up, and four times as many want half the learning rate (measured: docs/muon.md). The default, 4, is
@@ -84,8 +87,9 @@ class MuMuon(torch.optim.Optimizer):
     Notes
     -----
     Groups carry ``name``, ``lr``, ``lr_mult`` (over ``lr``, or ``aux_lr``), ``rule_mult`` and ``weight_decay``, so
-    schedulers work as they are. ``torch.optim.Muon`` takes real 2-D parameters alone: kernels are complex and have modes,
-    and the hidden maps of neuralop are convolution weights (out, in, 1).
+    schedulers work as they are; those that cycle momentum cycle AdamW's ``betas`` alone. Float32 products are made in full
+    precision, whatever torch is set to for others. ``torch.optim.Muon`` takes real 2-D parameters alone: kernels are
+    complex and have modes, and the hidden maps of neuralop are convolution weights (out, in, 1).
 
     References
     ----------
@@ -105,7 +109,7 @@ class MuMuon(torch.optim.Optimizer):
     def __init__(
         self,
         model: nn.Module,
-        lr: float = 0.02,
+        lr: float = LR,
         aux_lr: float | None = None,
         *,
         momentum: float = 0.95,
@@ -122,7 +126,7 @@ class MuMuon(torch.optim.Optimizer):
         for what, value, unit in (("period", period, "steps"), ("base_depth", base_depth, "Fourier layers")):
             if not (value is None and what == "base_depth") and (type(value) is not int or value < 1):
                 raise MupError(f"{what} is {value!r}; give a whole number of {unit}, 1 or more.")
-        aux_lr = AUX_LR if aux_lr is None else aux_lr
+        aux_lr, model = AUX_LR if aux_lr is None else aux_lr, unwrap(model)
         settings = {"momentum": momentum, "nesterov": nesterov, "period": period, "betas": tuple(betas), "eps": eps}
         depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model))
         groups = _groups(model, lr, aux_lr, depth_mult, weight_decay, lr_mult)
@@ -137,6 +141,14 @@ class MuMuon(torch.optim.Optimizer):
         held = {id(p) for group in self.param_groups for p in group["params"]}
         if len({id(p) for p in params} | held) < len(params) + len(held):
             raise MupError("A parameter of this group is in the optimizer already: give each parameter one group.")
+        if "lr" not in param_group:
+            raise MupError("This group has no lr, and MuMuon has two (of maps, and AdamW's aux_lr): say which it is to be.")
+        layouts = param_group.get("layouts")
+        if layouts is not None and not (
+            len(layouts) == len(params)
+            and all(set(x) <= set("bio") and p.ndim - _paired(p, x) == len(x) for p, x in zip(params, layouts, strict=True))
+        ):
+            raise MupError(f"The group's layouts {layouts} do not fit its parameters: one letter (b, i or o) for each axis.")
         super().add_param_group({"layouts": None, **param_group, "params": params})
 
     @torch.no_grad()
@@ -153,19 +165,30 @@ class MuMuon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_gradients()
-        scratch = Scratch()
-        for group in self.param_groups:
-            if group["layouts"] is None:
-                self._adamw(group)
-            else:
-                self._muon(group, scratch)
+        self._update()
         return loss
 
+    @torch.compiler.disable(recursive=False)
+    def _update(self) -> None:
+        scratch = Scratch()
+        with full_precision():
+            for group in self.param_groups:
+                if group["layouts"] is None:
+                    self._adamw(group)
+                else:
+                    self._muon(group, scratch)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; refuse one whose groups treat parameters in another way."""
+        """Load a state; its settings (``period``, ``momentum``, learning rates, …) replace ours, as in torch.
+
+        Raises
+        ------
+        MupError
+            If its groups treat parameters in another way, or by other multipliers.
+        """
         ours = [group["layouts"] for group in self.param_groups]
-        theirs = [group.get("layouts") for group in state_dict.get("param_groups", ())]
-        if ours != theirs:
+        groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
+        if ours != [group.get("layouts") for group in groups]:
             raise MupError(
                 "This state is not of a MuMuon over the same parameters (their layouts differ): load it into the "
                 "optimizer and the model that it was saved from."
@@ -196,24 +219,31 @@ class MuMuon(torch.optim.Optimizer):
 
     # ---------------------------------------------------------------------------------------- orthogonalized momentum
 
+    @torch.compiler.disable(recursive=False)
     def _muon(self, group: dict[str, Any], scratch: Scratch) -> None:
         for pack in _packs(group):
-            flat = [_momentum(p, layout, self.state[p], group) for p, layout in pack]
-            whole = flat[0] if len(flat) == 1 else torch.cat(flat)
+            for p, _ in pack:
+                if not self.state[p]:
+                    self.state[p].update(step=0, momentum_buffer=torch.zeros_like(p))
+            flat = [_momentum(p.grad, layout, self.state[p], group) for p, layout in pack]
+            whole = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
             if self._process_group is None:
                 _orthogonalize(whole, scratch)
             else:
                 _orthogonalize_together(whole, scratch, self._process_group)
             for (p, layout), polar in zip(pack, whole.split([len(f) for f in flat]), strict=True):
-                _apply(p, layout, polar, self.state[p]["step"] - 1, group)
+                _apply(p.detach(), layout, polar, self.state[p]["step"], group)
+                self.state[p]["step"] += 1
 
     # -------------------------------------------------------------------------------------------------------- the rest
 
+    @torch.compiler.disable
     def _adamw(self, group: dict[str, Any]) -> None:
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
             if not self.state[p]:
-                self.state[p].update(step=torch.tensor(0.0), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+                step = torch.tensor(0.0, dtype=torch.float32)  # whatever the default type: bfloat16 cannot count past 256
+                self.state[p].update(step=step, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
         states = [self.state[p] for p in params]
         adamw(
             params,
@@ -232,30 +262,30 @@ class MuMuon(torch.optim.Optimizer):
         )
 
 
-# No methods of the optimizer: compiled, those would take every parameter for the first one that they saw (torch 2.13).
+# torch.compile is kept to orthogonalize, where the work is. A method of an optimizer would, compiled, take every parameter
+# for the first one that it saw (torch 2.13), and these here would be compiled anew for each shape, layout and turn.
 
 
-def _momentum(p: torch.Tensor, layout: str, state: dict[str, Any], group: Mapping[str, Any]) -> torch.Tensor:
+@torch.compiler.disable
+def _momentum(grad: torch.Tensor, layout: str, state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor:
     """Update the buffer; a new tensor of the blocks whose turn it is, to be orthogonalized.
 
     (blocks, m, n) with m ≤ n: those with in > out are transposed, so that both kinds share a batch. Without any
     gradient a block is zero.
     """
-    if not state:
-        state.update(step=0, momentum_buffer=torch.zeros_like(p))
     buffer, beta = state["momentum_buffer"], group["momentum"]
-    _real(buffer).lerp_(_real(p.grad), 1 - beta)  # torch's complex lerp is ten times slower
-    due, _ = turn(p, layout, group["period"], state["step"])
-    state["step"] += 1
-    momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(p.grad, layout)[due]
+    _real(buffer).lerp_(_real(grad), 1 - beta)  # torch's complex lerp is ten times slower
+    due, _ = turn(grad, layout, group["period"], state["step"])
+    momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(grad, layout)[due]
     blocks = gradients.lerp(momenta, beta) if group["nesterov"] else momenta.clone()
-    n_in, n_out = block_shape(p, layout)
+    n_in, n_out = block_shape(grad, layout)
     blocks = blocks.reshape(-1, n_in, n_out)
     if (idle := _idle(gradients, layout)) is not None:
         blocks[idle] = 0
     return blocks.mT.contiguous() if n_in > n_out else blocks
 
 
+@torch.compiler.disable
 def _apply(p: torch.Tensor, layout: str, polar: torch.Tensor, step: int, group: Mapping[str, Any]) -> None:
     """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was and that had a gradient."""
     due, period = turn(p, layout, group["period"], step)
@@ -300,7 +330,12 @@ def _idle(blocks: torch.Tensor, layout: str) -> torch.Tensor | None:
 
 
 def _real(x: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(x) if x.is_complex() else x
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _paired(p: torch.Tensor, layout: str) -> bool:
+    """Whether complex numbers are stored as pairs of real ones."""
+    return p.ndim == len(layout) + 1
 
 
 def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]:
@@ -309,7 +344,7 @@ def _packs(group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]
     for p, layout in zip(group["params"], group["layouts"], strict=True):
         if p.grad is None:
             continue
-        paired = p.ndim == len(layout) + 1
+        paired = _paired(p, layout)
         key = (tuple(sorted(block_shape(p, layout))), p.dtype, paired, p.device)
         pack = open_packs.setdefault(key, [])
         pack.append((p, layout))
