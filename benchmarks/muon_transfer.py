@@ -46,8 +46,6 @@ GRIDS = {
     "adam": {"burgers": log2_grid(2e-3, 6.4e-2), "darcy": log2_grid(4e-3, 6.4e-2)},
 }
 AUX = log2_grid(1e-3, 1.6e-2)
-# The same sizes with MuAdam in benchmarks/lr_transfer.py.
-KNOWN = {"burgers-width", "burgers-modes", "darcy-width", "darcy-modes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +141,11 @@ def report(result: Reproduction, optimizer: str, move: str) -> str:
 
 def beside(problem: str, move: str) -> list[str]:
     """MuAdam's rows for the same sizes, from the file of whichever benchmark has trained them."""
-    name = f"lr_transfer_{problem}-{move}" if f"{problem}-{move}" in KNOWN else f"muon_transfer_{problem}_{move}_adam"
-    path = RESULTS / f"{name}.md"
-    if not path.exists():
-        return [f"MuAdam at these sizes: not measured (there is no {path.name})."]
+    # Some of these sizes were trained with MuAdam by benchmarks/lr_transfer.py.
+    paths = [RESULTS / f"{name}.md" for name in (f"lr_transfer_{problem}-{move}", f"muon_transfer_{problem}_{move}_adam")]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        return [f"MuAdam at these sizes: not measured (there is no {paths[1].name})."]
     lines = path.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| ") and "drift" in line)
     rows = [line for line in lines[first + 2 : first + 7] if "| none |" in line or "| SP |" in line]
