@@ -60,6 +60,7 @@ POLAR: dict[str, Callable] = {
     "exact decomposition": exact,
     "our two polynomials": orthogonalize,
     "Jordan's, five times": jordan,
+    "exact, dominant directions damped": functools.partial(exact, damping=0.4),
 }
 
 
