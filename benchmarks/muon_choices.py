@@ -4,15 +4,13 @@
 
 Validation error (relative L2) after 8 epochs on Burgers (width 32, K = 16) and Darcy (width 16, K = 8, 32²), at three
 learning rates. First, period 1, 2, 4 and 8; then, with period 4, exact singular value decompositions, the polynomials of
-neuralop_mup.muon, Jordan's quintic five times, and a decomposition with singular values of 1.1 − 0.4 σ / bound instead of 1:
-less for dominant directions, as Jordan's gives. 5 seeds, μP with rule none, about 15 core-minutes.
+neuralop_mup.muon, and Jordan's quintic five times; then damping. 5 seeds, μP with rule none, about 15 core-minutes.
 Writes benchmarks/results/muon_choices.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,32 +37,29 @@ CASES = {
     },
 }
 PERIODS = (1, 2, 4, 8)
+DAMPINGS = (0.35, 0.7, 0.9)
 JORDAN = (Step((), (3.4445, -4.7750, 2.0315)),) * 5
 
 
-def exact(x: torch.Tensor, *, out: torch.Tensor, scratch: Any = None, damping: float = 0.0) -> torch.Tensor:
-    """The polar factor by a decomposition, in double precision; with damping, 1.1 − damping · σ / bound for its ones."""
+def exact(x: torch.Tensor, *, out: torch.Tensor, **_: Any) -> torch.Tensor:
+    """The polar factor by a decomposition, in double precision."""
     u, s, vh = torch.linalg.svd(x.to(torch.complex128 if x.is_complex() else torch.float64), full_matrices=False)
-    values = (s > 1e-12 * s[:, :1]).double()
-    if damping:
-        values *= 1.1 - damping * s / s.pow(8).sum(1, keepdim=True).pow(0.125).clamp(min=1e-300)
-    return out.copy_((u * values[:, None, :]) @ vh)
+    return out.copy_((u * (s > 1e-12 * s[:, :1])[:, None, :]) @ vh)
 
 
-def jordan(x: torch.Tensor, *, out: torch.Tensor, scratch: Any = None) -> torch.Tensor:
+def jordan(x: torch.Tensor, *, out: torch.Tensor, **_: Any) -> torch.Tensor:
     """Jordan's polynomial, five times."""
-    return orthogonalize(x, JORDAN, out=out, scratch=scratch)
+    return orthogonalize(x, JORDAN, out=out)
 
 
 POLAR: dict[str, Callable] = {
     "exact decomposition": exact,
     "our two polynomials": orthogonalize,
     "Jordan's, five times": jordan,
-    "exact, dominant directions damped": functools.partial(exact, damping=0.4),
 }
 
 
-def error(case: dict[str, Any], lr: float, period: int, seed: int, polar: Callable) -> float:
+def error(case: dict[str, Any], lr: float, seed: int, polar: Callable = orthogonalize, **muon_args: Any) -> float:
     """Validation error of one run; infinite if it diverges."""
     config = {
         "problem": case["problem"],
@@ -73,7 +68,7 @@ def error(case: dict[str, Any], lr: float, period: int, seed: int, polar: Callab
         "base": {"hidden_channels": 16},
         "rule": "none",
         "optimizer": "muon",
-        "muon": {"period": period},
+        "muon": muon_args,
         "lr": lr,
         "seed": seed,
     }
@@ -90,24 +85,28 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(args.seeds)
-    bar = tqdm(total=len(CASES) * len(seeds) * 3 * (len(PERIODS) + len(POLAR)), unit="run")
+    tables: dict[str, dict[str, dict[str, Any]]] = {
+        "period": {str(period): {"period": period} for period in PERIODS},
+        "polar factor by": {how: {"polar": polar} for how, polar in POLAR.items()},
+        "damping": {f"{damping:g}": {"damping": damping} for damping in DAMPINGS},
+    }
+    bar = tqdm(total=len(CASES) * 3 * len(seeds) * sum(map(len, tables.values())), unit="run")
 
-    def cell(case: dict[str, Any], lr: float, period: int, polar: Callable = orthogonalize) -> str:
+    def cell(case: dict[str, Any], lr: float, how: dict[str, Any]) -> str:
         errors = []
         for seed in seeds:
-            errors.append(error(case, lr, period, seed, polar))
+            errors.append(error(case, lr, seed, **how))
             bar.update()
         return "{:.4f} ± {:.4f}".format(*mean_and_std(errors))
 
     lines = ["# What MuMuon's approximations cost in error", "", f"`python benchmarks/muon_choices.py`; {len(seeds)} seeds."]
     for name, case in CASES.items():
-        lines += ["", f"## {name}", "", "| period | " + " | ".join(f"lr {lr:g}" for lr in case["lrs"]) + " |"]
-        lines.append("| --- |" + " --- |" * len(case["lrs"]))
-        lines += [f"| {p} | " + " | ".join(cell(case, lr, p) for lr in case["lrs"]) + " |" for p in PERIODS]
-        lines += ["", "| polar factor by | " + " | ".join(f"lr {lr:g}" for lr in case["lrs"]) + " |"]
-        lines.append("| --- |" + " --- |" * len(case["lrs"]))
-        for how, polar in POLAR.items():
-            lines.append(f"| {how} | " + " | ".join(cell(case, lr, 4, polar) for lr in case["lrs"]) + " |")
+        lines += ["", f"## {name}"]
+        for what, rows in tables.items():
+            lines += ["", f"| {what} | " + " | ".join(f"lr {lr:g}" for lr in case["lrs"]) + " |"]
+            lines.append("| --- |" + " --- |" * len(case["lrs"]))
+            for label, how in rows.items():
+                lines.append(f"| {label} | " + " | ".join(cell(case, lr, how) for lr in case["lrs"]) + " |")
     text = "\n".join(lines) + "\n"
     (RESULTS / "muon_choices.md").write_text(text)
     print(text)

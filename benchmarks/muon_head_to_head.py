@@ -52,7 +52,9 @@ CONTENDERS = {
     "neuralop's AdamW": ("neuralop-adamw", ADAM, ("weight_decay", (0.01, 0.1))),
     "SOAP": ("soap", ADAM, ("beta2", (0.95, 0.99))),
     "MuMuon": ("muon", MUON, ("aux_lr", (4e-3, 8e-3))),
+    "MuMuon, damping 0.7": ("muon", MUON, ("aux_lr", (4e-3, 8e-3))),
 }
+FIXED = {"MuMuon, damping 0.7": {"muon": {"damping": 0.7}}}
 REFERENCE = "MuAdam"
 ROUNDS = 20  # a multiple of MuMuon's period and of SOAP's 10 steps between decompositions
 
@@ -111,6 +113,7 @@ def config_of(problem: str, width: int, name: str, params: Mapping[str, Any], se
         "rule": "none",
         "batch_size": BATCH,
         "optimizer": CONTENDERS[name][0],
+        **FIXED.get(name, {}),
         **params,
         "seed": seed,
     }

@@ -53,7 +53,11 @@ CASES: dict[str, tuple[dict[str, Any], float]] = {
         6.4e-2,
     ),
 }
-OPTIMIZERS = {"MuAdam": "adam", "MuMuon": "muon"}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "MuAdam": {"optimizer": "adam"},
+    "MuMuon": {"optimizer": "muon"},
+    "MuMuon, damping 0.7": {"optimizer": "muon", "muon": {"damping": 0.7}},
+}
 
 
 def main() -> None:
@@ -75,14 +79,14 @@ def main() -> None:
         fixed = {"problem": name, "base": {"hidden_channels": 16}, "rule": "none", **settings}
         seconds: dict[str, float] = {}
         for label, optimizer in OPTIMIZERS.items():
-            top = highest * (4 if optimizer == "muon" else 1)
+            top = highest * (4 if optimizer["optimizer"] == "muon" else 1)
             run = functools.partial(
                 nm.sweep,
                 train_run,
-                fixed={**fixed, "optimizer": optimizer},
+                fixed={**fixed, **optimizer},
                 n_workers=args.workers,
             )
-            folder = HERE / "runs" / f"muon_problems_{name}_{optimizer}"
+            folder = HERE / "runs" / f"muon_problems_{name}_{label.replace(', ', '_').replace(' ', '_')}"
             tuning = run({"lr": nm.log2_grid(top / 16, top)}, folder=folder / "tuning")
             lr = tuning.best["lr"]
             final = run({"lr": [lr]}, seeds=(0, 1, 2), folder=folder / f"{lr:g}")

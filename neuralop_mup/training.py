@@ -51,7 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "device": "cpu",
 }
 _MASTERS = ("lr_mult", "init_mult")
-_MUON = {"momentum", "nesterov", "period", "base_depth", "eps"}
+_MUON = {"momentum", "nesterov", "period", "damping", "base_depth", "eps"}
 
 
 def _complete(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def orthogonalize(
     x: torch.Tensor,
     steps: tuple[Step, ...] = STEPS,
     *,
+    damping: float = 0.0,
     out: torch.Tensor | None = None,
     scratch: Scratch | None = None,
 ) -> torch.Tensor:
@@ -107,6 +108,9 @@ def orthogonalize(
         Blocks (batch, m, n), real or complex, of any scale: each is normalised by itself.
     steps : tuple of Step
         The polynomials, first one first.
+    damping : float
+        Singular values become 1 − damping · σ / bound instead of 1, by subtracting the normalised block: dominant
+        directions get less. Blocks of one row or column have one direction alone and are not damped.
     out : torch.Tensor, optional
         Where the result goes, of the shape and dtype of ``x``, which it may be.
     scratch : Scratch, optional
@@ -121,12 +125,17 @@ def orthogonalize(
     """
     out = torch.empty_like(x) if out is None else out
     if x.shape[1] > x.shape[2]:  # the polynomials run on the shorter side; the polar factor of X^T is that of X, transposed
-        orthogonalize(x.mT, steps, out=out.mT, scratch=scratch)
+        orthogonalize(x.mT, steps, damping=damping, out=out.mT, scratch=scratch)
         return out
     scratch = Scratch() if scratch is None else scratch
     block = _unit(x, scratch)
     if x.shape[1] > 1:
-        block = _polar(block, steps, scratch)
+        polar = _polar(block, steps, scratch)
+        if damping:
+            for part, unit in zip(polar, block, strict=True):
+                if part is not None:
+                    part.sub_(unit, alpha=damping)
+        block = polar
     for i, part in enumerate(part for part in block if part is not None):
         (torch.view_as_real(out).select(-1, i) if x.is_complex() else out).copy_(part)
     return out
@@ -145,7 +154,7 @@ def _unit(x: torch.Tensor, scratch: Scratch) -> Block:
 
 
 def _polar(x: Block, steps: tuple[Step, ...], scratch: Scratch) -> Block:
-    """Run the polynomials on blocks that are no higher than wide."""
+    """Run the polynomials on blocks that are no higher than wide, which are divided by their bounds in place."""
     is_complex = x.im is not None
     for i, step in enumerate(steps):
         gram = _gram(x, scratch)
@@ -155,7 +164,7 @@ def _polar(x: Block, steps: tuple[Step, ...], scratch: Scratch) -> Block:
             bound = _norm(square).sqrt()
             for parts, power in ((x, 0.5), ((gram,), 1), ((square,), 2)):
                 _divide(parts, bound**power)
-        names = ("re'", "im'") if i % 2 == 0 else ("re", "im")
+        names = (f"re {i % 2}", f"im {i % 2}")
         x = _apply(_polynomial(gram, square, step, is_complex, scratch), x, names, scratch)
     return x
 

@@ -61,6 +61,10 @@ class MuMuon(torch.optim.Optimizer):
     period : int
         Steps in which every mode has its turn: a step moves every ``period``-th mode, ``period`` times as far. This
         divides the cost of orthogonalization; momentum gathers at every step. With 1 all modes move at every step.
+    damping : float
+        From 0 to 1: the update's singular values are 1 − damping · σ / bound instead of 1, with σ those of the momentum,
+        so that its dominant directions get less. 0.7 ended lower than 0 in every comparison (docs/muon.md); 0 is Muon, and
+        is what transfer was measured with.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
@@ -115,6 +119,7 @@ class MuMuon(torch.optim.Optimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         period: int = PERIOD,
+        damping: float = 0.0,
         weight_decay: float = 0.0,
         lr_mult: Mapping[str, float] | None = None,
         base_depth: int | None = BASE_DEPTH,
@@ -126,8 +131,11 @@ class MuMuon(torch.optim.Optimizer):
         for what, value, unit in (("period", period, "steps"), ("base_depth", base_depth, "Fourier layers")):
             if not (value is None and what == "base_depth") and (type(value) is not int or value < 1):
                 raise MupError(f"{what} is {value!r}; give a whole number of {unit}, 1 or more.")
+        if not (isinstance(damping, Real) and not isinstance(damping, bool) and 0 <= damping <= 1):
+            raise MupError(f"damping is {damping!r}; give a number from 0 (the polar factor itself) to 1; 0.7 is usual.")
         aux_lr, model = AUX_LR if aux_lr is None else aux_lr, unwrap(model)
-        settings = {"momentum": momentum, "nesterov": nesterov, "period": period, "betas": tuple(betas), "eps": eps}
+        settings = {"momentum": momentum, "nesterov": nesterov, "period": period, "damping": damping}
+        settings |= {"betas": tuple(betas), "eps": eps}
         depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model))
         groups = _groups(model, lr, aux_lr, depth_mult, weight_decay, lr_mult)
         self._process_group = process_group
@@ -228,9 +236,9 @@ class MuMuon(torch.optim.Optimizer):
             flat = [_momentum(p.grad, layout, self.state[p], group) for p, layout in pack]
             whole = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
             if self._process_group is None:
-                _orthogonalize(whole, scratch)
+                _orthogonalize(whole, scratch, group["damping"])
             else:
-                _orthogonalize_together(whole, scratch, self._process_group)
+                _orthogonalize_together(whole, scratch, group["damping"], self._process_group)
             for (p, layout), polar in zip(pack, whole.split([len(f) for f in flat]), strict=True):
                 _apply(p.detach(), layout, polar, self.state[p]["step"], group)
                 self.state[p]["step"] += 1
@@ -300,17 +308,17 @@ def _apply(p: torch.Tensor, layout: str, polar: torch.Tensor, step: int, group: 
     target.sub_(polar.reshape(target.shape), alpha=lr * block_scale(p, layout))
 
 
-def _orthogonalize(whole: torch.Tensor, scratch: Scratch) -> None:
+def _orthogonalize(whole: torch.Tensor, scratch: Scratch, damping: float) -> None:
     """In place, in chunks."""
     chunks = round(whole.numel() / _CHUNK.get(whole.device.type, _CHUNK_ELSEWHERE))
     for part in whole.tensor_split(max(1, min(chunks, len(whole)))):
-        orthogonalize(part, out=part, scratch=scratch)
+        orthogonalize(part, damping=damping, out=part, scratch=scratch)
 
 
-def _orthogonalize_together(whole: torch.Tensor, scratch: Scratch, group: dist.ProcessGroup) -> None:
+def _orthogonalize_together(whole: torch.Tensor, scratch: Scratch, damping: float, group: dist.ProcessGroup) -> None:
     """In place: each rank its share of the blocks, which it then sends to the others."""
     parts = whole.tensor_split(dist.get_world_size(group))
-    _orthogonalize(parts[dist.get_rank(group)], scratch)
+    _orthogonalize(parts[dist.get_rank(group)], scratch, damping)
     sent = [
         dist.broadcast(_real(part), dist.get_global_rank(group, rank), group=group, async_op=True)
         for rank, part in enumerate(parts)
