@@ -17,6 +17,8 @@ from neuralop_mup.problems import Problem
 from neuralop_mup.rules import ROLES
 from neuralop_mup.training import build_model, estimate_flops
 
+#: Learning rates of muon, which are of another kind: of the operator norm of an update.
+MUON_LRS = "1e-2:1.6e-1"
 #: (problem, preset) → what a transfer uses where the user says nothing; a size is (hidden_channels, n_modes).
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("burgers", "cpu"): {"proxy": (16, 8), "target": (64, 32), "epochs": 8, "lr": "1e-3:6.4e-2"},
@@ -133,7 +135,8 @@ def study_of(options: argparse.Namespace, dotted: Dotted) -> Study:
         stock = {"hidden_channels": width, "n_modes": (modes,) * problem.n_dim}
         sizes[which] = {**stock, **shared, **fno_arguments(which, dotted[which], problem.n_dim)}
     _same_otherwise(sizes["proxy"], sizes["target"])
-    space = {"lr": options.lr or grid(positive)(preset["lr"]), **given("search", dotted["search"], SEARCHED)}
+    lrs = MUON_LRS if options.optimizer == "muon" else preset["lr"]
+    space = {"lr": options.lr or grid(positive)(lrs), **given("search", dotted["search"], SEARCHED)}
     run = {name: preset.get(name) if (value := getattr(options, name)) is None else value for name in SETTINGS}
     if run["optimizer"] == "muon" and run["aux_lr"] is None:
         run["aux_lr"] = AUX_LR

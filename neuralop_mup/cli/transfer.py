@@ -24,7 +24,7 @@ from neuralop_mup.cli.options import (
     workers_on,
 )
 from neuralop_mup.cli.plan import plan_text
-from neuralop_mup.cli.study import PRESETS, SEARCHED, study_of
+from neuralop_mup.cli.study import MUON_LRS, PRESETS, SEARCHED, study_of
 from neuralop_mup.cli.timing import timing_text
 from neuralop_mup.muon.optimizer import AUX_LR
 from neuralop_mup.problems import PROBLEMS
@@ -82,7 +82,9 @@ def _parser() -> Parser:
         "--rule", f"μP rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default="log-modes"
     )
     parser.option("--rules", "rules to compare with it, a comma list", listed(check_rule), default="standard")
-    parser.option("--lr", "learning rates: LOW:HIGH in factors of 2, or a comma list [by preset]", grid(positive))
+    parser.option(
+        "--lr", f"learning rates: LOW:HIGH in factors of 2, or a comma list [by preset; muon {MUON_LRS}]", grid(positive)
+    )
     parser.option("--seeds", "number of seeds", count, default="3")
     parser.option("--epochs", "epochs of each run [by preset]", count)
     parser.option("--batch_size", "samples a batch [by preset]", count)
