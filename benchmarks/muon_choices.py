@@ -4,7 +4,8 @@
 
 Validation error (relative L2) after 8 epochs on Burgers (width 32, K = 16) and Darcy (width 16, K = 8, 32²), at three
 learning rates. First, period 1, 2, 4 and 8; then, with period 4, exact singular value decompositions, the polynomials of
-neuralop_mup.muon, and Jordan's quintic five times; then damping. 5 seeds, μP with rule none, about 15 core-minutes.
+neuralop_mup.muon, and Jordan's quintic five times, all of these without damping; then damping. 5 seeds, μP with rule none,
+about 15 core-minutes.
 Writes benchmarks/results/muon_choices.md.
 """
 

@@ -72,6 +72,7 @@ class Move(Experiment):
 
 def make(problem: str, move: str, optimizer: str, seeds: int, walk_aux: bool, args: argparse.Namespace) -> Move:
     """The experiment of one move."""
+    settings = {"optimizer": "muon", **({"muon": {"damping": args.damping}} if args.damping else {})}
     muon = optimizer == "muon"
     rules = ("standard", "none") if not muon and move == "width" else ("none",)
     grids = {"lr": tuple(GRIDS[optimizer][problem])}
@@ -91,7 +92,7 @@ def make(problem: str, move: str, optimizer: str, seeds: int, walk_aux: bool, ar
         searched=rules,
         epochs=args.epochs,
         seeds=tuple(range(seeds)),
-        under_mup={"optimizer": "muon"} if muon else {},
+        under_mup=settings if muon else {},
     )
 
 
@@ -169,17 +170,18 @@ def main() -> None:
         "--aux",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="walk aux_lr, too (default: all moves but depth-other)",
+        help="walk aux_lr, too (default: all moves but depth-other, without damping)",
     )
+    parser.add_argument("--damping", type=float, default=0.0, help="of MuMuon; its tables go to ..._damped.md")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")
     parser.add_argument("--output", type=Path, help="markdown file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    walk_aux = args.move != "depth-other" if args.aux is None else args.aux
+    walk_aux = args.move != "depth-other" and not args.damping if args.aux is None else args.aux
     experiment = make(args.problem, args.move, args.optimizer, args.seeds, walk_aux, args)
-    suffix = "" if args.optimizer == "muon" else "_adam"
+    suffix = ("_damped" if args.damping else "") if args.optimizer == "muon" else "_adam"
     name = f"muon_transfer_{args.problem}_{args.move}{suffix}"
     changed = ("" if args.epochs == 8 else f"_{args.epochs}") + ("_aux" if "aux_lr" in experiment.grids else "")
     result = run_experiment(

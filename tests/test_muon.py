@@ -118,6 +118,21 @@ def test_polar_factor_against_exact_decomposition(shape, dtype):
     assert (reached - 1).abs().max() <= BAND + tolerance
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(4, 4), (3, 7), (7, 3), (1, 5), (6, 1)], ids=str)
+def test_damping_takes_from_the_dominant_directions(shape, dtype):
+    """U (p(Σ) − 0.7 Σ / bound) V^H; blocks of one direction are left as they are, and every value stays below 1 + BAND."""
+    x = blocks(*shape, dtype)
+    u, s, vh = torch.linalg.svd(wide(x), full_matrices=False)
+    bound = s.pow(8).sum(-1, keepdim=True) ** 0.125
+    values = composed(s / bound) - 0.7 * s / bound if min(shape) > 1 else torch.ones_like(s)
+    got = orthogonalize(x, damping=0.7)
+    tolerance = 1e-2 if wide(x).dtype != dtype else 1e-10
+    assert (wide(got) - (u * values[:, None, :]) @ vh).abs().max() < tolerance
+    assert torch.linalg.svdvals(wide(got)).max() <= 1 + BAND
+    assert (orthogonalize(torch.zeros_like(x), damping=0.7) == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_well_conditioned_blocks_reach_the_polar_factor(dtype):
     """All singular values within FLOOR of the bound: the error is at most BAND in operator norm."""
@@ -185,7 +200,7 @@ def test_operator_norm_of_every_update(width, modes):
     """lr √(out/in) for each mode and each hidden map, at every width and number of modes."""
     model = small(width=width, modes=modes)
     before = copy.deepcopy(model)
-    optimizer = nm.MuMuon(model, lr=0.05, period=1, base_depth=None)
+    optimizer = nm.MuMuon(model, lr=0.05, period=1, damping=0.0, base_depth=None)
     random_gradients(model)
     optimizer.step()
     seen = set()
@@ -205,33 +220,35 @@ def test_operator_norm_of_every_update(width, modes):
     assert len(seen) > 1  # channel MLPs and the lifting are not square
 
 
-def reference(weights, gradients, lr, momentum, nesterov, weight_decay, scale):
+def reference(weights, gradients, lr, momentum, nesterov, weight_decay, scale, damping):
     """The steps written out, with an exact decomposition; weights (modes, in, out)."""
     m, w = torch.zeros_like(weights), weights.clone()
     for g in gradients:
         m = momentum * m + g
-        w = (1 - lr * weight_decay) * w - lr * scale * exact(g + momentum * m if nesterov else m)
+        x = g + momentum * m if nesterov else m
+        bound = torch.linalg.svdvals(x).pow(8).sum(-1).pow(1 / 8)[:, None, None]
+        w = (1 - lr * weight_decay) * w - lr * scale * (exact(x) - damping * x / bound)
     return w
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_steps_against_a_reference_written_out(nesterov, weight_decay):
+@pytest.mark.parametrize("damping", [0.0, 0.7])
+def test_steps_against_a_reference_written_out(nesterov, weight_decay, damping):
     """Four steps on 4 → 4 channels, well conditioned in double precision: within the band of exact steps."""
     model = small(width=4).double()
     kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
     kernel.data = kernel.data.to(torch.complex128)
-    optimizer = nm.MuMuon(
-        model, lr=0.1, momentum=0.8, nesterov=nesterov, period=1, base_depth=None, weight_decay=weight_decay
-    )
+    settings = {"lr": 0.1, "momentum": 0.8, "nesterov": nesterov, "weight_decay": weight_decay, "damping": damping}
+    optimizer = nm.MuMuon(model, period=1, base_depth=None, **settings)
     start = kernel.detach().clone()
     gradients = [with_values([1, 0.9, 0.8, 0.7], 4, 4, torch.complex128, seed)[0] for seed in (1, 5, 9, 13)]
     for g in gradients:
         kernel.grad = g[:, :, None].repeat(1, 1, kernel.shape[2])
         optimizer.step()
     stacked = [g.expand(kernel.shape[2], 4, 4) for g in gradients]
-    want = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, nesterov, weight_decay, 1.0)
-    other = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, not nesterov, weight_decay, 1.0)
+    want = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, nesterov, weight_decay, 1.0, damping)
+    other = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, not nesterov, weight_decay, 1.0, damping)
     got = kernel.detach().permute(2, 0, 1)
     bound = 4 * 0.1 * BAND
     assert torch.linalg.matrix_norm(got - want, 2).max() <= bound
@@ -654,6 +671,9 @@ def test_a_bad_gradient_is_refused_and_nothing_changes(where, bad):
         ({"betas": 0.9}, "betas is 0.9"),
         ({"period": 0}, "period is 0"),
         ({"period": 1.5}, "period is 1.5"),
+        ({"damping": 1.5}, "damping is 1.5"),
+        ({"damping": True}, "damping is True"),
+        ({"base_depth": 0}, "base_depth is 0"),
         ({"eps": -1.0}, "eps is -1.0"),
         ({"weight_decay": math.nan}, "weight_decay is nan"),
         ({"lr_mult": {"kernel": 2}}, "no role 'kernel'"),
@@ -773,7 +793,7 @@ def test_predicted_cost_is_what_a_step_takes(name):
 def test_a_period_divides_the_cost():
     """5 stored modes of n_modes 8: all have moved after 4 steps, each once but for the first, whose turn comes again."""
     model = small()
-    optimizer = nm.MuMuon(model, period=4, nesterov=False, momentum=0.0, lr=0.1, base_depth=None)
+    optimizer = nm.MuMuon(model, period=4, nesterov=False, momentum=0.0, lr=0.1, damping=0.0, base_depth=None)
     kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
     random_gradients(model)
     moved = []
