@@ -271,7 +271,7 @@ def draw(path: Path) -> None:
 
     files = [f for p in PROBLEMS if (f := RESULTS / f"muon_head_to_head_{p}.json").exists()]
     panels = [json.loads(f.read_text())["figure"] for f in files]
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False, layout="constrained")
     for axis, panel in zip(axes[0], panels, strict=True):
         for name, line in panel["curves"].items():
             if line:
@@ -279,7 +279,7 @@ def draw(path: Path) -> None:
                 axis.errorbar(x, y, std, marker="o", markersize=4, linewidth=1.2, capsize=2, label=name)
         axis.set(title=panel["title"], xlabel="processor seconds of training", yscale="log")
     axes[0][0].set_ylabel("test error (relative L2)")
-    axes[0][-1].legend(fontsize=7)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     figure.savefig(path, dpi=110)
 
 
