@@ -65,7 +65,8 @@ class MuMuon(torch.optim.Optimizer):
     damping : float
         From 0 to 1: the update's singular values are 1 − damping · σ / bound instead of 1, with σ those of the momentum,
         so that its dominant directions get less. Found by experiment, not derived: at its best ``lr``, 0.7 ends lower than
-        0, which is Muon, in every comparison made, but its best ``lr`` is not quite the same at every width (docs/muon.md).
+        0, which is Muon, on Burgers and Darcy and not on Navier–Stokes, and its best ``lr`` is not quite the same at every
+        width (docs/muon.md).
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
