@@ -1,0 +1,144 @@
+"""Polar factors by polynomials, against exact decompositions in double precision."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from blocks import blocks, exact, wide, with_values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from neuralop_mup.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
+
+SHAPES = [(1, 1), (1, 5), (6, 1), (2, 2), (3, 7), (7, 3), (16, 16), (24, 40)]
+DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+
+
+def value(step, x):
+    """One polynomial on numbers."""
+    powers = [x**2, x**4]
+    for shifts in step.shifts:
+        powers.append((powers[-1] + sum(by * power for by, power in zip(shifts, powers[-2::-1], strict=True))) ** 2)
+    return x * (step.k[0] + sum(k * power for k, power in zip(step.k[1:], powers, strict=True)))
+
+
+def composed(x):
+    """The polynomials on numbers, one after the other."""
+    for step in STEPS:
+        x = value(step, x)
+    return x
+
+
+# ----------------------------------------------------------------------------------------------- the polynomials
+
+
+@pytest.mark.parametrize(("index", "degree", "beyond_best"), [(0, 9, 1.001), (1, 17, 1.04)])
+def test_coefficients_are_the_best_of_their_degree(index, degree, beyond_best):
+    """Least deviation from 1 on what is left to do, as a linear program; that of 17 has one coefficient too few for it."""
+    low, high = FLOOR, 1.0
+    for step in STEPS[:index]:
+        reached = (value(step, torch.linspace(low, high, 100_001, dtype=torch.float64)) - 1).abs().max().item()
+        low, high = 1 - reached, 1 + reached
+    x = np.unique(np.concatenate([np.geomspace(low, high, 800), np.linspace(low, high, 800)])) / high
+    odd = np.polynomial.chebyshev.chebvander(x, degree)[:, 1::2]
+    ones = np.ones((len(x), 1))
+    best = linprog(
+        [0.0] * odd.shape[1] + [1.0],
+        A_ub=np.block([[odd, -ones], [-odd, -ones]]),
+        b_ub=np.concatenate([ones, -ones]).ravel(),
+        bounds=[(None, None)] * odd.shape[1] + [(0, None)],
+    ).fun
+    reached = (value(STEPS[index], torch.linspace(low, high, 100_001, dtype=torch.float64)) - 1).abs().max().item()
+    assert best * (1 - 1e-3) <= reached <= best * beyond_best
+    if index + 1 == len(STEPS):
+        assert 0.99 * BAND < reached < BAND
+
+
+def test_small_values_are_raised_but_never_beyond_the_band():
+    x = torch.linspace(0, FLOOR, 10_001, dtype=torch.float64)
+    y = composed(x)
+    assert (y[1:] > x[1:]).all() and y.max() <= 1 + BAND
+    slope = math.prod(step.k[0] for step in STEPS)
+    assert y[1] / x[1] == pytest.approx(slope, rel=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------ orthogonalization
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_polar_factor_against_exact_decomposition(shape, dtype):
+    """U p(Σ) V^H with the exact U, Σ, V in double precision: to rounding; and singular values in the band."""
+    x = blocks(*shape, dtype)
+    u, s, vh = torch.linalg.svd(wide(x), full_matrices=False)
+    bound = s.pow(8).sum(-1, keepdim=True) ** 0.125
+    values = composed(s / bound) if min(shape) > 1 else torch.ones_like(s)
+    got = orthogonalize(x)
+    assert got.dtype == dtype and got.shape == x.shape
+    tolerance = 1e-2 if wide(x).dtype != dtype else 1e-10
+    assert (wide(got) - (u * values[:, None, :]) @ vh).abs().max() < tolerance
+    reached = torch.linalg.svdvals(wide(got))[s / bound >= FLOOR]
+    assert (reached - 1).abs().max() <= BAND + tolerance
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(4, 4), (3, 7), (7, 3), (1, 5), (6, 1)], ids=str)
+def test_damping_takes_from_the_dominant_directions(shape, dtype):
+    """U (p(Σ) − 0.7 Σ / bound) V^H; blocks of one direction are left as they are, and every value stays below 1 + BAND."""
+    x = blocks(*shape, dtype)
+    u, s, vh = torch.linalg.svd(wide(x), full_matrices=False)
+    bound = s.pow(8).sum(-1, keepdim=True) ** 0.125
+    values = composed(s / bound) - 0.7 * s / bound if min(shape) > 1 else torch.ones_like(s)
+    got = orthogonalize(x, damping=0.7)
+    tolerance = 1e-2 if wide(x).dtype != dtype else 1e-10
+    assert (wide(got) - (u * values[:, None, :]) @ vh).abs().max() < tolerance
+    assert torch.linalg.svdvals(wide(got)).max() <= 1 + BAND
+    assert (orthogonalize(torch.zeros_like(x), damping=0.7) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_well_conditioned_blocks_reach_the_polar_factor(dtype):
+    """All singular values within FLOOR of the bound: the error is at most BAND in operator norm."""
+    x = with_values([1.0, 0.8, 0.5, 0.2], 4, 6, dtype)
+    assert torch.linalg.matrix_norm(wide(orthogonalize(x)) - exact(x), 2).max() <= BAND + 2e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("values", [[1.0], [1.0, 1.0], [1, 1e-2, 1e-4], [1, 1e-6, 1e-12], [1, 0.5, 0, 0]], ids=str)
+def test_rank_deficient_and_ill_conditioned_blocks(values, dtype):
+    """The largest singular value always reaches the band, the others stay below it and what is missing stays missing."""
+    got = torch.linalg.svdvals(wide(orthogonalize(with_values(values, 8, 8, dtype))))[0]
+    assert abs(got[0] - 1) <= BAND + 2e-3
+    assert (got[sum(v > 0 for v in values) :] < 1e-4).all()
+    assert (got <= 1 + BAND + 2e-3).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (5, 5), (3, 6)], ids=str)
+def test_scale_does_not_matter(shape, dtype):
+    x = blocks(*shape, dtype)
+    expected = orthogonalize(x)
+    for scale in (1e-37, 1e-30, 1e-10, 1e10, 1e30):
+        assert torch.allclose(orthogonalize(x * scale), expected, atol=1e-2)
+    x[2] = 0
+    got = orthogonalize(x)
+    assert (got[2] == 0).all() and torch.equal(got[[0, 1, 3, 4]], expected[[0, 1, 3, 4]])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 12), st.booleans(), st.integers(0, 99))
+def test_equivariant_under_rotations(m, n, is_complex, seed):
+    """orthogonalize(U X V) = U orthogonalize(X) V for unitary U, V."""
+    dtype = torch.complex128 if is_complex else torch.float64
+    x = blocks(m, n, dtype, 2, seed)
+    u, v = (torch.linalg.qr(blocks(k, k, dtype, 1, seed + 1))[0] for k in (m, n))
+    assert (orthogonalize(u @ x @ v) - u @ orthogonalize(x) @ v).abs().max() < 1e-9
+
+
+def test_transposes_and_conjugates():
+    x = blocks(4, 9, torch.complex128)
+    expected = orthogonalize(x)
+    assert torch.allclose(orthogonalize(x.mT), expected.mT)
+    assert torch.allclose(orthogonalize(x.conj()), expected.conj())
