@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 # Singular values from FLOOR to 1, as fractions of a bound on the largest, arrive within BAND of 1; smaller ones keep their
-# order and stay below. Solved as linear programs, the shifts of the second by descent; tests/test_newton_schulz.py checks them.
+# order and stay below. Solved as linear programs, the shifts of the second by descent; the tests solve them again.
 FLOOR, BAND = 0.009, 0.197
 STEPS: tuple[Step, ...] = (
     Step(((-1.15138129,),), (14.0308752, -134.3607906, 116.5401343, 247.1429655)),
