@@ -26,7 +26,16 @@ from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.resume import RunState
 from neuralop_mup.roles import check_grid
 
-__all__ = ["DEFAULTS", "OPTIMIZERS", "build_model", "build_optimizer", "estimate_flops", "train_run", "training_loss"]
+__all__ = [
+    "DEFAULTS",
+    "OPTIMIZERS",
+    "build_model",
+    "build_optimizer",
+    "default_lr",
+    "estimate_flops",
+    "train_run",
+    "training_loss",
+]
 
 OPTIMIZERS = ("adam", "adamw", "neuralop-adamw", "sgd", "muon")
 
@@ -37,7 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "model": {},
     "base": {},
     "rule": "log-modes",
-    "lr": 1e-3,  # muon's, of maps: 0.02
+    "lr": 1e-3,  # muon's is another: default_lr
     "seed": 0,
     "epochs": 8,
     "batch_size": 20,
@@ -54,6 +63,11 @@ _MASTERS = ("lr_mult", "init_mult")
 _MUON = {"momentum", "nesterov", "period", "damping", "base_depth", "eps"}
 
 
+def default_lr(optimizer: str) -> float:
+    """Learning rate of a run that is given none; muon's is a size of updates of maps."""
+    return MUON_LR if optimizer == "muon" else DEFAULTS["lr"]
+
+
 def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fill in defaults; gather ``lr_mult.spectral`` and the like into dicts; refuse unknown keys."""
     full = {**DEFAULTS, "lr_mult": {}, "init_mult": {}}
@@ -67,8 +81,8 @@ def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
             raise MupError(f"A run has no setting {key!r}: {nearest(key, [*DEFAULTS, *_MASTERS])}")
     if full["optimizer"] not in OPTIMIZERS:
         raise MupError(f"There is no optimizer {full['optimizer']!r}: {nearest(str(full['optimizer']), OPTIMIZERS)}")
-    if full["optimizer"] == "muon" and "lr" not in config:
-        full["lr"] = MUON_LR
+    if "lr" not in config:
+        full["lr"] = default_lr(full["optimizer"])
     if full["aux_lr"] is not None and full["optimizer"] != "muon":
         raise MupError(
             f"aux_lr is {full['aux_lr']}, but the optimizer is {full['optimizer']!r}, which has none: it is muon's learning "

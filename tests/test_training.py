@@ -7,7 +7,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
 from neuralop_mup.problems import get_problem
-from neuralop_mup.training import DEFAULTS, OPTIMIZERS, build_model, estimate_flops, train_run
+from neuralop_mup.training import DEFAULTS, OPTIMIZERS, build_model, build_optimizer, estimate_flops, train_run
 
 TINY = {
     "problem": "burgers",
@@ -139,3 +139,16 @@ def test_learning_rate_of_each_epoch(schedule, expected):
 def test_schedules_that_do_not_exist(schedule):
     with pytest.raises(nm.MupError, match="expected cosine, constant, halve:50"):
         train_run({**TINY, "schedule": schedule})
+
+
+def test_muon_has_a_learning_rate_and_settings_of_its_own():
+    """Four layers, so that √(4 / depth) is 1; Adam's 0.001 would be a twentieth of muon's."""
+    model = nm.parametrize(FNO((8,), 1, 1, 8, n_layers=4), base={"hidden_channels": 4})
+    assert build_optimizer(model, {"optimizer": "muon"}).param_groups[0]["lr"] == pytest.approx(0.02)
+    assert build_optimizer(model, {"optimizer": "adam"}).param_groups[0]["lr"] == pytest.approx(1e-3)
+    muon = {"period": 2, "damping": 0.7, "base_depth": 1}
+    group = build_optimizer(model, {"optimizer": "muon", "lr": 0.04, "muon": muon}).param_groups[0]
+    assert (group["period"], group["damping"], group["lr"]) == (2, 0.7, pytest.approx(0.02))
+    for optimizer, wrong in (("adam", muon), ("muon", {"perod": 2})):
+        with pytest.raises(nm.MupError, match="belongs to the optimizer muon"):
+            build_optimizer(model, {"optimizer": optimizer, "muon": wrong})

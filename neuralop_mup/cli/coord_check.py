@@ -17,11 +17,10 @@ from neuralop_mup import report
 from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
 from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
 from neuralop_mup.errors import MupError
-from neuralop_mup.muon.optimizer import LR
 from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.rules import check_rule
-from neuralop_mup.training import OPTIMIZERS, build_model, build_optimizer, training_loss
+from neuralop_mup.training import OPTIMIZERS, build_model, build_optimizer, default_lr, training_loss
 
 
 def run(argv: list[str]) -> int:
@@ -56,7 +55,7 @@ def run(argv: list[str]) -> int:
     def optimizer(built: Any, lr: float) -> torch.optim.Optimizer:
         return build_optimizer(built, {"optimizer": options.optimizer, "lr": lr})
 
-    lr = options.lr or (LR if options.optimizer == "muon" else 1e-3)
+    lr = options.lr or default_lr(options.optimizer)
     measured = {"lr": lr, "steps": options.steps, "seeds": options.seeds, "optimizer": optimizer, "loss": loss}
     check = nm.coord_check(build, sizes, batches, size_name=varied, **measured)
     settings = {
@@ -101,7 +100,7 @@ def _parser() -> Parser:
     parser.option("--rule", "log-modes, operator-norm, none or standard", check_rule, default="log-modes")
     parser.option("--optimizer", ", ".join(OPTIMIZERS), one_of(OPTIMIZERS), default="adam")
     parser.option("--steps", "measure after these training steps", listed(count), default="1,5,10")
-    parser.option("--lr", f"learning rate at the base size [1e-3; muon {LR:g}]", positive)
+    parser.option("--lr", f"learning rate at the base size [{default_lr('adam'):g}; muon {default_lr('muon'):g}]", positive)
     parser.option("--seeds", "number of seeds; a few leave slopes noisy", count, default="10")
     parser.option("--batch_size", "samples a batch", count, default="20")
     parser.option("--tolerance", "largest |slope| of an update that passes", not_negative, default="0.25")
