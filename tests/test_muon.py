@@ -16,11 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralop_mup as nm
 from neuralop_mup import roles
+from neuralop_mup.kernels.layouts import fourier_depth
+from neuralop_mup.kernels.optimizer import AUX_LR
 from neuralop_mup.muon import optimizer as muon
 from neuralop_mup.muon.cost import step_cost
-from neuralop_mup.muon.groups import fourier_depth
 from neuralop_mup.muon.newton_schulz import BAND, orthogonalize
-from neuralop_mup.muon.optimizer import AUX_LR
 from neuralop_mup.training import train_run
 
 # --------------------------------------------------------------------------------------------------------- a step
@@ -340,7 +340,7 @@ def test_packing_does_not_matter(monkeypatch):
     """Blocks of all layers together, or few at a time."""
     results = []
     for size in (2**30, 100, 1):
-        monkeypatch.setattr("neuralop_mup.muon.optimizer._CHUNK", {"cpu": size})
+        monkeypatch.setattr("neuralop_mup.kernels.optimizer._CHUNK", {"cpu": size})
         model = small()
         random_gradients(model)
         nm.MuMuon(model).step()

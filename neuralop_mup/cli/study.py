@@ -12,7 +12,7 @@ import torch
 from neuralop_mup.cli.arguments import fno_arguments, fno_defaults, problem_of
 from neuralop_mup.cli.options import Dotted, below_one, count, given, grid, not_negative, positive
 from neuralop_mup.errors import MupError
-from neuralop_mup.muon.optimizer import AUX_LR
+from neuralop_mup.kernels.optimizer import AUX_LR
 from neuralop_mup.problems import Problem
 from neuralop_mup.rules import ROLES
 from neuralop_mup.training import build_model, estimate_flops

@@ -17,14 +17,13 @@ The Gram matrix takes two as well, and the product of a Hermitian matrix with X 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["BAND", "FLOOR", "STEPS", "Scratch", "Step", "full_precision", "orthogonalize"]
+__all__ = ["BAND", "FLOOR", "STEPS", "Scratch", "Step", "orthogonalize"]
 
 
 class Step(NamedTuple):
@@ -69,27 +68,6 @@ class Scratch:
         if key not in self._held or self._held[key].numel() < numel:
             self._held[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
         return self._held[key][:numel].view(shape)
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to.
-
-    Beyond 1 the polynomials are steep: with TF32's rounding a block whose singular values are all at the bound comes out at
-    twice its size.
-    """
-    matmuls = [getattr(backend, "matmul", None) for backend in (torch.backends.cuda, torch.backends.mkldnn)]
-    matmuls = [matmul for matmul in matmuls if hasattr(matmul, "fp32_precision")]
-    name, full = ("fp32_precision", "ieee") if matmuls else ("allow_tf32", False)  # the latter before torch 2.9
-    matmuls = matmuls or [torch.backends.cuda.matmul]
-    before = [getattr(matmul, name) for matmul in matmuls]
-    for matmul in matmuls:
-        setattr(matmul, name, full)
-    try:
-        yield
-    finally:
-        for matmul, value in zip(matmuls, before, strict=True):
-            setattr(matmul, name, value)
 
 
 def orthogonalize(
