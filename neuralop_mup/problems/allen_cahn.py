@@ -12,7 +12,15 @@ import torch
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Pair, Problem, check_positive, check_refines
 from neuralop_mup.problems.physics import check_even
-from neuralop_mup.problems.spectral import etdrk4, field_modes, highest_modes, smooth_field
+from neuralop_mup.problems.spectral import (
+    check_length,
+    evolve,
+    finer,
+    highest_modes,
+    least_points,
+    quarter_modes,
+    smooth_field,
+)
 
 __all__ = ["AllenCahn", "solve_allen_cahn"]
 
@@ -58,11 +66,8 @@ def solve_allen_cahn(u0: torch.Tensor, width: float, time: float, *, dt: float =
     if not torch.isfinite(u0).all():
         raise MupError("u0 has entries that are not finite.")
     n = shape[-1]
-    k1 = torch.fft.fftfreq(n, 1 / n, dtype=torch.float64, device=u0.device)[:, None]
-    k2 = torch.arange(n // 2 + 1, dtype=torch.float64, device=u0.device)
-    kept = (k1.abs() < n / 4) & (k2 < n / 4)
+    square, kept, tail = quarter_modes(n, u0.device)
     cut = -kept.to(torch.float64)
-    linear = 1 - width**2 * (2 * math.pi) ** 2 * (k1**2 + k2**2)
 
     def cube(v: torch.Tensor) -> torch.Tensor:
         return torch.fft.rfft2(torch.fft.irfft2(v, s=(n, n)) ** 3) * cut
@@ -70,21 +75,12 @@ def solve_allen_cahn(u0: torch.Tensor, width: float, time: float, *, dt: float =
     v = torch.fft.rfft2(u0.detach().to(torch.float64)) * kept
     # The exact solution obeys a maximum principle, so growth is the scheme's, never the equation's.
     most = 2 * max(1.0, float(torch.fft.irfft2(v, s=(n, n)).abs().max()))
-    steps = math.ceil(time / dt * (1 - 1e-12))
-    states = etdrk4(v, linear, cube, time / steps, steps)
-    for step, v in enumerate(states, 1):
-        root_mean_square = v.abs().square().sum((-2, -1)).max().sqrt() / n**2
-        if not root_mean_square <= most:
-            raise MupError(
-                f"The Allen–Cahn solution diverges at step {step} (t = {step * time / steps:.3g} of {time:g}) with steps "
-                f"of {time / steps:.2g}; take shorter steps (dt)."
-            )
-    high = math.ceil(n / 4) - 1
-    ratio = highest_modes(v, kept & ((k1.abs() >= high) | (k2 >= high)), 2)
+    v = evolve("Allen–Cahn", v, 1 - width**2 * square, cube, time=time, dt=dt, most=most)
+    ratio = highest_modes(v, tail)
     if not ratio <= _TAIL:
         raise MupError(
             f"{n}² points do not resolve Allen–Cahn with walls of width {width:g}: the highest modes are {ratio:.0e} of the "
-            f"largest one. Use at least {math.ceil(_POINTS_TIMES_WIDTH / width)} points an axis (solver_grid)."
+            f"largest one. Use about {finer(n, _POINTS_TIMES_WIDTH / width)} points an axis (solver_grid)."
         )
     return torch.fft.irfft2(v, s=(n, n))
 
@@ -135,18 +131,19 @@ class AllenCahn(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for argument in ("width", "time", "length", "amplitude"):
+        for argument in ("width", "time", "amplitude"):
             check_positive(argument, getattr(self, argument))
+        check_length(self.length)
         check_even("grid", self.grid)
         if self.solver_grid is not None:
-            check_refines(self.solver_grid, self.grid, self.grid)
+            check_refines(self.solver_grid, self.grid, max(self.grid, least_points(self.length)))
 
     @property
     def fine_grid(self) -> int:
         """Points per axis that the solver works on."""
         if self.solver_grid is not None:
             return self.solver_grid
-        least = max(_POINTS_TIMES_WIDTH / self.width, 4 * field_modes(self.length) / 2)
+        least = max(_POINTS_TIMES_WIDTH / self.width, least_points(self.length))
         return self.grid * math.ceil(least / self.grid)
 
     def solve(self, generators: list[np.random.Generator]) -> Pair:

@@ -13,13 +13,13 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Pair, Problem, check_integer, check_positive, check_refines
 from neuralop_mup.problems.burgers import periodic_field
 from neuralop_mup.problems.physics import check_even
-from neuralop_mup.problems.spectral import etdrk4, highest_modes
+from neuralop_mup.problems.spectral import etdrk4, finer, highest_modes, steps_of
 
 __all__ = ["KortewegDeVries", "solve_korteweg_de_vries"]
 
-# A soliton of height A is A sech²(x / w), w = δ √(12 / A); its Fourier coefficients fall as exp(−π² w k). With this many
-# points times δ, the highest mode kept (a third of the points) is below 1e-4 for A up to 3.
-_POINTS_TIMES_DISPERSION = 2.5
+# A soliton of height A is A sech²(x / w), w = δ √(12 / A); its Fourier coefficients fall as z / sinh z, z = π² w k. With
+# this many points times δ, the highest mode kept (a third of the points) is below 1e-4 for A up to 8.
+_POINTS_TIMES_DISPERSION = 3.5
 # The highest modes kept may be this large, out of the largest one.
 _TAIL = 1e-3
 # What ∫u² may change by, relative to itself; the equation keeps it.
@@ -72,14 +72,13 @@ def solve_korteweg_de_vries(u0: torch.Tensor, dispersion: float, time: float, *,
         return half_derivative * torch.fft.rfft(torch.fft.irfft(v, n=n).square_())
 
     v = torch.fft.rfft(u0.detach().to(torch.float64)) * kept
-    steps = math.ceil(time / dt * (1 - 1e-12))
-    # Of a real field: the mean counts once, every other mode kept twice.
-    energy = v.abs().square()[..., 1:].sum(-1)
+    steps = steps_of(time, dt)
+    energy = _energy(v)
     states = etdrk4(v, linear, steepening, time / steps, steps)
     for step, v in enumerate(states, 1):
         if step % 50 and step < steps:
             continue
-        drift = float(((v.abs().square()[..., 1:].sum(-1) - energy).abs() / energy.clamp(min=1e-300)).max())
+        drift = float(((_energy(v) - energy).abs() / energy.clamp(min=1e-300)).max())
         if not drift <= _DRIFT:
             raise MupError(
                 f"The Korteweg–de Vries solution does not keep ∫u²: it is {drift:.0e} off at step {step} (t = "
@@ -88,14 +87,19 @@ def solve_korteweg_de_vries(u0: torch.Tensor, dispersion: float, time: float, *,
             )
     # On many small grids no mode lies between 0.3 n and n/3: there the highest kept one is looked at.
     high = min(0.3 * n, math.ceil(n / 3) - 1)
-    ratio = highest_modes(v, kept & (k >= high), 1)
+    ratio = highest_modes(v, kept & (k >= high))
     if not ratio <= _TAIL:
         raise MupError(
             f"{n} points do not resolve Korteweg–de Vries with dispersion {dispersion:g}: the highest modes are "
-            f"{ratio:.0e} of the largest one. Use more points (solver_grid; for states of size 1 about "
-            f"{math.ceil(_POINTS_TIMES_DISPERSION / dispersion)}) or a larger dispersion."
+            f"{ratio:.0e} of the largest one. Use about {finer(n, _POINTS_TIMES_DISPERSION / dispersion)} "
+            f"points (solver_grid)."
         )
     return torch.fft.irfft(v, n=n)
+
+
+def _energy(v: torch.Tensor) -> torch.Tensor:
+    """∫u² up to a factor, without the mean, which the scheme keeps."""
+    return v.abs().square()[..., 1:].sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
