@@ -31,6 +31,11 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("burgers-pino", "gpu"): {"proxy": (32, 16), "target": (128, 64), "epochs": 40, "lr": "5e-4:3.2e-2"},
     ("navier-stokes", "cpu"): {"proxy": (8, 4), "target": (16, 16), "epochs": 8, "lr": "2e-3:6.4e-2", "batch_size": 4},
     ("navier-stokes", "gpu"): {"proxy": (32, 8), "target": (64, 32), "epochs": 20, "lr": "5e-4:3.2e-2", "batch_size": 4},
+    ("korteweg-de-vries", "cpu"): {"proxy": (16, 8), "target": (64, 32), "epochs": 20, "lr": "1e-3:6.4e-2"},
+    **{
+        (name, "cpu"): {"proxy": (16, 8), "target": (32, 16), "epochs": 10, "lr": "1e-3:6.4e-2"}
+        for name in ("allen-cahn", "gray-scott")
+    },
     # What downloaded files hold is larger; the data is theirs.
     ("burgers-files", "cpu"): {"proxy": (16, 8), "target": (32, 16), "epochs": 10, "lr": "1e-3:6.4e-2"},
     ("darcy-files", "cpu"): {"proxy": (16, 8), "target": (32, 16), "epochs": 5, "lr": "1e-3:6.4e-2"},

@@ -237,7 +237,10 @@ class Problem(ABC):
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """One input and its solution for each generator: float64, no channel axis, one row a generator."""
+        """One input and its solution for each generator: float64, one row a generator.
+
+        The channel axis is the second one; where there is one channel it may be left out.
+        """
 
     def generate(self) -> ProblemData:
         """Compute the data, with a progress bar if stderr is a terminal; the cache is not touched.
@@ -258,10 +261,12 @@ class Problem(ABC):
                 chunks = []
                 for indices in _chunks(size, self.chunk):
                     path = None if parts is None else parts / f"{split}-{indices.start}.pt"
-                    chunk = None if path is None else cache.read(path, self.key, self._shapes(len(indices)))
+                    shapes = self._shapes(len(indices))
+                    chunk = None if path is None else cache.read(path, self.key, shapes)
                     if chunk is None:
                         fields = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
-                        chunk = {letter: v.unsqueeze(1).float() for letter, v in zip("xy", fields, strict=True)}
+                        pairs = zip(shapes.items(), fields, strict=True)
+                        chunk = {letter: _with_channels(values, shape).float() for (letter, shape), values in pairs}
                         if path is not None and time.monotonic() - started > _KEPT_AFTER:
                             with cache.atomic(path) as stream:
                                 cache.write(stream, self.key, chunk)
@@ -317,6 +322,10 @@ class Problem(ABC):
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
         return ProblemData(**{split: (self.expand_x(tensors[f"{split}_x"]), tensors[f"{split}_y"]) for split in SPLITS})
+
+
+def _with_channels(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return values if values.ndim == len(shape) else values.unsqueeze(1)
 
 
 def _chunks(size: int, chunk: int) -> Iterator[range]:
