@@ -8,6 +8,7 @@ axis to sum over and outside a factorization, channels do not mix (a separable k
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import prod, sqrt
 
 import torch
@@ -111,6 +112,7 @@ def is_paired(p: torch.Tensor, layout: str) -> bool:
     return p.ndim == len(layout) + 1
 
 
+@cache
 def order(layout: str, letters: str) -> tuple[int, ...]:
     """Axes of a tensor sorted by their letters, in the given order of letters."""
     return tuple(axis for letter in letters for axis, own in enumerate(layout) if own == letter)
@@ -138,7 +140,8 @@ def turn(x: torch.Tensor, layout: str, period: int, step: int) -> tuple[tuple[sl
 
 def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:
     """Sizes (in, out) of one block."""
-    return prod(x.shape[axis] for axis in order(layout, "i")), prod(x.shape[axis] for axis in order(layout, "o"))
+    shape = x.shape
+    return prod([shape[axis] for axis in order(layout, "i")]), prod([shape[axis] for axis in order(layout, "o")])
 
 
 def block_scale(x: torch.Tensor, layout: str) -> float:

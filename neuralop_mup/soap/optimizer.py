@@ -47,10 +47,10 @@ class MuSOAP(KernelOptimizer):
         beta2: float = 0.95,
         basis_beta: float = 0.95,
         refresh: int = REFRESH,
-        nesterov: bool = False,
-        muon_steps: int = 50,
+        nesterov: bool = True,
+        muon_steps: int = 0,
         damping: float = 0.7,
-        size: str = "operator",
+        size: str = "rms",
         weight_decay: float = 0.0,
         lr_mult: Mapping[str, float] | None = None,
         base_depth: int | None = BASE_DEPTH,
@@ -214,7 +214,7 @@ def _direction(
     Averages ``m`` and ``v`` are changed in place.
     """
     mixed = tuple(range(1, x.ndim - 2))
-    modulus = as_real(x).square().sum(-1) if x.is_complex() else x.square()
+    modulus = _squares(x)
     as_real(m).lerp_(as_real(x), 1 - group["momentum"])  # torch's complex lerp is ten times slower
     v.lerp_(modulus, 1 - group["beta2"])
     active = (modulus.sum(mixed, keepdim=True) > 0).to(v.dtype)
@@ -246,12 +246,21 @@ def _tensor(matrices: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return matrices.view(shape[0], -1, *matrices.shape[1:]).permute(0, 2, 3, 1).reshape(shape)
 
 
+def _norm(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    """Frobenius norms over some axes, which stay with size 1 (torch's of complex numbers takes ten times as long)."""
+    return _squares(x).sum(axes, keepdim=True).sqrt() if axes else _squares(x).sqrt()
+
+
+def _squares(x: torch.Tensor) -> torch.Tensor:
+    return as_real(x).square().sum(-1) if x.is_complex() else x.square()
+
+
 def _rms_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int]) -> torch.Tensor:
     """Operator norm of a matrix with this Frobenius norm and the singular values of a random one: a first-order estimate.
 
     Entries of unit variance have Frobenius norm √(mn) and operator norm about √m + √n.
     """
-    norm = torch.linalg.vector_norm(u, dim=mixed, keepdim=True) if mixed else u.abs()
+    norm = _norm(u, mixed)
     n_in, n_out = block
     return (norm * ((sqrt(n_in) + sqrt(n_out)) / sqrt(n_in * n_out) if min(block) > 1 else 1.0)).amax(-2, keepdim=True)
 
@@ -259,11 +268,11 @@ def _rms_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int]) -
 def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int]) -> torch.Tensor:
     """‖(UU^H)²‖_F^(1/4), which is at most min(m, n)^(1/8) times the largest singular value, and never below it."""
     if min(block) == 1:
-        norm = torch.linalg.vector_norm(u, dim=mixed, keepdim=True) if mixed else u.abs()
+        norm = _norm(u, mixed)
     else:
         a = _matrices(u, block)
         a = a @ a.mH if block[0] <= block[1] else a.mH @ a
-        norm = torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25)
+        norm = _norm(a @ a, (1, 2)).pow(0.25)
         norm = norm.view(len(u), *(1,) * len(mixed), *u.shape[-2:])
     return norm.amax(-2, keepdim=True)  # channels that do not mix are one block of each mode
 
