@@ -228,8 +228,16 @@ def main_runs(records: Records) -> Iterator[dict[str, Any]]:
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "MuSOAP": ("MuSOAP", {}),
     "no Nesterov": ("MuSOAP", {"nesterov": False}),
-    "Muon's direction first": ("MuSOAP", {"muon_steps": 50}),
     "size: operator norm": ("MuSOAP", {"size": "operator"}),
+    "size: Adam's": ("MuSOAP", {"size": "adam"}),
+    "momentum 0.9": ("MuSOAP", {"momentum": 0.9}),
+    "beta2 0.99": ("MuSOAP", {"beta2": 0.99}),
+    "basis_beta 0.99": ("MuSOAP", {"basis_beta": 0.99}),
+    "refresh 5": ("MuSOAP", {"refresh": 5}),
+    "refresh 20": ("MuSOAP", {"refresh": 20}),
+    "MuMuon": ("MuMuon", {}),
+    "MuMuon, period 4": ("MuMuon", {"period": 4}),
+    "MuMuon, no damping": ("MuMuon", {"damping": 0.0}),
 }
 
 

@@ -20,7 +20,6 @@ from neuralop_mup.kernels.optimizer import (
     check_decay,
     inside_compiled,
 )
-from neuralop_mup.muon.newton_schulz import orthogonalize
 from neuralop_mup.soap.bases import first_basis, gram, renewed, rotate
 
 __all__ = ["LR", "MAX_BASIS", "MuSOAP"]
@@ -29,8 +28,10 @@ LR = 2e-2
 REFRESH = 10
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
 MAX_BASIS = 2048
-# A gradient is compared with itself: this only keeps 0 / 0 at 0.
-_TINY = 1e-30
+# Where a gradient has no component its rounding errors must not be taken for one: components this much below the root mean
+# square of their mode fade out.
+_NOISE = 1e-5
+_TINY = 1e-30  # keeps 0 / 0 at 0
 
 
 class MuSOAP(KernelOptimizer):
@@ -48,8 +49,6 @@ class MuSOAP(KernelOptimizer):
         basis_beta: float = 0.95,
         refresh: int = REFRESH,
         nesterov: bool = True,
-        muon_steps: int = 0,
-        damping: float = 0.7,
         size: str = "rms",
         weight_decay: float = 0.0,
         lr_mult: Mapping[str, float] | None = None,
@@ -71,8 +70,6 @@ class MuSOAP(KernelOptimizer):
                 "basis_beta": basis_beta,
                 "refresh": refresh,
                 "nesterov": nesterov,
-                "muon_steps": muon_steps,
-                "damping": damping,
                 "size": size,
             },
             weight_decay=weight_decay,
@@ -218,32 +215,10 @@ def _direction(
     as_real(m).lerp_(as_real(x), 1 - group["momentum"])  # torch's complex lerp is ten times slower
     v.lerp_(modulus, 1 - group["beta2"])
     active = (modulus.sum(mixed, keepdim=True) > 0).to(v.dtype)
-    muon = _share_of_muon(step, group["muon_steps"])
-    u = torch.zeros_like(x)
-    if muon < 1:
-        mean = torch.lerp(m, x, 1 - group["momentum"]) if group["nesterov"] else m
-        torch.div(mean, v.sqrt().add_(_TINY), out=u)
-        u.mul_((1 - muon) * active / (_SIZES[group["size"]](u, mixed, block) + _TINY))
-    if muon > 0:
-        mean = torch.lerp(m, x, 1 - group["momentum"]) if min(block) > 1 else m
-        polar = orthogonalize(_matrices(mean, block), damping=group["damping"])
-        u.add_(_tensor(polar, x.shape) * active, alpha=muon)
-    return u, active
-
-
-def _share_of_muon(step: int, steps: int) -> float:
-    """1 for so many steps, and down to 0 in as many again."""
-    return 1.0 if step <= steps else max(0.0, 2 - step / steps) if steps else 0.0
-
-
-def _matrices(u: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """(layers · channels · modes, in, out)."""
-    return u.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block).contiguous()
-
-
-def _tensor(matrices: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """What :func:`_matrices` was made of."""
-    return matrices.view(shape[0], -1, *matrices.shape[1:]).permute(0, 2, 3, 1).reshape(shape)
+    mean = torch.lerp(m, x, 1 - group["momentum"]) if group["nesterov"] else m
+    floor = v.mean(mixed, keepdim=True).sqrt_().mul_(_NOISE).add_(_TINY) if mixed else _TINY
+    u = mean / v.sqrt().add_(floor)
+    return u.mul_(active / _SIZES[group["size"]](u, mixed, block).add_(_TINY)), active
 
 
 def _norm(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
@@ -263,6 +238,11 @@ def _rms_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int]) -
     norm = _norm(u, mixed)
     n_in, n_out = block
     return (norm * ((sqrt(n_in) + sqrt(n_out)) / sqrt(n_in * n_out) if min(block) > 1 else 1.0)).amax(-2, keepdim=True)
+
+
+def _matrices(u: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
+    """(layers · channels · modes, in, out)."""
+    return u.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block).contiguous()
 
 
 def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int]) -> torch.Tensor:
