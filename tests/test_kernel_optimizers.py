@@ -22,6 +22,13 @@ from neuralop_mup.muon.cost import step_cost
 EVERY = {nm.MuMuon: {"period": 1}, nm.MuSOAP: {}}
 
 
+def in_double(model):
+    """Weights in double precision, complex ones too, which ``model.double()`` leaves."""
+    for p in model.parameters():
+        p.data = p.data.to(torch.complex128 if p.is_complex() else torch.float64)
+    return model
+
+
 @pytest.fixture(params=list(EVERY), ids=lambda kind: kind.__name__)
 def kind(request):
     return request.param
@@ -102,7 +109,7 @@ def test_a_block_without_a_gradient_does_not_move(kind):
     kernel.grad[..., 3:] = 0
     kernel.grad[0, :, 1] = 0
     optimizer.step()
-    assert optimizer.state[kernel]["momentum_buffer"].abs().amin() > 0
+    assert optimizer.state[kernel][optimizer.sharded_state[0]].abs().amin() > 0
     assert torch.equal(kernel[..., 3:], start[..., 3:])
     assert (kernel != start)[..., :3].all()
 
@@ -173,7 +180,7 @@ def test_adamws_step_is_counted_in_float32(kind):
         optimizer.step()
     finally:
         torch.set_default_dtype(torch.float32)
-    steps = [state["step"] for state in optimizer.state.values() if "exp_avg" in state]
+    steps = [state["step"] for state in optimizer.state.values() if torch.is_tensor(state["step"])]
     assert steps and {step.dtype for step in steps} == {torch.float32}
 
 
@@ -195,13 +202,13 @@ def test_packing_does_not_matter(kind, monkeypatch):
     results = []
     for size in (2**30, 100, 1):
         monkeypatch.setattr("neuralop_mup.kernels.optimizer._CHUNK", {"cpu": size})
-        model = small_fno()
+        model = in_double(small_fno())
         random_gradients(model)
         kind(model, **EVERY[kind]).step()
         results.append(list(model.parameters()))
     for other in results[1:]:
         for p, q in zip(results[0], other, strict=True):
-            assert torch.allclose(p, q, atol=1e-5)
+            assert torch.allclose(p, q, atol=1e-6)
 
 
 def test_no_width_and_no_mode_factor_on_maps(kind):
@@ -259,15 +266,15 @@ def test_state_dict_resumes_bit_for_bit(kind):
 
 def test_accumulated_and_averaged_gradients(kind):
     """Two half batches, or the mean over two ranks, give the step of the whole batch."""
-    x, y = BY_NAME["1d"].batch(size=4)
-    whole, halves = small_fno(), small_fno()
+    x, y = (part.double() for part in BY_NAME["1d"].batch(size=4))
+    whole, halves = in_double(small_fno()), in_double(small_fno())
     for model, parts in ((whole, [slice(0, 4)]), (halves, [slice(0, 2), slice(2, 4)])):
         optimizer = kind(model, **EVERY[kind])
         for part in parts:
             ((model(x[part]) - y[part]).square().sum() / 4).backward()
         optimizer.step()
     for p, q in zip(whole.parameters(), halves.parameters(), strict=True):
-        assert torch.allclose(p, q, atol=1e-4)
+        assert torch.allclose(p, q, atol=1e-6)
 
 
 def test_closure_and_parameters_without_gradient(kind):
@@ -288,8 +295,7 @@ def test_closure_and_parameters_without_gradient(kind):
     assert first.requires_grad and differing(model, before) > 0
 
 
-@pytest.mark.parametrize("period", [1, 4])
-def test_coordinate_check_takes_it(kind, period):
+def test_coordinate_check_takes_it(kind):
     """Updates are of one size from width 8 to 64; Adam without a rule has slopes near 1."""
     g = torch.Generator().manual_seed(0)
     batches = [{"x": torch.randn(2, 1, 32, generator=g), "y": torch.randn(2, 1, 32, generator=g)}]
@@ -297,10 +303,7 @@ def test_coordinate_check_takes_it(kind, period):
     def build(width):
         return nm.parametrize(FNO((8,), 1, 1, width, n_layers=1), base={"hidden_channels": 8})
 
-    def muon(model, lr):
-        return kind(model, lr=lr, period=period, **EVERY[kind])
-
-    check = nm.coord_check(build, (8, 64), batches, lr=0.01, steps=(3,), seeds=6, optimizer=muon)
+    check = nm.coord_check(build, (8, 64), batches, lr=0.01, steps=(3,), seeds=6, optimizer=kind)
     assert all(abs(row["slope"]) < 0.3 for row in check.slopes if row["kind"] == "update"), check.to_markdown()
 
 

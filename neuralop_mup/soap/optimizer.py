@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.kernels.layouts import block_scale, block_shape, is_paired, order
 from neuralop_mup.kernels.optimizer import (
     BASE_DEPTH,
@@ -60,6 +61,8 @@ class MuSOAP(KernelOptimizer):
         for what, value in (("momentum", momentum), ("beta2", beta2), ("basis_beta", basis_beta)):
             check_decay(what, value)
         check_count("refresh", refresh, "steps")
+        if size not in _SIZES:
+            raise MupError(f"size is {size!r}; {nearest(str(size), _SIZES)}")
         super().__init__(
             model,
             lr,
@@ -99,6 +102,20 @@ class MuSOAP(KernelOptimizer):
                 for what in ("gram", "basis"):
                     state[f"{what}_{axis}"] = torch.zeros(shape, dtype=dtype, device=p.device)
         return state
+
+    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
+        super()._check_state(state_dict)
+        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
+                saved = state_dict["state"].get(key)
+                if saved is None:
+                    continue
+                expected = {name: v.shape for name, v in self.new_state(p, layout, ours).items() if torch.is_tensor(v)}
+                if expected != {name: tuple(v.shape) for name, v in saved.items() if torch.is_tensor(v)}:
+                    raise MupError(
+                        f"The state of number {key} has other averages or bases than MuSOAP keeps of a parameter of shape "
+                        f"{tuple(p.shape)}: it was saved from another model, or with another limit on the size of bases."
+                    )
 
     def pack_key(self, p: torch.Tensor, layout: str) -> tuple:
         """Axes of the same sizes, with as many layers, and as many steps behind them."""
