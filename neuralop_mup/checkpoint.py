@@ -205,7 +205,8 @@ def load_checkpoint(
     optimizer, scheduler : optional
         Built for ``model``, as they were. Their states are loaded if given.
     name : str, optional
-        ``best_model`` or ``model``; as in neuralop, the first that is there.
+        ``best_model`` or ``model``. By default the one that was saved last, which is the one that the optimizer's state
+        and the epoch belong to.
 
     Returns
     -------
@@ -215,21 +216,26 @@ def load_checkpoint(
     Raises
     ------
     MupError
-        If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's groups
-        are not those that were saved, or the model is sharded. Nothing is loaded then.
+        If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's state
+        was saved with other weights or is of other groups, or the model is sharded. Nothing is loaded then.
     """
     folder, bare = Path(folder), unwrap(model)
     check_unsharded(bare, "load_checkpoint")
     if any(p.is_meta for p in bare.parameters()):
         raise MupError("The model is on the meta device, which holds no weights: call model.to_empty(device=…) first.")
-    names = (name,) if name else ("best_model", "model")
-    found = [path for n in names if (path := folder / f"{n}_state_dict.pt").is_file()]
-    if not found:
-        raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(f'{n}_state_dict.pt' for n in names)}.")
-    weights = _load(found[0])
-    plan = _plan_from_weights(weights, found[0])
-    _check_fits(bare, plan, repr(str(found[0])))
-    _check_weights(bare, weights, found[0])
+    manifest = _load(folder / "manifest.pt") if (folder / "manifest.pt").is_file() else {}
+    path = _weights_file(folder, name, manifest)
+    is_latest = manifest.get("model") in (None, path.name)
+    if not is_latest and (optimizer is not None or scheduler is not None):
+        raise MupError(
+            f"The optimizer and scheduler in {str(folder)!r} were saved with {manifest['model']!r}, and {path.name!r} holds "
+            "weights of another time: leave name out to go on from the last save, or load these weights alone, without an "
+            "optimizer and a scheduler."
+        )
+    weights = _load(path)
+    plan = _plan_from_weights(weights, path)
+    _check_fits(bare, plan, repr(str(path)))
+    _check_weights(bare, weights, path)
     states = []
     for part, file in ((optimizer, "optimizer.pt"), (scheduler, "scheduler.pt")):
         if part is None:
@@ -239,13 +245,28 @@ def load_checkpoint(
         states.append((part, _load(folder / file)))
     if optimizer is not None:
         check_optimizer_state(optimizer, states[0][1])
-    manifest = _load(folder / "manifest.pt") if (folder / "manifest.pt").is_file() else {}
 
     set_plan(bare, plan)
     bare.load_state_dict(weights)
     for part, state in states:
         part.load_state_dict(state)
-    return manifest["epoch"] + 1 if manifest.get("epoch") is not None else 0
+    return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
+
+
+def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
+    """The file of weights to load: the one asked for, else the one that the manifest says was saved last."""
+    names = [f"{n}_state_dict.pt" for n in ((name,) if name else ("best_model", "model"))]
+    if name is None and manifest.get("model") is not None:
+        names = [manifest["model"]]
+    found = [path for n in names if (path := folder / n).is_file()]
+    if not found:
+        raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(names)}.")
+    if len(found) > 1:
+        raise MupError(
+            f"{str(folder)!r} holds {' and '.join(path.name for path in found)}, and no manifest says which was saved last: "
+            "pass name='model' or name='best_model'."
+        )
+    return found[0]
 
 
 def _plan_from_weights(weights: Any, path: Path) -> Plan:

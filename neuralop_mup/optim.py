@@ -19,6 +19,7 @@ from neuralop_mup.parametrize import get_plan, is_parametrized
 from neuralop_mup.plan import Plan, check_masters
 from neuralop_mup.roles import classify
 from neuralop_mup.rules import ROLES
+from neuralop_mup.schedules import off_plan
 from neuralop_mup.wrapping import unwrap
 
 __all__ = ["MuAdam", "MuAdamW", "MuSGD", "check_optimizer", "clip_spectral_grad_value_", "param_groups"]
@@ -185,12 +186,6 @@ def MuAdam(
     MupError
         If the model is not parametrized or a number is not usable.
     """
-    if weight_decay and impl is torch.optim.Adam:
-        warnings.warn(
-            "torch.optim.Adam adds weight decay to the gradient and normalises both, so its effect changes with width: "
-            "use MuAdamW for decay that transfers.",
-            stacklevel=2,
-        )
     if scale_eps and "eps" not in kwargs:
         raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
     groups = param_groups(
@@ -201,7 +196,33 @@ def MuAdam(
         lr_mult=lr_mult,
         eps=kwargs["eps"] if scale_eps else None,
     )
-    return _followed(model, impl(groups, lr=lr, **kwargs), "adam")
+    built = impl(groups, lr=lr, **kwargs)
+    if weight_decay and _normalises_decay(built):
+        warnings.warn(
+            f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
+            "changes with width: use MuAdamW for decay that transfers.",
+            stacklevel=2,
+        )
+    return _followed(model, built, "adam")
+
+
+# torch's optimizers that add weight decay to the gradient before they divide it by its size.
+_COUPLED = (
+    torch.optim.Adam,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+)
+
+
+def _normalises_decay(optimizer: object) -> bool:
+    """Whether an optimizer's decay depends on the gradient's size: what was built is asked, not what built it."""
+    if not isinstance(optimizer, _COUPLED) or isinstance(optimizer, torch.optim.AdamW):  # newer AdamWs are Adams, too
+        return False
+    return not any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
 
 
 def _followed(model: nn.Module, optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
@@ -245,8 +266,9 @@ def MuSGD(
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
     """Refuse an optimizer whose learning rates do not follow the model's plan.
 
-    Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``.
-    Master multipliers are allowed for: within a role, learning rates must stand in the ratios of the plan.
+    Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``, and
+    learning rates that a scheduler (``OneCycleLR(max_lr=0.01)``) or a callback made equal. Master multipliers are allowed
+    for: a group's learning rate must stand to the others' as its ``lr_mult`` does.
 
     Parameters
     ----------
@@ -260,7 +282,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     Raises
     ------
     MupError
-        If a parameter is missing from the optimizer, or roles' learning rates are not in the plan's ratios.
+        If a parameter is missing from the optimizer, or learning rates are not in the plan's ratios.
     """
     plan, model = present_plan(model), unwrap(model)
     lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
@@ -294,6 +316,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
                 f"(lr × {expected:.4g}): it was built before parametrize or from plain model.parameters(). Build it with "
                 "neuralop_mup.MuAdam(model, lr=…) or from param_groups."
             )
+    if problem := off_plan(optimizer.param_groups):
+        raise MupError(problem)
 
 
 def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:

@@ -102,6 +102,26 @@ def test_optimizer_built_before_parametrize_is_found_out():
         nm.check_optimizer(model, torch.optim.Adam(CASE.build().parameters(), lr=0.01))
 
 
+@pytest.mark.parametrize("build", [nm.MuAdam, nm.MuSGD, nm.MuMuon])
+def test_learning_rates_that_a_scheduler_made_equal_are_found_out(build):
+    """Groups keep their multipliers when OneCycleLR(max_lr=…) or a loop of the user's replaces what they scale."""
+    model = nm.parametrize(CASE.build(), base=CASE.base)
+    family = "sgd" if build is nm.MuSGD else "adam"
+    for spoil in (
+        lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=10),
+        lambda optimizer: [group.update(lr=1e-2) for group in optimizer.param_groups],
+        lambda optimizer: optimizer.param_groups[-1].update(lr=1.0),
+    ):
+        optimizer = build(model, lr=0.01)
+        nm.check_optimizer(model, optimizer, family)
+        spoil(optimizer)
+        with pytest.raises(nm.MupError, match="do not stand in the plan's ratios"):
+            nm.check_optimizer(model, optimizer, family)
+    scaled = build(model, lr=0.01, lr_mult={"readout": 3.0})
+    torch.optim.lr_scheduler.StepLR(scaled, 1, 0.1)
+    nm.check_optimizer(model, scaled, family)
+
+
 def test_frozen_shared_and_empty_parameters():
     frozen = CASE.build()
     frozen.lifting.fcs[0].weight.requires_grad_(False)

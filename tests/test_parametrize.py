@@ -3,7 +3,9 @@
 import copy
 import json
 import math
+import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import mup
 import pytest
@@ -188,6 +190,38 @@ def test_weight_decay_is_independent(case):
     for family in ("adam", "sgd"):
         for group in nm.param_groups(model, lr=0.01, optimizer=family, weight_decay=0.1):
             assert group["lr"] * group["weight_decay"] == pytest.approx(0.01 * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("impl", "coupled"),
+    [
+        (torch.optim.Adam, True),
+        (partial(torch.optim.Adam, betas=(0.8, 0.99)), True),
+        (lambda groups, **kwargs: torch.optim.NAdam(groups, **kwargs), True),
+        (torch.optim.RMSprop, True),
+        (partial(torch.optim.NAdam, decoupled_weight_decay=True), False),
+        (torch.optim.AdamW, False),
+        (NeuralopAdamW, False),
+    ],
+)
+def test_decay_that_is_not_independent_is_warned_of(impl, coupled):
+    """By what the optimizer does, not by how it was made."""
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        nm.MuAdam(model, lr=0.01, weight_decay=0.1, impl=impl)
+        nm.MuAdam(model, lr=0.01, impl=impl)  # no decay, no word
+    assert [("use MuAdamW" in str(w.message), w.filename) for w in caught] == [(True, __file__)] * coupled
+
+
+@pytest.mark.skipif("decoupled_weight_decay" not in torch.optim.Adam([torch.zeros(1)]).defaults, reason="older torch")
+def test_adam_with_decoupled_decay_is_not_warned_of():
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nm.MuAdam(model, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True)
 
 
 def test_eps_scales_with_gradients():
