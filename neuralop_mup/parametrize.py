@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.infshape import save_shapes
+from neuralop_mup.plain_optimizers import watch_optimizers
 from neuralop_mup.plan import Plan, make_plan
 from neuralop_mup.stock import check_drawable, check_fresh
 from neuralop_mup.travel import ATTRIBUTE, SCALED, stay_behind, travel_with_weights
@@ -135,6 +136,7 @@ def set_plan(model: nn.Module, plan: Plan) -> None:
     setattr(model, ATTRIBUTE, plan)
     _attach_shapes(model, plan)
     travel_with_weights(model)
+    watch_optimizers()
 
 
 def _check_untouched(model: nn.Module, init: bool) -> None:
@@ -165,7 +167,7 @@ def _attach_shapes(model: nn.Module, plan: Plan) -> None:
     parameters = dict(model.named_parameters())
     for row in plan.rows:
         if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
-            parameters[row.name].infshape = row.mup_shape()
+            parameters[row.name].infshape = row.mup_shape(len(plan))
 
 
 def unparametrize(model: Model) -> Model:

@@ -56,9 +56,9 @@ class Row:
     stock_std: float | None
     why: str
 
-    def mup_shape(self) -> MupShape:
-        """The ``infshape`` that mup's optimizers read."""
-        return MupShape(self.axes, self.shape, self.base_shape, adam_lr=self.lr_mult, sgd_lr=self.sgd_lr_mult)
+    def mup_shape(self, of: int = 1) -> MupShape:
+        """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan."""
+        return MupShape(self.axes, self.shape, self.base_shape, adam_lr=self.lr_mult, sgd_lr=self.sgd_lr_mult, of=of)
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,12 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
 
     # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
     owners = [m for m in model.modules() if m is not model and _calls_kernel(m)]
+    shapes = {name: p.infshape for name, p in model.named_parameters() if hasattr(p, "infshape")}
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
+    for name, parameter in model.named_parameters():  # other tensors than before
+        if name in shapes:
+            parameter.infshape = shapes[name]
     return model
 
 
