@@ -25,7 +25,6 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.plan import Plan
-from neuralop_mup.roles import classify
 
 __all__ = ["check_drawable", "check_fresh", "draw"]
 
@@ -58,7 +57,7 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
     MupError
         If the weights are not fresh.
     """
-    parameters, found, modules = dict(model.named_parameters()), classify(model), dict(model.named_modules())
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
     to_fresh = to_scaled = 0.0
     for row in plan.rows:
         p = parameters[row.name].detach()
@@ -71,7 +70,7 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
         if p.numel() >= _ENOUGH and not 1 / _TOLERANCE < ratio < _TOLERANCE:
             raise _not_fresh(row.name, f"has a root mean square of {ratio:.3g} times its stock initialisation")
         bound = 3**0.5 * row.stock_std * (1 + 4 * torch.finfo(p.dtype).eps)
-        if found[row.name].param.stock == "fan_in" and (largest := p.abs().max().item()) > bound:
+        if row.stock == "fan_in" and (largest := p.abs().max().item()) > bound:
             raise _not_fresh(row.name, f"reaches {largest:.4g}, beyond the {bound:.4g} of its stock initialisation")
         if ratio > 0:
             to_fresh += sample.numel() * math.log(ratio) ** 2
