@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -15,12 +16,12 @@ from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.following import OPTIMIZERS, follow_plan, follower_of, rule_mult
 from neuralop_mup.growing import growing_kernels, present_plan
-from neuralop_mup.parametrize import get_plan, is_parametrized
+from neuralop_mup.parametrize import get_plan, kernels_and_axes
 from neuralop_mup.plan import Plan, check_masters
-from neuralop_mup.roles import classify
 from neuralop_mup.rules import ROLES
 from neuralop_mup.schedules import off_plan
-from neuralop_mup.wrapping import unwrap
+from neuralop_mup.travel import ATTRIBUTE
+from neuralop_mup.wrapping import look_through, unwrap
 
 __all__ = ["MuAdam", "MuAdamW", "MuSGD", "check_optimizer", "clip_spectral_grad_value_", "param_groups"]
 
@@ -340,18 +341,33 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     """
     if not (isinstance(clip_value, Real) and clip_value > 0):
         raise MupError(f"clip_value is {clip_value!r}; give a positive number such as 0.01.")
-    model = unwrap(model)
-    roles = (
-        {row.name: row.role for row in get_plan(model).rows}
-        if is_parametrized(model)
-        else {name: found.param.role for name, found in classify(model).items()}
-    )
-    kernels = [name for name, role in roles.items() if role == "spectral"]
-    if not kernels:
-        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
-    parameters = dict(model.named_parameters())
-    for name in kernels:
-        grad = parameters[name].grad
+    model = look_through(model)
+    for parameter in _kernels(model):
+        grad = parameter.grad
         if grad is not None:
             real = torch.view_as_real(grad) if grad.is_complex() else grad
             real.clamp_(-clip_value, clip_value)
+
+
+# Of models without a plan, which are classified once: it takes longer than a step of a small model.
+_KERNELS: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _kernels(model: nn.Module) -> list[torch.Tensor]:
+    """Parameters of Fourier kernels, in time that does not count at every step."""
+    plan = vars(model).get(ATTRIBUTE)
+    names = plan.kernels if plan is not None else _KERNELS.get(model)
+    if names is None:
+        names = _KERNELS[model] = tuple(kernels_and_axes(model))
+    if not names:
+        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
+    try:
+        # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
+        return [model.get_submodule(owner)._parameters[leaf] for owner, _, leaf in (name.rpartition(".") for name in names)]
+    except (AttributeError, KeyError):  # its layers were changed since
+        if plan is not None or _KERNELS.pop(model, None) is None:
+            raise MupError(
+                f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel "
+                "was removed): parametrize the finished model."
+            ) from None
+        return _kernels(model)
