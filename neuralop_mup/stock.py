@@ -116,6 +116,14 @@ def _ones(layer: SoftGating) -> None:
         parameter.fill_(1)
 
 
+def _normal(layer: nn.Module) -> None:
+    for bias in getattr(layer, "biases", None) or [layer.bias_h]:
+        if bias.is_complex():  # drawn as two reals, so that its modulus is √2
+            torch.view_as_real(bias).normal_()
+        else:
+            bias.normal_()
+
+
 def _coefficients(model: CODANO) -> None:
     if hasattr(model, "cls_token"):
         model.cls_token.normal_()
@@ -150,6 +158,11 @@ if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_ha
     from neuralop.layers.spherical_convolution import SphericalConv
 
     _KNOWN[SphericalConv] = _Draw(("weight", "bias"), _spectral)
+if hasattr(neuralop.models, "RNO"):  # newer than 2.0.0
+    from neuralop.layers.rno_block import RNOBlock, RNOCell
+
+    _KNOWN[RNOCell] = _Draw(("biases",), _normal)
+    _KNOWN[RNOBlock] = _Draw(("bias_h",), _normal)
 _BUFFERS_TOO = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
