@@ -329,7 +329,7 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
             problem = f"group {a.get('name')!r} has {len(a['params'])} parameters, {len(b['params'])} were saved"
         elif a.get("name") != b.get("name"):
             problem = f"group {a.get('name')!r} was saved as {b.get('name')!r}"
-        values = [{key: group.get(key) for key in ("rule_mult", "lr_mult")} for group in (a, b)]
+        values: list[dict[str, Any]] = [{key: group.get(key) for key in ("rule_mult", "lr_mult")} for group in (a, b)]
         if "mode_mult" in a and all(v["rule_mult"] and v["lr_mult"] for v in values):
             # Its modes may have grown since: both are then right in their time. What was tuned is not of the time.
             values = [{"lr_mult / rule_mult": v["lr_mult"] / v["rule_mult"]} for v in values]

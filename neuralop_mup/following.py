@@ -113,7 +113,7 @@ class Follower:
         ]
         _guard(type(optimizer))
         if "step" in vars(optimizer):  # a scheduler that was there first keeps the step that it found
-            optimizer.step = _guarded(optimizer.step, weakref.ref(optimizer))
+            vars(optimizer)["step"] = _guarded(optimizer.step, weakref.ref(optimizer))
 
     def detach(self) -> None:
         self.give_back()
@@ -191,7 +191,7 @@ class Follower:
             group.update(values)
 
 
-def _guard(cls: type) -> None:
+def _guard(cls: Any) -> None:
     """Give back the groups' own settings after a step of ``cls`` that raised, too.
 
     torch runs no hook after one (out of memory, a closure, another hook), and what schedulers and checkpoints then find in
@@ -211,7 +211,7 @@ def _guard(cls: type) -> None:
                 follower.give_back()
             raise
 
-    guarded._neuralop_mup_guarded = True
+    vars(guarded)["_neuralop_mup_guarded"] = True
     cls.step = guarded
 
 
@@ -223,7 +223,8 @@ def _guarded(step: Callable, reference: weakref.ref) -> Callable:
         try:
             return step(*args, **kwargs)
         except BaseException:
-            if (follower := _FOLLOWERS.get(reference())) is not None:
+            optimizer = reference()
+            if optimizer is not None and (follower := _FOLLOWERS.get(optimizer)) is not None:
                 follower.give_back()
             raise
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
+from typing import Any
 
 from torch import nn
 
@@ -47,7 +48,7 @@ def present_plan(model: nn.Module) -> Plan:
         return plan
     rows = []
     for row in plan.rows:
-        if row.role == "spectral" and row.size is not None:
+        if row.role == "spectral" and row.size is not None and row.base_size is not None:
             size = size_of(row.name, found, shapes)
             m = multipliers(row.role, size, row.base_size, plan.mode_rule)
             row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)
@@ -62,7 +63,7 @@ def _check_modes(name: str, conv: nn.Module) -> None:
     order, modes = getattr(conv, "order", None), getattr(conv, "n_modes", None)
     if not (isinstance(order, int) and isinstance(modes, Sequence)):
         return
-    if len(modes) != order or not all(isinstance(n, Integral) and n >= 1 for n in modes):
+    if len(modes) != order or not all(isinstance(n, Integral) and int(n) >= 1 for n in modes):
         raise MupError(
             f"n_modes of {name!r} was set to what stores {list(modes)} modes, but it needs one whole number of at "
             f"least 1 for each of its {order} axes: set n_modes to a tuple of {order}."
@@ -111,7 +112,7 @@ def growing_kernels(model: nn.Module) -> dict[str, str]:
     }
 
 
-def _uses_part(conv: nn.Module) -> bool:
+def _uses_part(conv: Any) -> bool:
     stored = getattr(conv, "max_n_modes", None)
     if getattr(conv, "incremental_n_modes", None) is not None:  # the legacy convolution's name for it
         return True

@@ -107,7 +107,7 @@ def param_groups(
     return _named(list(groups.values()), [key[0] for key in groups])
 
 
-def _usable(value: object) -> bool:
+def _usable(value: Any) -> bool:
     number = isinstance(value, (Real, torch.Tensor)) and not isinstance(value, bool)
     return number and math.isfinite(value) and value >= 0
 
@@ -363,7 +363,9 @@ def _kernels(model: nn.Module) -> list[torch.Tensor]:
         raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
     try:
         # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
-        return [model.get_submodule(owner)._parameters[leaf] for owner, _, leaf in (name.rpartition(".") for name in names)]
+        parts = (name.rpartition(".") for name in names)
+        found = [model.get_submodule(owner)._parameters[leaf] for owner, _, leaf in parts]
+        return [parameter for parameter in found if parameter is not None]
     except (AttributeError, KeyError):  # its layers were changed since
         if plan is not None or _KERNELS.pop(model, None) is None:
             raise MupError(

@@ -170,7 +170,7 @@ def _attach_shapes(model: nn.Module, plan: Plan) -> None:
     parameters = dict(model.named_parameters())
     for row in plan.rows:
         if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
-            parameters[row.name].infshape = row.mup_shape(len(plan))
+            parameters[row.name].infshape = row.mup_shape(len(plan))  # type: ignore[attr-defined]
 
 
 def unparametrize(model: Model) -> Model:

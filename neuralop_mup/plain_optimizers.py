@@ -91,7 +91,7 @@ def _message(optimizer: torch.optim.Optimizer) -> str:
 def _level_of_the_caller() -> int:
     """How far up ``optimizer.step()`` was written, past this module and torch's wrappers of a step."""
     skipped = ("torch", __name__.partition(".")[0])
-    level, frame = 0, sys._getframe(1)
+    level, frame = 0, sys._getframe().f_back
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in skipped:
         level, frame = level + 1, frame.f_back
     return level + 1

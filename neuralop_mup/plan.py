@@ -156,19 +156,12 @@ class Plan:
         return len(self.rows)
 
     def _cells(self) -> list[tuple[str, ...]]:
-        head = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
-        return [head] + [
-            (
-                r.name,
-                r.role,
-                _dims(r.shape),
-                _dims(r.base_shape),
-                f"{r.init_mult:.4g}",
-                f"{r.lr_mult:.4g}",
-                r.why,
-            )
+        head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
+        rows = (
+            (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
             for r in self.rows
-        ]
+        )
+        return [head, *rows]
 
     def __str__(self) -> str:
         cells = self._cells()
@@ -250,12 +243,12 @@ class Plan:
 
 def _row_differences(a: Row, b: Row) -> list[str]:
     parts = [
-        f"{what} {show(x)} → {show(y)}"
-        for what, x, y, show in (
-            ("role", a.role, b.role, str),
-            ("axes", a.axes, b.axes, ", ".join),
-            ("shape", a.shape, b.shape, _dims),
-            ("base shape", a.base_shape, b.base_shape, _dims),
+        f"{what} {x} → {y}"
+        for what, x, y in (
+            ("role", a.role, b.role),
+            ("axes", ", ".join(a.axes), ", ".join(b.axes)),
+            ("shape", _dims(a.shape), _dims(b.shape)),
+            ("base shape", _dims(a.base_shape), _dims(b.base_shape)),
         )
         if x != y
     ]

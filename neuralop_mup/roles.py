@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
@@ -125,7 +126,7 @@ class Found:
 
 
 Claims = Mapping[str, "Param | Place | Alias"]
-Adapter = Callable[[nn.Module, Place], Claims]
+Adapter = Callable[[Any, Place], Claims]
 
 _ADAPTERS: dict[type, Adapter] = {}
 
@@ -229,9 +230,10 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
                     f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again."
                 )
             continue
+        assert isinstance(claim.what, Param)  # a Place is walked into
         _check_tensor(tensor, where, owners.get(id(tensor)), trainable)
         owners[id(tensor)] = name
-        found[name] = _found(name, claim, tensor, where)
+        found[name] = _found(name, claim, claim.what, tensor, where)
     for name, f in found.items():
         if missing := [other for other in f.stock_of if other not in found]:
             raise MupError(
@@ -255,14 +257,13 @@ def read_layer(model: nn.Module, owner: str, place: Place) -> dict[str, Found]:
     tensors = dict(model.get_submodule(owner).named_parameters(prefix=owner))
     claims = _claims_of(model.get_submodule(owner), prefix, place)
     return {
-        name: _found(name, claim, tensors[name], name)
+        name: _found(name, claim, claim.what, tensors[name], name)
         for name, claim in claims
         if isinstance(claim.what, Param) and name in tensors
     }
 
 
-def _found(name: str, claim: _Claim, tensor: torch.Tensor, where: str) -> Found:
-    param = claim.what
+def _found(name: str, claim: _Claim, param: Param, tensor: torch.Tensor, where: str) -> Found:
     shape = param.shape or tuple(tensor.shape)
     if len(param.axes) != len(shape):
         raise MupError(
@@ -301,7 +302,6 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
     own, whole = axes((name,)), axes(parts)
     fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
     kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
-    is_factor = param.rank_power is not None
     if callable(param.stock):
         of_kernel = float(param.stock(shapes[name]))
     elif param.stock == "fan_in":  # torch counts the stencil of a convolution
@@ -309,14 +309,16 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
     else:
         of_kernel = stock_std(param.stock, kernel_in, kernel_out)
     stock, miss = of_kernel, 1.0
-    if is_factor:
+    if param.rank_power is not None:
         ranks = _size(whole, "rank_in")
         stock = factor_std(of_kernel, ranks, len(parts), param.rank_power)
         miss = stock / factor_std(of_kernel, ranks, len(parts), 0.5)
     if "pair" in param.axes and not callable(param.stock):
         stock /= 2**0.5  # the root mean square of a complex number's parts
     # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
-    if param.role != "spectral" or (is_factor and not any(kind in ("out", "out_fixed") for kind, _ in own)):
+    if param.role != "spectral" or (
+        param.rank_power is not None and not any(kind in ("out", "out_fixed") for kind, _ in own)
+    ):
         return Size(fan_in, fan_out, stock, miss=miss)
     modes = [(kind, n) for kind, n in whole if kind.startswith("modes")]
     separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
@@ -372,9 +374,10 @@ def _claims_of(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[s
 
 def _submodule(module: nn.Module, name: str) -> nn.Module | None:
     """The child of that (dotted) name; None where this configuration of the layer has none (a skip that is None)."""
+    child: Any = module
     for part in name.split("."):
-        module = getattr(module, part, None)
-    return module if isinstance(module, nn.Module) else None
+        child = getattr(child, part, None)
+    return child if isinstance(child, nn.Module) else None
 
 
 def _check_tensor(tensor: torch.Tensor, where: str, other: str | None, trainable: bool) -> None:
@@ -388,7 +391,7 @@ def _check_tensor(tensor: torch.Tensor, where: str, other: str | None, trainable
         raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
 
 
-def _fourier_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""
     for name, module in model.named_modules():
         if hasattr(module, "n_modes") and isinstance(getattr(module, "convs", None), nn.ModuleList):
@@ -404,7 +407,7 @@ def _check_modes(model: nn.Module) -> None:
             )
 
 
-def active_modes(conv: nn.Module) -> tuple[int, ...]:
+def active_modes(conv: Any) -> tuple[int, ...]:
     """What a convolution says of its active modes, cheap enough to ask at every step."""
     return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import neuralop.models
 import torch
@@ -102,10 +103,11 @@ class _Draw:
     run: Callable[[nn.Module], None]
 
 
-def _spectral(layer: nn.Module) -> None:
+def _spectral(layer: Any) -> None:
     # neuralop's init_std="auto", which its models use without exception.
     std = (2 / (layer.in_channels + layer.out_channels)) ** 0.5
-    for weight in layer.weight if isinstance(layer.weight, nn.ModuleList) else [layer.weight]:
+    weights: list[Any] = list(layer.weight) if isinstance(layer.weight, nn.ModuleList) else [layer.weight]
+    for weight in weights:
         weight.normal_(0, std)
     if layer.bias is not None:
         layer.bias.normal_().mul_(std)
@@ -177,11 +179,15 @@ def _draw_of(module: nn.Module) -> _Draw | None:
             own = [name for name, _ in module.named_parameters(recurse=False)]
             if isinstance(module, _BUFFERS_TOO):
                 own += [name for name, _ in module.named_buffers(recurse=False)]
-            return _Draw(tuple(own), lambda layer: layer.reset_parameters())
+            return _Draw(tuple(own), _reset)
         # A constructor of one's own may draw in its own way, unless torch or FSDP2's change of class wrote it.
         if "__init__" in vars(cls) and not cls.__module__.startswith("torch.") and _has_tensors(module):
             return None
     return None
+
+
+def _reset(layer: Any) -> None:
+    layer.reset_parameters()
 
 
 def _has_tensors(module: nn.Module) -> bool:
@@ -238,7 +244,7 @@ def draw(model: nn.Module) -> None:
 @contextmanager
 def _whole(module: nn.Module) -> Iterator[None]:
     """Sharded parameters of ``module`` as whole tensors, of which rank 0's are distributed in the end."""
-    sharded = [
+    sharded: list[tuple[nn.Module, str, Any]] = [
         (owner, name, parameter)
         for owner in module.modules()
         for name, parameter in owner._parameters.items()
@@ -256,6 +262,6 @@ def _whole(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for owner, name, parameter in sharded:
-            whole = owner._parameters[name].detach()
+            whole = owner.get_parameter(name).detach()
             owner._parameters[name] = parameter
             parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))

@@ -39,7 +39,7 @@ def _refused(model, match, base=None, **kwargs):
         ({"norm": "group_norm"}, "which is no size"),
         ({"separable": True}, "which is no size"),
         ({"factorization": "tucker"}, "which is no size"),
-        ({"lifting_channel_ratio": 0}, "only in the model"),
+        ({"lifting_channel_ratio": 0}, "only in the model|where its layer holds no numbers"),  # by neuralop's version
         (8, "int; give constructor overrides"),
         ("no/such/file.bsh", "Cannot read"),
     ],
