@@ -294,6 +294,7 @@ def _worker(rank, world, folder):
         result[f"{kind.__name__} shard nan"] = _message(optimizer.step)
 
     model = nm.shard(parametrized())
+    result["shard infshapes at once"] = all(hasattr(p, "infshape") for p in model.parameters())
     optimizer = adam(model)
     result["kinds"] = {name: (type(p).__name__, tuple(p.to_local().shape)) for name, p in model.named_parameters()}
     nm.check_optimizer(model, optimizer)
@@ -425,6 +426,7 @@ def test_kernels_are_sharded_and_their_plan_stays(two):
         assert kind == "DTensor"
         assert local == (-(-stored[name][0] // 2), *stored[name][1:])
     assert two[0]["shard plan"] == nm.summary(parametrized()) and two[0]["shard infshapes"]
+    assert two[0]["shard infshapes at once"]  # a plain optimizer is known by them
 
 
 def test_meta_and_shard_draws_the_numbers_of_rank_0(two):
