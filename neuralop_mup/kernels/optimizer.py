@@ -410,7 +410,7 @@ def _groups(
         raise MupError(
             f"{type(model).__name__} has no Fourier kernel, and {optimizer} is for those: use neuralop_mup.MuAdam."
         )
-    depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model))
+    depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model, rows))
     layouts = map_layouts(model, rows)
     groups = []
     for role in ROLES:

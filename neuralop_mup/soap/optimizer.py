@@ -1,4 +1,4 @@
-"""Adam in channel bases shared by all modes of a layer, each mode's update of one operator norm."""
+"""Adam in channel bases that all modes of a layer share, each mode's update of one size."""
 
 from __future__ import annotations
 
@@ -36,6 +36,81 @@ _TINY = 1e-30  # keeps 0 / 0 at 0
 
 
 class MuSOAP(KernelOptimizer):
+    r"""SOAP for Fourier kernels, each mode's update of one size, and AdamW for the rest.
+
+    A layer's modes share one orthonormal basis of its input channels and one of its output channels: the eigenvectors of
+    running means of Σ_k G_k G_k^H and Σ_k G_k^H G_k, with G_k the in×out block of the gradient at mode k. In these
+    coordinates each entry of each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block
+    of each mode is brought to one size, lr·√(out/in), so that neither width nor the number of modes needs a rule for the
+    learning rate (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one block each;
+    input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model with Fourier kernels. The plan's initialisation stays in force, and so do its learning-rate
+        multipliers for what AdamW trains; those of kernels and hidden layers do not apply here.
+    lr : float
+        Size of an update: about the operator norm between root-mean-square sizes of features, in a model of ``base_depth``
+        Fourier layers; at most 1.
+    aux_lr : float, optional
+        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``.
+    momentum : float
+        Decay of the running mean of gradients.
+    beta2 : float
+        Decay of the second moments.
+    basis_beta : float
+        Decay of the Gram matrices whose eigenvectors are the bases.
+    refresh : int
+        Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
+        2, 4, 8, … as well.
+    nesterov : bool
+        Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
+    size : {"rms", "operator", "adam"}
+        What is brought to lr·√(out/in). ``rms``: the operator norm that a matrix of random entries with the same root mean
+        square would have, (√in + √out)/√(in·out) times the Frobenius norm. ``operator``: a bound on the operator norm itself,
+        ‖(UU^H)²‖_F^(1/4), which takes two matrix products more. ``adam``: nothing; lr is then in Adam's units. The block of
+        a separable kernel is diagonal, and its norm the largest modulus.
+    weight_decay : float
+        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
+        multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
+        A block whose gradient is zero (inactive modes) is left alone.
+    lr_mult : mapping, optional
+        Master multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
+    base_depth : int or None
+        As for :class:`~neuralop_mup.MuMuon`: ``lr`` goes as √(base_depth / depth).
+    process_group : torch.distributed.ProcessGroup, optional
+        Ranks that hold the same gradients (DDP's) and share the work: each moves some of the parameters and sends them,
+        with their state, to the others. Not kept by copies and pickles of the optimizer.
+    betas, eps : (float, float), float
+        AdamW's.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
+        not finite, before anything is changed.
+
+    Notes
+    -----
+    Every axis that a block sums over or produces has a basis of its own: a Tucker core one for each rank, a joint kernel
+    one for each layer and quadrant that it holds. An axis of more than 2,048 entries keeps its own coordinates. Of a kernel
+    the state takes three quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered, one
+    group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
+
+    References
+    ----------
+    Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321. Gupta et al., "Shampoo",
+    arXiv:1802.09568. Kovachki et al., "Neural Operator", arXiv:2108.08481, for the layer.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 16, "n_modes": (8,)})
+    >>> optimizer = nm.MuSOAP(model, lr=0.02)
+    """
+
     sharded_state: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     usual_lr: ClassVar[float] = LR
 
