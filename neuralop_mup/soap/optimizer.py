@@ -68,7 +68,7 @@ class MuSOAP(KernelOptimizer):
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
     size : {"rms", "operator", "adam"}
         What is brought to lr·√(out/in). ``rms``: the operator norm that a matrix of random entries with the same root mean
-        square would have, (√in + √out)/√(in·out) times the Frobenius norm. ``operator``: a bound on the operator norm itself,
+        square would have, (√in + √out)/√(in·out) times the Frobenius norm. ``operator``: a bound on the operator norm,
         ‖(UU^H)²‖_F^(1/4), which takes two matrix products more. ``adam``: nothing; lr is then in Adam's units. The block of
         a separable kernel is diagonal, and its norm the largest modulus.
     weight_decay : float
