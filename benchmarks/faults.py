@@ -146,7 +146,7 @@ class Round:
 
     def __init__(self, study: Study, rng: random.Random, figures: Counter) -> None:
         self.study, self.rng, self.figures = study, rng, figures
-        self.safe: dict[tuple[str, str], dict] = {}  # journaled records that no fault has cut away
+        self.safe: dict[str, dict] = {}  # journaled records that no fault has cut away
 
     def fault(self, name: str, share: int) -> None:
         """Run one command into the fault, within ``share`` more marks; then see that nothing is gone."""

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup import training
+from neuralop_mup.experiments import training
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.tuning.engine import Planned, Session, open_session
 from neuralop_mup.tuning.records import Record, best_point, mean_and_std

@@ -19,7 +19,7 @@ import torch
 
 import neuralop_mup as nm
 from neuralop_mup.problems import get_problem
-from neuralop_mup.training import train_run
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.tuning.records import mean_and_std
 
 HERE = Path(__file__).parent

@@ -22,7 +22,7 @@ import torch
 
 from neuralop_mup.problems import get_problem
 from neuralop_mup.reproduce import Experiment, Reproduction, run_experiment
-from neuralop_mup.training import train_run
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.tuning import log2_grid
 from neuralop_mup.tuning.records import by_point, mean_and_std
 

@@ -8,6 +8,7 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
+from neuralop_mup._version import __version__ as __version__
 from neuralop_mup.checkpoint import load_checkpoint, load_plan, save_plan
 from neuralop_mup.coord_check import CoordCheck, coord_check
 from neuralop_mup.errors import MupError
@@ -38,7 +39,6 @@ from neuralop_mup.wrapping import shard, unwrap
 if TYPE_CHECKING:
     from neuralop_mup.tuning import log2_grid, sweep, transfer
 
-__version__ = "0.1.0"
 
 __all__ = [
     # put a model into μP, look at it, take it out again

@@ -21,7 +21,7 @@ from neuralop_mup.muon.cost import step_cost
 from neuralop_mup.muon.groups import fourier_depth
 from neuralop_mup.muon.newton_schulz import BAND, orthogonalize
 from neuralop_mup.muon.optimizer import AUX_LR
-from neuralop_mup.training import train_run
+from neuralop_mup.experiments.training import train_run
 
 # --------------------------------------------------------------------------------------------------------- a step
 

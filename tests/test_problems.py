@@ -440,7 +440,7 @@ def test_cached_data_is_the_generated_data_bit_for_bit(small, tmp_path, monkeypa
     first = small.load(tmp_path)
     monkeypatch.setattr(type(small), "solve", never)
     assert same(first, small.load(tmp_path))
-    assert [file.suffix for file in tmp_path.iterdir()] == [".pt"]
+    assert [file.suffix for file in tmp_path.iterdir()] == [".safetensors"]
 
 
 def test_key_follows_every_argument_and_the_version(small, monkeypatch):
@@ -559,8 +559,8 @@ def test_a_long_generation_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(Burgers, "solve", killed_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
         problem.load(tmp_path)
-    assert len(list(tmp_path.rglob("*.pt"))) == 3  # of five chunks; no data file yet
-    damaged = sorted(tmp_path.rglob("train-*.pt"))[0]
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 3  # of five chunks; no data file yet
+    damaged = sorted(tmp_path.rglob("train-*.safetensors"))[0]
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.warns(UserWarning, match="cannot be read"):
         data = problem.load(tmp_path)

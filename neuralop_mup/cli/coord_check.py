@@ -13,14 +13,15 @@ from typing import Any
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup import report
 from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
 from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
 from neuralop_mup.errors import MupError
 from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.rules import check_rule
-from neuralop_mup.training import OPTIMIZERS, build_model, build_optimizer, default_lr, training_loss
+from neuralop_mup.experiments import report
+from neuralop_mup.experiments.settings import OPTIMIZERS, build_optimizer, default_lr
+from neuralop_mup.experiments.training import build_model, training_loss
 
 
 def run(argv: list[str]) -> int:
@@ -118,7 +119,7 @@ def _batches(
     train, _ = data.loaders(batch_size=batch_size, seed=0)
     samples = [processor.preprocess(batch) for batch, _ in zip(train, range(at_most), strict=False)]
     whole = {id(sample["y"]): sample for sample in samples}
-    total = training_loss(problem)
+    total = training_loss(problem.losses())
 
     def loss(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
         # An equation needs x in physical units besides, which the model is not given.

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.plots.canvas import MARKERS, PALETTE, new_figure, save, ticks_at, value_axis
+from neuralop_mup.plots.style import MARKERS, PALETTE, new_figure, save, ticks_at, value_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

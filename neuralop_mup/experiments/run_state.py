@@ -68,12 +68,15 @@ class RunState:
             ) from error
 
     def save_if_due(self, epoch: int, seconds: float) -> None:
-        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so a kill leaves the old one.
+        """Save before ``epoch`` starts, unless the last checkpoint is recent."""
+        if time.monotonic() - self._last >= self.every:
+            self.save(epoch, seconds)
+
+    def save(self, epoch: int, seconds: float) -> None:
+        """Save before ``epoch`` starts, all at once, so that a kill leaves the old state.
 
         Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
         """
-        if time.monotonic() - self._last < self.every:
-            return
         partial = self.path.with_suffix(".tmp")
         state = {name: part.state_dict() for name, part in self._parts.items()}
         order, random = self._loader.generator.get_state(), torch.get_rng_state()

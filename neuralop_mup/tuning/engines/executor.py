@@ -1,0 +1,60 @@
+"""Runs on any ``concurrent.futures.Executor``: loky's, Dask's ``client.get_executor()``, mpi4py's, …"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future
+from typing import Any
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.tuning.outcome import execute
+
+__all__ = ["ExecutorEngine"]
+
+
+class ExecutorEngine:
+    """An executor of the user's own. It is left open at the end, unless a function made it.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor or callable
+        An executor, or a function without arguments that makes one. Pools of processes break as a whole when one of them
+        dies (loky's, the standard library's); only what a function makes can then be replaced.
+    n_workers : int, optional
+        Runs at once: as many as the executor has workers. Default: one per core of this machine.
+    """
+
+    loses_together = True
+
+    def __init__(self, executor: Executor | Callable[[], Executor], n_workers: int | None = None) -> None:
+        self._make = None if hasattr(executor, "submit") else executor
+        if self._make is not None and not callable(executor):
+            raise MupError(f"executor={executor!r} is no concurrent.futures.Executor, and no function that makes one.")
+        self._executor = executor if self._make is None else self._make()
+        self._pending: set[Future] = set()
+        self.capacity = n_workers or os.cpu_count() or 1
+
+    def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
+        """Execute one run there; a broken executor is made anew if that is possible."""
+        try:
+            future = self._executor.submit(execute, train, dict(config))
+        except (BrokenExecutor, RuntimeError) as error:
+            if self._make is None:
+                raise MupError(
+                    f"The executor takes no more runs ({type(error).__name__}: {error}): a process of it was killed, or it "
+                    "was shut down. Finished runs are kept: give the same command a new executor, or a function that makes "
+                    "one (executor=lambda: …), which is called again whenever it breaks."
+                ) from error
+            self._executor = self._make()
+            future = self._executor.submit(execute, train, dict(config))
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    def close(self) -> None:
+        """Cancel what has not begun."""
+        for future in list(self._pending):
+            future.cancel()
+        if self._make is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
