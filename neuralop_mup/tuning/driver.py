@@ -79,12 +79,14 @@ class _Driver:
         self._jobs: list[tuple[tuple, int, _Job]] = []
         self._count = itertools.count()
         self._pending: dict[Future, _Job] = {}
+        self._tried: set[tuple] = set()  # points that raised run again once in a command, not each time they are asked for
 
     def run(self, wanted: Iterable[Point], more: Callable[[], _Open | None] = lambda: None) -> None:
         """Train what is not settled yet of these points, and then what ``more`` proposes."""
         for order, point in enumerate(wanted):
             cell = self.store.cells[point.cell]
-            if not cell.is_settled(point.params):
+            if not cell.is_settled(point.params) and point.key not in self._tried:
+                self._tried.add(point.key)
                 # Seed by seed over all points, so that a study that is stopped early has covered its grid once.
                 self._open(_Open(point, cell, [], (0, order)))
         while True:
