@@ -37,6 +37,7 @@ from neuralop_mup.updates import update_stats
 from neuralop_mup.wrapping import shard, unwrap
 
 if TYPE_CHECKING:
+    from neuralop_mup.experiments.tune import tune
     from neuralop_mup.tuning import log2_grid, sweep, transfer
 
 
@@ -71,6 +72,7 @@ __all__ = [
     "CoordCheck",
     "sweep",
     "transfer",
+    "tune",
     "log2_grid",
     # layers of your own
     "register_layer",
@@ -85,6 +87,7 @@ __all__ = [
 _LAZY = {
     "sweep": "neuralop_mup.tuning",
     "transfer": "neuralop_mup.tuning",
+    "tune": "neuralop_mup.experiments.tune",
     "log2_grid": "neuralop_mup.tuning",
 }
 

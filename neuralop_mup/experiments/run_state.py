@@ -58,7 +58,8 @@ class RunState:
             state = torch.load(self.path, map_location="cpu", weights_only=False)
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
-            self._loader.generator.set_state(state["order"])
+            if state["order"] is not None:
+                self._loader.generator.set_state(state["order"])
             torch.set_rng_state(state["random"])
             return state["epoch"], state["seconds"]
         except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
@@ -79,7 +80,8 @@ class RunState:
         """
         partial = self.path.with_suffix(".tmp")
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        order, random = self._loader.generator.get_state(), torch.get_rng_state()
+        generator = getattr(self._loader, "generator", None)
+        order, random = generator and generator.get_state(), torch.get_rng_state()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             torch.save({**state, "order": order, "random": random, "epoch": epoch, "seconds": seconds}, partial)

@@ -88,7 +88,8 @@ class _Driver:
             if not cell.is_settled(point.params) and point.key not in self._tried:
                 self._tried.add(point.key)
                 # Seed by seed over all points, so that a study that is stopped early has covered its grid once.
-                self._open(_Open(point, cell, [], (0, order)))
+                # A pruner compares with points that are complete, so with one it is point by point.
+                self._open(_Open(point, cell, [], (int(self.pruning), order)))
         while True:
             while len(self._pending) < self.engine.capacity and (job := self._next(more)) is not None:
                 self._submit(job)

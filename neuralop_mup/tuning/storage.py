@@ -60,6 +60,8 @@ def _locked(path: Path, what: str) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         raise MupError(f"Another run is using {what}; wait for it to end, or choose another.") from None
+    except OSError as error:
+        raise MupError(f"Cannot write to {what}: {error.strerror or error}; choose another.") from error
     try:
         yield
     finally:
@@ -143,7 +145,9 @@ def _reaching(url: str) -> Iterator[None]:
         why = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())[:300]
         raise MupError(
             f"The storage {_shown(url)} cannot be reached ({type(error).__name__}: {why}). Check that its server runs, "
-            "that the database exists and that its driver is installed (psycopg2 for PostgreSQL); finished runs are kept "
+            "that the database exists and that its driver is installed (pip install psycopg2-binary, and "
+            "postgresql+psycopg2://…); "
+            "finished runs are kept "
             "and the same command resumes."
         ) from error
 

@@ -62,8 +62,10 @@ def transfer_study(
     verify: bool = False,
     n_trials: int | None = None,
     name: str = "transfer",
+    naive: bool = True,
 ) -> Study:
-    """A space tuned at the proxy and carried to the target; see :func:`transfer`."""
+    """A space tuned at the proxy and carried to the target; see :func:`transfer`. Not ``naive``: without "standard"
+    beside."""
     fixed = check_fixed(fixed, RESERVED)
     space, seeds = check_space(space, RESERVED, fixed), check_seeds(seeds)
     _check_n_trials(space, n_trials)
@@ -77,7 +79,7 @@ def transfer_study(
             "verify=True walks the whole space at the target, which needs a grid; give lists of values in space, "
             "or verify=False."
         )
-    compared = tuple(dict.fromkeys([rule, *(rules or ()), "standard"]))
+    compared = tuple(dict.fromkeys([rule, *(rules or ()), *(["standard"] if naive else [])]))
     return Study(
         name=name,
         space=space,

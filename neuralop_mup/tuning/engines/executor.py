@@ -41,8 +41,9 @@ class ExecutorEngine:
             future = self._executor.submit(execute, train, dict(config))
         except (BrokenExecutor, RuntimeError) as error:
             if self._make is None:
+                why = str(error).partition("\n")[0]
                 raise MupError(
-                    f"The executor takes no more runs ({type(error).__name__}: {error}): a process of it was killed, or it "
+                    f"The executor takes no more runs ({type(error).__name__}: {why}): a process of it was killed, or it "
                     "was shut down. Finished runs are kept: give the same command a new executor, or a function that makes "
                     "one (executor=lambda: …), which is called again whenever it breaks."
                 ) from error
@@ -57,4 +58,4 @@ class ExecutorEngine:
         for future in list(self._pending):
             future.cancel()
         if self._make is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor.shutdown(wait=False)
