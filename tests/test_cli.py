@@ -433,7 +433,7 @@ def test_summary_of_a_model_too_big_for_memory(capsys):
 
 
 def test_coord_check(capsys):
-    line = words(f"coord-check {TINY} --widths 4,8 --steps 1,2 --seeds 1 --model.n_modes 4 --output out")
+    line = words(f"coord-check {TINY} --widths 4,8 --steps 1,2 --seeds 2 --model.n_modes 4 --output out")
     assert main([*line, "--tolerance", "100"]) in (0, 1)
     out = capsys.readouterr().out
     record = json.loads(Path("out/coord_check.json").read_text())
@@ -448,6 +448,25 @@ def test_coord_check(capsys):
     # No slope of a real model is exactly zero.
     assert main([*line, "--tolerance", "0"]) == 1
     assert "did not pass" in capsys.readouterr().out
+
+
+def test_coord_check_goes_on_where_it_was_and_calls_one_seed_too_few(capsys, monkeypatch):
+    line = words(f"coord-check {TINY} --widths 4,8 --steps 1 --model.n_modes 4 --output out")
+    assert main([*line, "--dry-run"]) == 0
+    assert "2 sizes × 10 seeds" in capsys.readouterr().out and not Path("out").exists()
+    assert main([*line, "--seeds", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "One seed is too few to judge" in captured.out and "did not pass" not in captured.out
+    assert "coord-check, models trained: 2 in all" in captured.err
+    assert json.loads(Path("out/coord_check.json").read_text())["passed"] is None
+    kept = Path("out/records.jsonl").read_text()
+    Path("out/records.jsonl").write_text(kept + '[{"cut": ')
+    assert main([*line, "--seeds", "2"]) in (0, 1)
+    assert "models trained: 2 in all" in capsys.readouterr().err and Path("out/records.jsonl").read_text().startswith(kept)
+    assert main([*line, "--seeds", "2"]) in (0, 1)
+    assert "models trained" not in capsys.readouterr().err
+    assert main([*line, "--lr", "0.5"]) == 2
+    assert "other settings: lr was 0.001 and is now 0.5. Choose" in capsys.readouterr().err
 
 
 def test_coord_check_over_modes(capsys):

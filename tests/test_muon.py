@@ -16,12 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralop_mup as nm
 from neuralop_mup import roles
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.muon import optimizer as muon
 from neuralop_mup.muon.cost import step_cost
 from neuralop_mup.muon.groups import fourier_depth
 from neuralop_mup.muon.newton_schulz import BAND, orthogonalize
 from neuralop_mup.muon.optimizer import AUX_LR
-from neuralop_mup.experiments.training import train_run
 
 # --------------------------------------------------------------------------------------------------------- a step
 

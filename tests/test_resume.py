@@ -4,10 +4,10 @@ from dataclasses import asdict
 
 import pytest
 
-from neuralop_mup.experiments import training
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments.settings import Settings
+from neuralop_mup.experiments import training
 from neuralop_mup.experiments.run_state import RunState
+from neuralop_mup.experiments.settings import Settings
 
 CONFIG = {
     "problem": "burgers",

@@ -175,7 +175,8 @@ class OwnData:
             n_val = max(1, round(n * val / (train + val)))
             return {"train": n - n_val, "val": n_val, "test": extra}
         counts = {"val": max(1, round(n * val)), "test": max(1, round(n * test))}
-        return {"train": min(n - sum(counts.values()), max(1, round(n * train))), **counts}
+        rest = n - sum(counts.values())
+        return {"train": rest if sum(self.split) > 1 - 1e-9 else min(rest, max(1, round(n * train))), **counts}
 
     @property
     def n_train(self) -> int:
