@@ -95,9 +95,15 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
             "There is no figure to draw: no point was trained with every seed over the hyperparameter " + name + "."
         )
     label, from_one = _NAMES.get(name, (name, False))
-    figure, row = style.new_figure(4.4 * len(panels) + 0.4, 3.7, 1, len(panels), squeeze=False, sharey=True)
+    # Room for the names of the curves beside each panel, and for the ticks of the next one.
+    longest = max(
+        len(line) for curves in panels.values() for text, _ in curves for line in (*text.split("\n"), "0.0000 at 0.000")
+    )
+    inner, names, ticks = 3.0, 0.3 + 0.068 * longest, 0.6
+    width = len(panels) * (ticks + inner + names) + 0.2
+    figure, row = style.new_figure(width, 3.6, 1, len(panels), squeeze=False, sharey=True)
     figure.subplots_adjust(
-        left=0.75 / (4.4 * len(panels)), right=1 - 1.3 / (4.4 * len(panels)), wspace=0.42, top=0.84, bottom=0.16
+        left=(ticks + 0.2) / width, right=1 - names / width, wspace=(ticks + names) / inner, top=0.82, bottom=0.16
     )
     log = min(losses) > 0
     low, high = min(losses), max(losses)
@@ -114,7 +120,7 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
             axes.axvline(_place(base[0], from_one), color="#999999", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
         wanted = []
         for i, (text, curve) in enumerate(curves):
-            colour = style.shade(style.colour_of(rule), 1.0 if len(curves) == 1 else 0.5 + 0.5 * i / (len(curves) - 1))
+            colour = style.shade(style.colour_of(rule), 1.0 if len(curves) == 1 else 0.6 + 0.4 * i / (len(curves) - 1))
             _draw(axes, curve, colour, i, ceiling, from_one)
             if curve.x:
                 wanted.append(
@@ -154,7 +160,14 @@ def _draw(axes: Axes, curve: Curve, colour: Any, i: int, ceiling: float, from_on
     elif xs:
         axes.vlines(xs[0], curve.low[0], min(curve.high[0], ceiling), color=colour, linewidth=2.4)
     style_of_line = {"linestyle": style.DASHES[i % len(style.DASHES)], "linewidth": 1.6, "color": colour}
-    axes.plot(xs, inside, marker=style.MARKERS[i % 8], markersize=4 if walked else 9, zorder=3 + i, **style_of_line)
+    axes.plot(
+        xs,
+        inside,
+        marker=style.MARKERS[i % 8],
+        markersize=4 if walked else 9,
+        zorder=3 + i if walked else 20,
+        **style_of_line,
+    )
     beyond = [x for x, y in zip(xs, curve.mean, strict=True) if y > ceiling]
     axes.plot(beyond, [ceiling] * len(beyond), marker="^", markersize=8, linestyle="", color=colour, clip_on=False, zorder=9)
     if walked:
