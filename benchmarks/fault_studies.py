@@ -111,7 +111,7 @@ class Study:
 def journaled(folder: Path) -> dict[str, dict]:
     """Records in the journal, by trial: read off its whole lines, not by the package's or Optuna's reader.
 
-    Not those of trials that raised, which are to run again.
+    Not those of trials that raised or were lost, which are to run again.
     """
     try:
         data = (folder / "journal.log").read_bytes()
@@ -126,7 +126,7 @@ def journaled(folder: Path) -> dict[str, dict]:
         except ValueError:  # a line that was cut and then written on; its record is lost
             continue
         for name, record in {**entry.get("user_attrs", {}), **entry.get("user_attr", {})}.items():
-            if name.startswith("seed:") and record["outcome"] != "raised":
+            if name.startswith("seed:") and record["outcome"] not in ("raised", "lost"):
                 width = {"proxy": 8, "target": 64}.get(record["size"], 0)
                 found[trial_key(width, record["rule"], record["params"], record["seed"])] = record
     return found

@@ -16,8 +16,8 @@ import shutil
 from pathlib import Path
 
 import neuralop_mup as nm
-from neuralop_mup.plots import plot_transfer
 from neuralop_mup.experiments.training import train_run
+from neuralop_mup.plots import plot_transfer
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -28,14 +28,14 @@ from typing import Any
 from unittest import mock
 
 import torch
+from neuralop_mup.tuning.engine import Planned, Session, open_session
+from neuralop_mup.tuning.records import Record, best_point, mean_and_std
+from neuralop_mup.tuning.settings import describe
 from torch import nn
 
 import neuralop_mup as nm
 from neuralop_mup.experiments import training
 from neuralop_mup.problems import Problem, get_problem
-from neuralop_mup.tuning.engine import Planned, Session, open_session
-from neuralop_mup.tuning.records import Record, best_point, mean_and_std
-from neuralop_mup.tuning.settings import describe
 
 HERE = Path(__file__).parent
 RESULTS, FIGURE = HERE / "results", HERE.parent / "docs" / "muon_head_to_head.png"

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from neuralop_mup.tuning.records import mean_and_std
 
 import neuralop_mup as nm
-from neuralop_mup.problems import get_problem
 from neuralop_mup.experiments.training import train_run
-from neuralop_mup.tuning.records import mean_and_std
+from neuralop_mup.problems import get_problem
 
 HERE = Path(__file__).parent
 FLOW = {"n_train": 80, "n_val": 20, "n_test": 20, "grid": 16, "time_points": 16, "reynolds": 20.0, "time": 1.0}

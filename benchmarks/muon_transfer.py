@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from neuralop_mup.problems import get_problem
 from neuralop_mup.reproduce import Experiment, Reproduction, run_experiment
-from neuralop_mup.experiments.training import train_run
-from neuralop_mup.tuning import log2_grid
 from neuralop_mup.tuning.records import by_point, mean_and_std
+
+from neuralop_mup.experiments.training import train_run
+from neuralop_mup.problems import get_problem
+from neuralop_mup.tuning import log2_grid
 
 _DEPTH = {"muon": "updates of maps go as lr · √(4 / depth)", "adam": "nothing is scaled"}
 HERE = Path(__file__).parent

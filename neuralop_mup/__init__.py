@@ -33,6 +33,7 @@ from neuralop_mup.parametrize import (
 )
 from neuralop_mup.plan import Plan
 from neuralop_mup.roles import Alias, Param, Place, register_layer
+from neuralop_mup.soap import MuSOAP
 from neuralop_mup.updates import update_stats
 from neuralop_mup.wrapping import shard, unwrap
 
@@ -61,6 +62,7 @@ __all__ = [
     "MuAdamW",
     "MuSGD",
     "MuMuon",
+    "MuSOAP",
     "param_groups",
     "check_optimizer",
     "follow_plan",

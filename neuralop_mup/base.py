@@ -12,7 +12,7 @@ from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.infshape import GROWS, load_shapes
-from neuralop_mup.roles import Found, classify
+from neuralop_mup.roles import Found, active_modes, classify
 
 __all__ = ["base_shapes", "build_base"]
 
@@ -23,8 +23,9 @@ def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -
         _check_same_architecture(model, base)
         return _shapes_of_model(found, base)
     if isinstance(base, Mapping):
-        _check_rebuild(model, found)
-        return _shapes_of_model(found, build_base(model, base))
+        again = build_base(model, {})
+        _check_rebuilt(model, again)
+        return _shapes_of_model(found, build_base(model, base) if base else again)
     if callable(base):
         built = _construct(base, "The base function")
         _check_same_architecture(model, built)
@@ -100,7 +101,7 @@ def _argument_names(cls: type) -> list[str]:
     for base in cls.__mro__:
         if "__init__" not in vars(base):
             continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         names += [p.name for p in parameters if p.kind in named and p.name not in names]
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -115,15 +116,22 @@ def _is_size(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _check_rebuild(model: nn.Module, found: Mapping[str, Found]) -> None:
+def _check_rebuilt(model: nn.Module, again: nn.Module) -> None:
     """A base is built from constructor arguments, so they have to describe the model as it is now."""
-    again = classify(build_base(model, {}), trainable=False)
-    if {n: f.shape for n, f in again.items()} != {n: f.shape for n, f in found.items()}:
-        changed = next(n for n in {**found, **again} if n not in found or n not in again or found[n].shape != again[n].shape)
+    ours, theirs = _sizes(model), _sizes(again)
+    if ours != theirs:
+        changed = next(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
         raise MupError(
             f"{type(model).__name__} was changed after it was constructed (its constructor arguments give another "
             f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
         )
+
+
+def _sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """All that a size can be read off: shapes of parameters, and the active modes of convolutions."""
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    convs = {f"{name}.n_modes": m for name, m in model.named_modules() if hasattr(m, "weight") and hasattr(m, "n_modes")}
+    return {**shapes, **{name: active_modes(conv) for name, conv in convs.items()}}
 
 
 def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
@@ -155,7 +163,7 @@ def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, t
 def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> dict[str, tuple[int, ...]]:
     stored, ours = load_shapes(path)
     _check_names(found, stored)
-    modes_matter = rule in ("log-modes", "operator-norm")
+    modes_matter = rule not in ("none", "standard")
     for name, f in found.items():
         if f.param.shape not in (None, f.tensor_shape) and not ours:
             raise MupError(

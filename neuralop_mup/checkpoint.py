@@ -14,8 +14,9 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
-from neuralop_mup.plan import Plan, make_rows
+from neuralop_mup.plan import Plan, Row, make_rows
 from neuralop_mup.roles import Found, classify
+from neuralop_mup.rules import RULES, reason_of
 from neuralop_mup.travel import check_same_plan, stored_plan
 from neuralop_mup.wrapping import check_unsharded, unwrap
 
@@ -84,7 +85,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     bare = unwrap(model)
     if not isinstance(bare, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
-    _check_fits(bare, plan, _name(source))
+    plan = _fitted(bare, plan, _name(source))
     # Weights that are still to come stay so: load_state_dict brings them.
     pending = is_parametrized(bare) and get_plan(bare).init_pending
     set_plan(bare, replace(plan, init_pending=pending))
@@ -133,13 +134,14 @@ def _load(path: Path) -> Any:
         raise MupError(f"{str(path)!r} cannot be loaded: it is cut off, or no file of torch.save ({error}).") from error
 
 
-def _check_fits(model: nn.Module, plan: Plan, source: str) -> None:
-    """Refuse a plan that is not the one that its base shapes and rule make of this very model."""
+def _fitted(model: nn.Module, plan: Plan, source: str) -> Plan:
+    """The plan as this model's, with all that rows carry; refused if it is not what its base shapes and rule make of it."""
     if plan.init_pending:
         raise MupError(f"{source} was saved before its weights were drawn: save the plan after neuralop_mup.initialize.")
     if is_parametrized(model):
-        check_same_plan(get_plan(model), plan, f"{source} belongs")
-        return
+        ours = get_plan(model)
+        check_same_plan(ours, plan, f"{source} belongs")
+        return replace(ours, init_applied=plan.init_applied, init_pending=False)
     check_no_plan(model)
     found = classify(model, trainable=False)
     rows = {row.name: row for row in plan.rows}
@@ -149,13 +151,7 @@ def _check_fits(model: nn.Module, plan: Plan, source: str) -> None:
         if (sizes := _sizes(found[name], rows[name].axes, rows[name].shape)) is not None:
             lines.append(f"{name}: {sizes}")
     if not lines:
-        shapes, at_base = ({n: getattr(row, kind) for n, row in rows.items()} for kind in ("shape", "base_shape"))
-        again = Plan(
-            plan.rule,
-            make_rows(found, shapes, at_base, plan.rule, plan.init_mult, plan.correct_tt),
-            plan.init_mult,
-            correct_tt=plan.correct_tt,
-        )
+        again = _again(plan, found)
         lines = plan.differences(again)
     if lines:
         raise MupError(
@@ -164,6 +160,24 @@ def _check_fits(model: nn.Module, plan: Plan, source: str) -> None:
             + (f"; … {len(lines) - 4} more" if len(lines) > 4 else "")
             + "): build the model with the arguments that it was saved with."
         )
+    reason = plan.reason or (reason_of(plan.rule) if plan.rule in RULES else "")
+    return replace(plan, rows=tuple(_with_numbers_of(rows[row.name], row) for row in again.rows), reason=reason)
+
+
+def _again(plan: Plan, found: Mapping[str, Found]) -> Plan:
+    """The plan that a saved one's base shapes and rule make of a model."""
+    shapes, at_base = ({row.name: getattr(row, kind) for row in plan.rows} for kind in ("shape", "base_shape"))
+    known = plan.function is not None or plan.rule in RULES
+    rule = plan.mode_rule if known else "none"
+    again = make_rows(found, shapes, at_base, rule, plan.init_mult, plan.correct_tt)
+    if not known:  # a function of somebody's: what it made of kernels stands in the file and nowhere else
+        again = tuple(_with_numbers_of(plan[row.name], row) if row.size and row.size.modes else row for row in again)
+    return replace(plan, rows=again)
+
+
+def _with_numbers_of(saved: Row, row: Row) -> Row:
+    numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "eps_mult", "why")
+    return replace(row, **{key: getattr(saved, key) for key in numbers})
 
 
 def _sizes(f: Found, axes: Sequence[str], shape: Sequence[int]) -> str | None:
@@ -205,7 +219,8 @@ def load_checkpoint(
     optimizer, scheduler : optional
         Built for ``model``, as they were. Their states are loaded if given.
     name : str, optional
-        ``best_model`` or ``model``; as in neuralop, the first that is there.
+        ``best_model`` or ``model``. By default the one that was saved last, which is the one that the optimizer's state
+        and the epoch belong to.
 
     Returns
     -------
@@ -215,21 +230,26 @@ def load_checkpoint(
     Raises
     ------
     MupError
-        If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's groups
-        are not those that were saved, or the model is sharded. Nothing is loaded then.
+        If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's state
+        was saved with other weights or is of other groups, or the model is sharded. Nothing is loaded then.
     """
     folder, bare = Path(folder), unwrap(model)
     check_unsharded(bare, "load_checkpoint")
     if any(p.is_meta for p in bare.parameters()):
         raise MupError("The model is on the meta device, which holds no weights: call model.to_empty(device=…) first.")
-    names = (name,) if name else ("best_model", "model")
-    found = [path for n in names if (path := folder / f"{n}_state_dict.pt").is_file()]
-    if not found:
-        raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(f'{n}_state_dict.pt' for n in names)}.")
-    weights = _load(found[0])
-    plan = _plan_from_weights(weights, found[0])
-    _check_fits(bare, plan, repr(str(found[0])))
-    _check_weights(bare, weights, found[0])
+    manifest = _load(folder / "manifest.pt") if (folder / "manifest.pt").is_file() else {}
+    path = _weights_file(folder, name, manifest)
+    is_latest = manifest.get("model") in (None, path.name)
+    if not is_latest and (optimizer is not None or scheduler is not None):
+        raise MupError(
+            f"The optimizer and scheduler in {str(folder)!r} were saved with {manifest['model']!r}, and {path.name!r} holds "
+            "weights of another time: leave name out to go on from the last save, or load these weights alone, without an "
+            "optimizer and a scheduler."
+        )
+    weights = _load(path)
+    plan = _plan_from_weights(weights, path)
+    plan = _fitted(bare, plan, repr(str(path)))
+    _check_weights(bare, weights, path)
     states = []
     for part, file in ((optimizer, "optimizer.pt"), (scheduler, "scheduler.pt")):
         if part is None:
@@ -239,13 +259,28 @@ def load_checkpoint(
         states.append((part, _load(folder / file)))
     if optimizer is not None:
         check_optimizer_state(optimizer, states[0][1])
-    manifest = _load(folder / "manifest.pt") if (folder / "manifest.pt").is_file() else {}
 
     set_plan(bare, plan)
     bare.load_state_dict(weights)
     for part, state in states:
         part.load_state_dict(state)
-    return manifest["epoch"] + 1 if manifest.get("epoch") is not None else 0
+    return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
+
+
+def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
+    """The file of weights to load: the one asked for, else the one that the manifest says was saved last."""
+    names = [f"{n}_state_dict.pt" for n in ((name,) if name else ("best_model", "model"))]
+    if name is None and manifest.get("model") is not None:
+        names = [manifest["model"]]
+    found = [path for n in names if (path := folder / n).is_file()]
+    if not found:
+        raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(names)}.")
+    if len(found) > 1:
+        raise MupError(
+            f"{str(folder)!r} holds {' and '.join(path.name for path in found)}, and no manifest says which was saved last: "
+            "pass name='model' or name='best_model'."
+        )
+    return found[0]
 
 
 def _plan_from_weights(weights: Any, path: Path) -> Plan:
@@ -294,7 +329,7 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
             problem = f"group {a.get('name')!r} has {len(a['params'])} parameters, {len(b['params'])} were saved"
         elif a.get("name") != b.get("name"):
             problem = f"group {a.get('name')!r} was saved as {b.get('name')!r}"
-        values = [{key: group.get(key) for key in ("rule_mult", "lr_mult")} for group in (a, b)]
+        values: list[dict[str, Any]] = [{key: group.get(key) for key in ("rule_mult", "lr_mult")} for group in (a, b)]
         if "mode_mult" in a and all(v["rule_mult"] and v["lr_mult"] for v in values):
             # Its modes may have grown since: both are then right in their time. What was tuned is not of the time.
             values = [{"lr_mult / rule_mult": v["lr_mult"] / v["rule_mult"]} for v in values]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -174,7 +175,7 @@ def coord_check(
             f"{len(batches)} batches, seeds {seeds}, steps {steps}."
         )
     records = []
-    with torch.random.fork_rng(devices=[]):
+    with _own_random_state():
         for size in sizes:
             for seed in seeds:
                 torch.manual_seed(seed)
@@ -192,6 +193,17 @@ def coord_check(
     return CoordCheck(records, size_name)
 
 
+@contextmanager
+def _own_random_state() -> Iterator[None]:
+    """Random numbers in here are seeded; outside they go on as if nothing had happened, on CUDA too."""
+    started = torch.cuda.is_initialized()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if started else []):
+        yield
+    if not started:
+        # Nothing was drawn on CUDA before, so its state was the seed alone. Without a GPU this does nothing.
+        torch.cuda.manual_seed_all(torch.initial_seed())
+
+
 def _measure(model, batches, lr, steps, optimizer, loss):
     """Yield (block, kind, step, RMS) for one model."""
     if batches[0].keys() == {"x", "y"}:
@@ -199,6 +211,11 @@ def _measure(model, batches, lr, steps, optimizer, loss):
     loss = loss or _relative_l2
     opt = optimizer(model, lr)
     start = features(model, _inputs(batches[0]))
+    if not start:
+        raise MupError(
+            f"No block of this {type(model).__name__} returns a tensor, so there is nothing to measure: a block is a "
+            "child of the model that holds parameters, and returns a tensor or a tuple, list or dict of them."
+        )
     for block, value in start.items():
         yield block, "init", 0, rms(value)
     for step in range(1, steps[-1] + 1):
@@ -225,11 +242,12 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
     """Output of every block of ``model`` at ``x`` (several inputs: by name), from input to output.
 
     A block is a child of the model that holds parameters (each member of a ModuleList counts as one); a child that is
-    called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, …
+    called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, … Of a
+    block that returns several tensors each is an entry, by its index or key: ``encoder[0]``, ``encoder[1]``, …
     """
     seen: list[tuple[str, torch.Tensor]] = []
     hooks = [
-        module.register_forward_hook(lambda _m, _in, out, name=name: seen.append((name, out.detach())))
+        module.register_forward_hook(lambda _m, _in, out, name=name: seen.extend(_tensors(name, out)))
         for name, module in _blocks(model)
     ]
     training = [(module, module.training) for module in model.modules()]  # a part may be in eval mode by itself
@@ -249,6 +267,20 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
         index = calls[name] = calls.get(name, -1) + 1
         result[f"{name}.{index}" if names.count(name) > 1 else name] = value
     return result
+
+
+def _tensors(name: str, output: Any) -> list[tuple[str, torch.Tensor]]:
+    """What a block returned, tensor by tensor; a single one goes by the block's own name."""
+    found = list(_leaves("", output))
+    return [(name if len(found) == 1 else name + key, value.detach()) for key, value in found]
+
+
+def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(output, torch.Tensor):
+        yield key, output
+    elif isinstance(output, (tuple, list, Mapping)):
+        for k, value in output.items() if isinstance(output, Mapping) else enumerate(output):
+            yield from _leaves(f"{key}[{k}]", value)
 
 
 def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
+import weakref
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -108,9 +111,12 @@ class Follower:
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
+        _guard(type(optimizer))
+        if "step" in vars(optimizer):  # a scheduler that was there first keeps the step that it found
+            vars(optimizer)["step"] = _guarded(optimizer.step, weakref.ref(optimizer))
 
     def detach(self) -> None:
-        self._give_back()
+        self.give_back()
         for handle in self._handles:
             handle.remove()
 
@@ -157,7 +163,7 @@ class Follower:
         return mults
 
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self._give_back()  # a step that raised did not get to it
+        self.give_back()  # torch calls hooks twice where a subclass's step calls its parent's
         if not self._warned and (problem := off_plan(optimizer.param_groups)):
             self._warned = True
             warnings.warn(problem, UserWarning, stacklevel=1)
@@ -172,13 +178,54 @@ class Follower:
                 group["weight_decay"] = group["weight_decay"] / mult
 
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self._give_back()
+        self.give_back()
 
     def has_borrowed(self, group: dict) -> bool:
         """Whether the learning rate in ``group`` is, for now, that of the step."""
         return any(borrowed is group for borrowed, _ in self._borrowed)
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Put back the settings that the groups had before the step."""
         while self._borrowed:
             group, values = self._borrowed.pop()
             group.update(values)
+
+
+def _guard(cls: Any) -> None:
+    """Give back the groups' own settings after a step of ``cls`` that raised, too.
+
+    torch runs no hook after one (out of memory, a closure, another hook), and what schedulers and checkpoints then find in
+    the groups would be the step's settings. The class is changed, as torch itself does to run its hooks: a step of the
+    instance's own would either keep the optimizer and its weights alive or not work in ``Adam(…).step()``.
+    """
+    step = cls.step
+    if hasattr(step, "_neuralop_mup_guarded"):
+        return
+
+    @functools.wraps(step)
+    def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return step(self, *args, **kwargs)
+        except BaseException:
+            if (follower := _FOLLOWERS.get(self)) is not None:
+                follower.give_back()
+            raise
+
+    vars(guarded)["_neuralop_mup_guarded"] = True
+    cls.step = guarded
+
+
+def _guarded(step: Callable, reference: weakref.ref) -> Callable:
+    """The same for a step that a scheduler put on the instance."""
+
+    @functools.wraps(step)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return step(*args, **kwargs)
+        except BaseException:
+            optimizer = reference()
+            if optimizer is not None and (follower := _FOLLOWERS.get(optimizer)) is not None:
+                follower.give_back()
+            raise
+
+    return guarded

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
+from typing import Any
 
 from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.parametrize import get_plan
 from neuralop_mup.plan import Plan
-from neuralop_mup.roles import classify, size_of
+from neuralop_mup.roles import Found, active_modes, read_layer, size_of
 from neuralop_mup.rules import multipliers
 from neuralop_mup.wrapping import unwrap
 
@@ -37,46 +38,45 @@ def present_plan(model: nn.Module) -> Plan:
         K = 1 on all under ``log-modes``.
     """
     plan, model = get_plan(model), unwrap(model)
-    _check_modes(model)
-    found = classify(model, trainable=False)
+    layers = {row.owner: row.place for row in plan.rows if row.role == "spectral"}
+    found: dict[str, Found] = {}
+    for owner, place in layers.items():
+        _check_modes(owner, model.get_submodule(owner))
+        found |= read_layer(model, owner, place)
     shapes = {name: f.shape for name, f in found.items()}
-    base_shapes = {row.name: row.base_shape for row in plan.rows}
-    if all(shapes.get(row.name) == row.shape for row in plan.rows):
+    if all(shapes.get(row.name, row.shape) == row.shape for row in plan.rows):
         return plan
     rows = []
     for row in plan.rows:
-        if row.role == "spectral":
-            size, base = (size_of(row.name, found, sizes) for sizes in (shapes, base_shapes))
-            m = multipliers(row.role, size, base, plan.rule)
-            row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr)
+        if row.role == "spectral" and row.size is not None and row.base_size is not None:
+            size = size_of(row.name, found, shapes)
+            m = multipliers(row.role, size, row.base_size, plan.mode_rule)
+            row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)
             if size.modes and plan.rule != "standard":
                 row = replace(row, why=f"spectral: lr κ/r_in at the modes now active, κ = {m.kappa:.4g} ({plan.rule})")
         rows.append(row)
     return replace(plan, rows=tuple(rows))
 
 
-def _check_modes(model: nn.Module) -> None:
+def _check_modes(name: str, conv: nn.Module) -> None:
     """What neuralop's setter of ``n_modes`` takes without a look."""
-    for name, conv in model.named_modules():
-        order, modes = getattr(conv, "order", None), getattr(conv, "n_modes", None)
-        if not (hasattr(conv, "weight") and isinstance(order, int) and isinstance(modes, Sequence)):
-            continue
-        if len(modes) != order or not all(isinstance(n, Integral) and n >= 1 for n in modes):
-            raise MupError(
-                f"n_modes of {name!r} was set to what stores {list(modes)} modes, but it needs one whole number of at "
-                f"least 1 (better: an even one) for each of its {order} axes: set n_modes to a tuple of {order}."
-            )
+    order, modes = getattr(conv, "order", None), getattr(conv, "n_modes", None)
+    if not (isinstance(order, int) and isinstance(modes, Sequence)):
+        return
+    if len(modes) != order or not all(isinstance(n, Integral) and int(n) >= 1 for n in modes):
+        raise MupError(
+            f"n_modes of {name!r} was set to what stores {list(modes)} modes, but it needs one whole number of at "
+            f"least 1 for each of its {order} axes: set n_modes to a tuple of {order}."
+        )
 
 
 def mode_kernels(model: nn.Module) -> dict[str, str]:
     """Parameters whose learning rate depends on modes, and the convolution (a module's name) that each belongs to."""
-    model = unwrap(model)
-    found = classify(model, trainable=False)
-    shapes = {name: f.shape for name, f in found.items()}
+    rows, model = get_plan(model).rows, unwrap(model)
     return {
-        name: owner
-        for name, f in found.items()
-        if f.param.role == "spectral" and size_of(name, found, shapes).modes and (owner := _owner(model, name)) is not None
+        row.name: owner
+        for row in rows
+        if row.size is not None and row.size.modes and (owner := _owner(model, row.name)) is not None
     }
 
 
@@ -112,13 +112,8 @@ def growing_kernels(model: nn.Module) -> dict[str, str]:
     }
 
 
-def _uses_part(conv: nn.Module) -> bool:
+def _uses_part(conv: Any) -> bool:
     stored = getattr(conv, "max_n_modes", None)
     if getattr(conv, "incremental_n_modes", None) is not None:  # the legacy convolution's name for it
         return True
     return stored is not None and list(stored) != list(conv.n_modes)
-
-
-def active_modes(conv: nn.Module) -> tuple[int, ...]:
-    """What a convolution says of its active modes, cheap enough to ask at every step."""
-    return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mup.infshape import InfDim, InfShape
@@ -31,14 +30,6 @@ AXES = (*_GROWING, "in_fixed", "out_fixed", "fixed", "pair")
 GROWS = frozenset(_GROWING)
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """What mup's optimizers are to be told."""
-
-    adam_lr: float
-    sgd_lr: float
-
-
 class MupShape(InfShape):
     """An ``InfShape`` that also knows its axes' kinds and the multipliers that its role was given.
 
@@ -51,6 +42,8 @@ class MupShape(InfShape):
         the tensor has.
     adam_lr, sgd_lr : float
         Learning-rate multipliers for Adam-like optimizers and for SGD.
+    of : int
+        Number of parameters in the plan that this one belongs to.
     """
 
     def __new__(cls, axes: Sequence[str], shape: Sequence[int], base_shape: Sequence[int], **_: float):
@@ -65,33 +58,33 @@ class MupShape(InfShape):
         *,
         adam_lr: float = 1.0,
         sgd_lr: float = 1.0,
+        of: int = 1,
     ) -> None:
         InfShape.__init__(self, self)  # it passes its first argument on to tuple.__init__
-        self.axes = tuple(axes)
-        self._answers = _Answers(adam_lr, sgd_lr)
+        self.axes, self.adam_lr, self.sgd_lr, self.of = tuple(axes), adam_lr, sgd_lr, of
 
     def ninf(self) -> int:
         """mup's class: 2 = "matrix-like" (both optimizers divide the lr), 0 = "fixed" (neither touches it).
 
         mup's "vector-like" class, 1, is never needed: what it does follows from the two ratios below.
         """
-        return 0 if self._answers == _Answers(1.0, 1.0) else 2
+        return 0 if self.adam_lr == self.sgd_lr == 1 else 2
 
     def width_mult(self) -> float:
         """What ``mup.MuAdam`` divides the learning rate by."""
-        return 1 / self._answers.adam_lr
+        return 1 / self.adam_lr
 
     def fanin_fanout_mult_ratio(self) -> float:
         """What ``mup.MuSGD`` divides the learning rate by."""
-        return 1 / self._answers.sgd_lr
+        return 1 / self.sgd_lr
 
     def __reduce__(self):
         base = [d.dim if d.base_dim is None else d.base_dim for d in self]
-        return _rebuild, (self.axes, self.shape(), base, self._answers.adam_lr, self._answers.sgd_lr)
+        return _rebuild, (self.axes, self.shape(), base, self.adam_lr, self.sgd_lr, self.of)
 
 
-def _rebuild(axes, shape, base_shape, adam_lr, sgd_lr) -> MupShape:
-    return MupShape(axes, shape, base_shape, adam_lr=adam_lr, sgd_lr=sgd_lr)
+def _rebuild(axes, shape, base_shape, adam_lr, sgd_lr, of=1) -> MupShape:
+    return MupShape(axes, shape, base_shape, adam_lr=adam_lr, sgd_lr=sgd_lr, of=of)
 
 
 _MARK = "# Written by neuralop_mup: mode dimensions are the active modes.\n"

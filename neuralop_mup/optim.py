@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -15,11 +16,12 @@ from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.following import OPTIMIZERS, follow_plan, follower_of, rule_mult
 from neuralop_mup.growing import growing_kernels, present_plan
-from neuralop_mup.parametrize import get_plan, is_parametrized
+from neuralop_mup.parametrize import get_plan, kernels_and_axes
 from neuralop_mup.plan import Plan, check_masters
-from neuralop_mup.roles import classify
 from neuralop_mup.rules import ROLES
-from neuralop_mup.wrapping import unwrap
+from neuralop_mup.schedules import off_plan
+from neuralop_mup.travel import ATTRIBUTE
+from neuralop_mup.wrapping import look_through, unwrap
 
 __all__ = ["MuAdam", "MuAdamW", "MuSGD", "check_optimizer", "clip_spectral_grad_value_", "param_groups"]
 
@@ -105,7 +107,7 @@ def param_groups(
     return _named(list(groups.values()), [key[0] for key in groups])
 
 
-def _usable(value: object) -> bool:
+def _usable(value: Any) -> bool:
     number = isinstance(value, (Real, torch.Tensor)) and not isinstance(value, bool)
     return number and math.isfinite(value) and value >= 0
 
@@ -185,12 +187,6 @@ def MuAdam(
     MupError
         If the model is not parametrized or a number is not usable.
     """
-    if weight_decay and impl is torch.optim.Adam:
-        warnings.warn(
-            "torch.optim.Adam adds weight decay to the gradient and normalises both, so its effect changes with width: "
-            "use MuAdamW for decay that transfers.",
-            stacklevel=2,
-        )
     if scale_eps and "eps" not in kwargs:
         raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
     groups = param_groups(
@@ -201,7 +197,33 @@ def MuAdam(
         lr_mult=lr_mult,
         eps=kwargs["eps"] if scale_eps else None,
     )
-    return _followed(model, impl(groups, lr=lr, **kwargs), "adam")
+    built = impl(groups, lr=lr, **kwargs)
+    if weight_decay and _normalises_decay(built):
+        warnings.warn(
+            f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
+            "changes with width: use MuAdamW for decay that transfers.",
+            stacklevel=2,
+        )
+    return _followed(model, built, "adam")
+
+
+# torch's optimizers that add weight decay to the gradient before they divide it by its size.
+_COUPLED = (
+    torch.optim.Adam,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+)
+
+
+def _normalises_decay(optimizer: object) -> bool:
+    """Whether an optimizer's decay depends on the gradient's size: what was built is asked, not what built it."""
+    if not isinstance(optimizer, _COUPLED) or isinstance(optimizer, torch.optim.AdamW):  # newer AdamWs are Adams, too
+        return False
+    return not any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
 
 
 def _followed(model: nn.Module, optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
@@ -245,8 +267,9 @@ def MuSGD(
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
     """Refuse an optimizer whose learning rates do not follow the model's plan.
 
-    Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``.
-    Master multipliers are allowed for: within a role, learning rates must stand in the ratios of the plan.
+    Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``, and
+    learning rates that a scheduler (``OneCycleLR(max_lr=0.01)``) or a callback made equal. Master multipliers are allowed
+    for: a group's learning rate must stand to the others' as its ``lr_mult`` does.
 
     Parameters
     ----------
@@ -260,7 +283,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     Raises
     ------
     MupError
-        If a parameter is missing from the optimizer, or roles' learning rates are not in the plan's ratios.
+        If a parameter is missing from the optimizer, or learning rates are not in the plan's ratios.
     """
     plan, model = present_plan(model), unwrap(model)
     lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
@@ -294,6 +317,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
                 f"(lr × {expected:.4g}): it was built before parametrize or from plain model.parameters(). Build it with "
                 "neuralop_mup.MuAdam(model, lr=…) or from param_groups."
             )
+    if problem := off_plan(optimizer.param_groups):
+        raise MupError(problem)
 
 
 def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
@@ -316,18 +341,35 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     """
     if not (isinstance(clip_value, Real) and clip_value > 0):
         raise MupError(f"clip_value is {clip_value!r}; give a positive number such as 0.01.")
-    model = unwrap(model)
-    roles = (
-        {row.name: row.role for row in get_plan(model).rows}
-        if is_parametrized(model)
-        else {name: found.param.role for name, found in classify(model).items()}
-    )
-    kernels = [name for name, role in roles.items() if role == "spectral"]
-    if not kernels:
-        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
-    parameters = dict(model.named_parameters())
-    for name in kernels:
-        grad = parameters[name].grad
+    model = look_through(model)
+    for parameter in _kernels(model):
+        grad = parameter.grad
         if grad is not None:
             real = torch.view_as_real(grad) if grad.is_complex() else grad
             real.clamp_(-clip_value, clip_value)
+
+
+# Of models without a plan, which are classified once: it takes longer than a step of a small model.
+_KERNELS: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _kernels(model: nn.Module) -> list[torch.Tensor]:
+    """Parameters of Fourier kernels, in time that does not count at every step."""
+    plan = vars(model).get(ATTRIBUTE)
+    names = plan.kernels if plan is not None else _KERNELS.get(model)
+    if names is None:
+        names = _KERNELS[model] = tuple(kernels_and_axes(model))
+    if not names:
+        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
+    try:
+        # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
+        parts = (name.rpartition(".") for name in names)
+        found = [model.get_submodule(owner)._parameters[leaf] for owner, _, leaf in parts]
+        return [parameter for parameter in found if parameter is not None]
+    except (AttributeError, KeyError):  # its layers were changed since
+        if plan is not None or _KERNELS.pop(model, None) is None:
+            raise MupError(
+                f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel "
+                "was removed): parametrize the finished model."
+            ) from None
+        return _kernels(model)

@@ -13,7 +13,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.infshape import save_shapes
+from neuralop_mup.plain_optimizers import watch_optimizers
 from neuralop_mup.plan import Plan, make_plan
+from neuralop_mup.roles import classify
+from neuralop_mup.rules import ModeRule
 from neuralop_mup.stock import check_drawable, check_fresh
 from neuralop_mup.travel import ATTRIBUTE, SCALED, stay_behind, travel_with_weights
 from neuralop_mup.wrapping import check_unsharded, unwrap
@@ -26,7 +29,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def parametrize(
     model: Model,
     base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
-    rule: str = "log-modes",
+    rule: str | ModeRule = "log-modes",
     *,
     init: bool = True,
     init_mult: Mapping[str, float] | None = None,
@@ -47,10 +50,11 @@ def parametrize(
         The size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
         :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
-    rule : {"log-modes", "operator-norm", "none", "standard"}
+    rule : {"log-modes", "operator-norm", "none", "standard"} or callable
         How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of the paper below;
         ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
-        comparison.
+        comparison. A function of two :class:`~neuralop_mup.rules.Size`, a kernel's and the same at base, that returns the
+        mode factor κ is a rule of one's own; :data:`neuralop_mup.rules.RULES` has these.
     init : bool
         True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
         attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
@@ -71,8 +75,8 @@ def parametrize(
     ------
     MupError
         If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
-        parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; modes
-        are odd; every axis has K = 1 under ``log-modes``; or the model is sharded, an average, or wrapped in part. The
+        parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; every
+        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; or the model is sharded, an average, or wrapped in part. The
         model is then as it was.
 
     References
@@ -135,6 +139,7 @@ def set_plan(model: nn.Module, plan: Plan) -> None:
     setattr(model, ATTRIBUTE, plan)
     _attach_shapes(model, plan)
     travel_with_weights(model)
+    watch_optimizers()
 
 
 def _check_untouched(model: nn.Module, init: bool) -> None:
@@ -165,7 +170,7 @@ def _attach_shapes(model: nn.Module, plan: Plan) -> None:
     parameters = dict(model.named_parameters())
     for row in plan.rows:
         if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
-            parameters[row.name].infshape = row.mup_shape()
+            parameters[row.name].infshape = row.mup_shape(len(plan))  # type: ignore[attr-defined]
 
 
 def unparametrize(model: Model) -> Model:
@@ -215,6 +220,13 @@ def get_plan(model: nn.Module) -> Plan:
     # A deep copy (UQNO's residual model), sharding and to_empty keep the plan, but make parameters that have no infshape.
     _attach_shapes(bare, plan)
     return plan
+
+
+def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Kinds of axis of each parameter of a Fourier kernel, by name: from the plan; a model that has none is classified."""
+    if is_parametrized(model):
+        return {row.name: row.axes for row in get_plan(model).rows if row.role == "spectral"}
+    return {name: f.param.axes for name, f in classify(model, trainable=False).items() if f.param.role == "spectral"}
 
 
 def summary(model: nn.Module) -> Plan:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from numbers import Real
 
 from torch import nn
@@ -15,8 +17,8 @@ import neuralop_mup.adapters  # noqa: F401  registers what this package knows
 from neuralop_mup.base import base_shapes
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.infshape import MupShape
-from neuralop_mup.roles import Found, classify, size_of
-from neuralop_mup.rules import ROLES, RULE_VERSION, check_rule, multipliers
+from neuralop_mup.roles import FIXED, Found, Place, classify, size_of
+from neuralop_mup.rules import ROLES, RULE_VERSION, RULES, ModeRule, Size, check_rule, multipliers, reason_of
 
 __all__ = ["Plan", "Row", "check_masters", "make_plan", "make_rows"]
 
@@ -41,6 +43,15 @@ class Row:
         Root mean square of the stock initialisation at this size; None where that is not random (gates, norms).
     why : str
         The rule in a few words.
+    owner, place : str, Place
+        Name of the layer, and where in the model it stands.
+    tensor_shape : tuple of int
+        Shape of the tensor itself, which under ``max_n_modes`` has more modes than are active.
+    stock : str
+        How the stock initialisation depends on the fans (:class:`~neuralop_mup.Param`); ``own`` where the layer's adapter
+        has a function for it.
+    size, base_size : Size or None
+        The numbers that the rule read, here and at base; None where a parameter holds no numbers.
     """
 
     name: str
@@ -55,10 +66,16 @@ class Row:
     eps_mult: float
     stock_std: float | None
     why: str
+    owner: str = ""
+    place: Place = FIXED
+    tensor_shape: tuple[int, ...] = ()
+    stock: str = ""
+    size: Size | None = None
+    base_size: Size | None = None
 
-    def mup_shape(self) -> MupShape:
-        """The ``infshape`` that mup's optimizers read."""
-        return MupShape(self.axes, self.shape, self.base_shape, adam_lr=self.lr_mult, sgd_lr=self.sgd_lr_mult)
+    def mup_shape(self, of: int = 1) -> MupShape:
+        """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan."""
+        return MupShape(self.axes, self.shape, self.base_shape, adam_lr=self.lr_mult, sgd_lr=self.sgd_lr_mult, of=of)
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,7 @@ class Plan:
     Attributes
     ----------
     rule : str
-        The rule the multipliers follow.
+        Name of the rule that the multipliers follow.
     rows : tuple of Row
         In ``named_parameters`` order.
     init_mult : dict
@@ -81,6 +98,10 @@ class Plan:
         Whether tensor-train kernels are brought to their target std (already inside the rows' ``init_mult``).
     version : int
         Version of the rules.
+    reason : str
+        What the rule does, in a line.
+    function : callable or None
+        The rule, where it was given as a function. A file keeps its name and every number that it gave.
     """
 
     rule: str
@@ -90,6 +111,40 @@ class Plan:
     init_pending: bool = False
     correct_tt: bool = False
     version: int = RULE_VERSION
+    reason: str = field(default="", compare=False)
+    function: ModeRule | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def mode_rule(self) -> str | ModeRule:
+        """The rule as :func:`~neuralop_mup.rules.multipliers` takes it.
+
+        Raises
+        ------
+        MupError
+            If it was a function, of which a file or a pickle has kept the name alone.
+        """
+        if self.function is None and self.rule not in RULES:
+            raise MupError(
+                f"The plan follows the rule {self.rule!r}, a function of which only the name was saved, so multipliers at "
+                f"other modes are not known: set neuralop_mup.rules.RULES[{self.rule!r}] to that function first."
+            )
+        return self.function or self.rule
+
+    def __deepcopy__(self, memo: dict) -> Plan:
+        return self  # nothing in it changes, and a rule that was given as a function stays with it
+
+    def __getstate__(self) -> dict:
+        state = dict(vars(self))
+        function = state["function"]
+        module = sys.modules.get(getattr(function, "__module__", None) or "")
+        if getattr(module, getattr(function, "__qualname__", ""), None) is not function:
+            state["function"] = None  # a lambda cannot be pickled, but a model with its plan has to be
+        return state
+
+    @cached_property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the parameters of Fourier kernels."""
+        return tuple(row.name for row in self.rows if row.role == "spectral")
 
     def __getitem__(self, name: str) -> Row:
         for row in self.rows:
@@ -101,19 +156,12 @@ class Plan:
         return len(self.rows)
 
     def _cells(self) -> list[tuple[str, ...]]:
-        head = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
-        return [head] + [
-            (
-                r.name,
-                r.role,
-                _dims(r.shape),
-                _dims(r.base_shape),
-                f"{r.init_mult:.4g}",
-                f"{r.lr_mult:.4g}",
-                r.why,
-            )
+        head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
+        rows = (
+            (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
             for r in self.rows
-        ]
+        )
+        return [head, *rows]
 
     def __str__(self) -> str:
         cells = self._cells()
@@ -125,6 +173,7 @@ class Plan:
                 f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like"
                 + ("; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied")
                 + ")",
+                *([f"{self.rule}: {self.reason}"] if self.reason else []),
                 *lines,
             ]
         )
@@ -135,8 +184,11 @@ class Plan:
         return "\n".join([head, "|" + " --- |" * 7, *rows])
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`."""
-        return json.dumps(asdict(self), indent=indent)
+        """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
+
+        Of a rule that was given as a function it has the name, the reason and every number that the function gave.
+        """
+        return json.dumps(asdict(replace(self, function=None)), indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -159,11 +211,8 @@ class Plan:
             )
         try:
             names = {field.name for field in fields(cls)}
-            rows = tuple(
-                Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in stored["rows"]
-            )
+            rows = tuple(map(_row_from_json, stored["rows"]))
             plan = cls(**{**{k: v for k, v in stored.items() if k in names}, "rows": rows})
-            check_rule(plan.rule)
             check_masters(plan.init_mult, "init_mult")
         except (TypeError, KeyError, AttributeError) as error:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
@@ -194,12 +243,12 @@ class Plan:
 
 def _row_differences(a: Row, b: Row) -> list[str]:
     parts = [
-        f"{what} {show(x)} → {show(y)}"
-        for what, x, y, show in (
-            ("role", a.role, b.role, str),
-            ("axes", a.axes, b.axes, ", ".join),
-            ("shape", a.shape, b.shape, _dims),
-            ("base shape", a.base_shape, b.base_shape, _dims),
+        f"{what} {x} → {y}"
+        for what, x, y in (
+            ("role", a.role, b.role),
+            ("axes", ", ".join(a.axes), ", ".join(b.axes)),
+            ("shape", _dims(a.shape), _dims(b.shape)),
+            ("base shape", _dims(a.base_shape), _dims(b.base_shape)),
         )
         if x != y
     ]
@@ -214,6 +263,15 @@ def _row_differences(a: Row, b: Row) -> list[str]:
         if not math.isclose(x, y, rel_tol=1e-9)
     ]
     return [f"{a.name}: {', '.join(parts)}"] if parts else []
+
+
+def _row_from_json(stored: Mapping) -> Row:
+    kinds = {"place": Place, "size": Size, "base_size": Size}
+    return Row(**{k: kinds[k](**_tuples(v)) if k in kinds and v else v for k, v in _tuples(stored).items()})
+
+
+def _tuples(values: Mapping) -> dict:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def _dims(shape: tuple[int, ...]) -> str:
@@ -236,7 +294,7 @@ def check_masters(masters: Mapping[str, float] | None, what: str) -> dict[str, f
 def make_plan(
     model: nn.Module,
     base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
-    rule: str = "log-modes",
+    rule: str | ModeRule = "log-modes",
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
 ) -> Plan:
@@ -249,8 +307,8 @@ def make_plan(
     base : mapping, torch.nn.Module, callable or path
         Constructor overrides that make the base model out of the model's own stored constructor arguments (built on
         the meta device, so at no memory), a base model, a function that returns one, or a base-shape file.
-    rule : str
-        One of :data:`neuralop_mup.rules.RULES`.
+    rule : str or callable
+        One of :data:`neuralop_mup.rules.RULES`, or a function of two :class:`~neuralop_mup.rules.Size`.
     init_mult : mapping, optional
         Master multipliers of init by role.
     correct_tt : bool
@@ -261,47 +319,75 @@ def make_plan(
     MupError
         See :func:`neuralop_mup.parametrize`.
     """
-    check_rule(rule)
+    name = check_rule(rule)
     masters = check_masters(init_mult, "init_mult")
     found = classify(model)
     shapes = {name: f.shape for name, f in found.items()}
-    at_base = base_shapes(model, found, base, rule)
+    at_base = base_shapes(model, found, base, name)
     rows = make_rows(found, shapes, at_base, rule, masters, correct_tt)
-    return Plan(rule, rows, masters, correct_tt=correct_tt)
+    function = rule if callable(rule) and name not in RULES else None
+    return Plan(name, rows, masters, correct_tt=correct_tt, reason=reason_of(rule), function=function)
 
 
 def make_rows(
     found: Mapping[str, Found],
     shapes: Mapping[str, tuple[int, ...]],
     at_base: Mapping[str, tuple[int, ...]],
-    rule: str,
+    rule: str | ModeRule,
     masters: Mapping[str, float],
     correct_tt: bool,
 ) -> tuple[Row, ...]:
     """One row a parameter from its logical shapes, here and at base."""
-    rows = []
-    for name, f in found.items():
-        size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
-        m = multipliers(f.param.role, size, base_size, rule)
-        r_in = size.fan_in / base_size.fan_in
-        init = m.init / base_size.miss if correct_tt else m.init
-        rows.append(
-            Row(
-                name=name,
-                role=f.param.role,
-                layer=f.layer,
-                axes=f.param.axes,
-                shape=shapes[name],
-                base_shape=at_base[name],
-                init_mult=init * masters.get(f.param.role, 1.0),
-                lr_mult=m.adam_lr,
-                sgd_lr_mult=m.sgd_lr,
-                eps_mult=m.eps,
-                stock_std=None if f.param.stock == "constant" else size.stock_std,
-                why=_why(f.param.role, rule, r_in, init, m.kappa, masters.get(f.param.role)),
-            )
+    return tuple(_make_row(name, found, shapes, at_base, rule, masters, correct_tt) for name in found)
+
+
+def _make_row(name, found, shapes, at_base, rule, masters, correct_tt) -> Row:
+    f = found[name]
+    row = Row(
+        name=name,
+        role=f.param.role,
+        layer=f.layer,
+        axes=f.param.axes,
+        shape=shapes[name],
+        base_shape=at_base[name],
+        init_mult=1.0,
+        lr_mult=1.0,
+        sgd_lr_mult=1.0,
+        eps_mult=1.0,
+        stock_std=None,
+        why="holds no numbers, or its layer has no inputs: left alone",
+        owner=f.owner,
+        place=f.place,
+        tensor_shape=f.tensor_shape,
+        stock="own" if callable(f.param.stock) else f.param.stock,
+    )
+    if not _holds_numbers(name, found, shapes):
+        return row
+    if not _holds_numbers(name, found, at_base):
+        raise MupError(
+            f"Parameter {name!r} is {shapes[name]} in the model and {at_base[name]} at base, where its layer holds "
+            "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
         )
-    return tuple(rows)
+    size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
+    m = multipliers(f.param.role, size, base_size, rule)
+    init = m.init / base_size.miss if correct_tt else m.init
+    master = masters.get(f.param.role)
+    return replace(
+        row,
+        init_mult=init * (1.0 if master is None else master),
+        lr_mult=m.adam_lr,
+        sgd_lr_mult=m.sgd_lr,
+        eps_mult=m.eps,
+        stock_std=None if f.param.stock == "constant" else size.stock_std,
+        why=_why(f.param.role, check_rule(rule), size.fan_in / base_size.fan_in, init, m.kappa, master),
+        size=size,
+        base_size=base_size,
+    )
+
+
+def _holds_numbers(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the parameter has numbers, and so has what its stock initialisation follows."""
+    return all(math.prod(shapes[part]) for part in (name, *found[name].stock_of))
 
 
 def _why(role: str, rule: str, r_in: float, init: float, kappa: float, master: float | None) -> str:

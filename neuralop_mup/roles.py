@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
-from neuralop.layers.spectral_convolution import SpectralConv
 from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.infshape import AXES
 from neuralop_mup.rules import ROLES, Size, factor_std, stock_std
 
-__all__ = ["Alias", "Param", "Place", "adapter_of", "classify", "register_layer", "size_of"]
+__all__ = ["Alias", "Param", "Place", "adapter_of", "classify", "read_layer", "register_layer", "size_of"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,11 @@ class Found:
     tensor_shape : tuple of int
         Shape of the tensor itself.
     layer : str
-        Type of the layer that owns it.
+        Type of the layer whose adapter claims it.
+    owner : str
+        Name of that layer in the model.
+    place : Place
+        Where in the model that layer stands.
     stock_of : tuple of str
         Qualified names of the parameters whose fans its stock initialisation reads (itself, unless it is a bias or the
         factor of a kernel).
@@ -116,11 +120,13 @@ class Found:
     shape: tuple[int, ...]
     tensor_shape: tuple[int, ...]
     layer: str
+    owner: str
+    place: Place
     stock_of: tuple[str, ...]
 
 
 Claims = Mapping[str, "Param | Place | Alias"]
-Adapter = Callable[[nn.Module, Place], Claims]
+Adapter = Callable[[Any, Place], Claims]
 
 _ADAPTERS: dict[type, Adapter] = {}
 
@@ -197,17 +203,18 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
     Raises
     ------
     MupError
-        If a parameter is claimed by no adapter, shared under two names, frozen, without a shape or of size zero, or if
-        ``n_modes`` is odd; the message names the module, its type and the parameter.
+        If a parameter is claimed by no adapter, shared under two names, frozen or without a shape, or if ``n_modes`` is
+        below 1; the message names the module, its type and the parameter.
     """
     if not isinstance(model, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
-    _check_even_modes(model)
+    _check_modes(model)
     claimed = dict(_walk(model, "", FIXED))
     modules = dict(model.named_modules())
+    tensors = dict(model.named_parameters(remove_duplicate=False))
     owners: dict[int, str] = {}
     found = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
+    for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
         where = f"{leaf!r} of module {owner or '(the model)'!r} ({type(modules[owner]).__name__})"
         if name not in claimed:
@@ -215,19 +222,18 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
                 f"No adapter claims parameter {where}, so its μP role is unknown: describe the layer with "
                 "neuralop_mup.register_layer."
             )
-        param, prefix, layer = claimed[name]
-        if isinstance(param, Alias):
-            _check_alias(tensor, where, prefix + param.of, model)
+        claim = claimed[name]
+        if isinstance(claim.what, Alias):
+            of = claim.prefix + claim.what.of
+            if tensors.get(of) is not tensor:
+                raise MupError(
+                    f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again."
+                )
             continue
+        assert isinstance(claim.what, Param)  # a Place is walked into
         _check_tensor(tensor, where, owners.get(id(tensor)), trainable)
         owners[id(tensor)] = name
-        shape = param.shape or tuple(tensor.shape)
-        if len(param.axes) != len(shape):
-            raise MupError(
-                f"Parameter {where} has shape {shape}, but its adapter describes {len(param.axes)} axes {param.axes}: "
-                "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
-            )
-        found[name] = Found(param, shape, tuple(tensor.shape), layer, _qualified(prefix, param.stock_of) or (name,))
+        found[name] = _found(name, claim, claim.what, tensor, where)
     for name, f in found.items():
         if missing := [other for other in f.stock_of if other not in found]:
             raise MupError(
@@ -237,14 +243,43 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
     return found
 
 
-def _qualified(prefix: str, names: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    names = (names,) if isinstance(names, str) else names or ()
-    return tuple(prefix + name for name in names)
+def read_layer(model: nn.Module, owner: str, place: Place) -> dict[str, Found]:
+    """What the parameters of one layer are now: its active modes may have changed since the model was classified.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The bare model.
+    owner, place : str, Place
+        Name and place of the layer, as :class:`Found` has them.
+    """
+    prefix = f"{owner}." if owner else ""
+    tensors = dict(model.get_submodule(owner).named_parameters(prefix=owner))
+    claims = _claims_of(model.get_submodule(owner), prefix, place)
+    return {
+        name: _found(name, claim, claim.what, tensors[name], name)
+        for name, claim in claims
+        if isinstance(claim.what, Param) and name in tensors
+    }
 
 
-def _check_alias(tensor: torch.Tensor, where: str, of: str, model: nn.Module) -> None:
-    if dict(model.named_parameters(remove_duplicate=False)).get(of) is not tensor:
-        raise MupError(f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again.")
+def _found(name: str, claim: _Claim, param: Param, tensor: torch.Tensor, where: str) -> Found:
+    shape = param.shape or tuple(tensor.shape)
+    if len(param.axes) != len(shape):
+        raise MupError(
+            f"Parameter {where} has shape {shape}, but its adapter describes {len(param.axes)} axes {param.axes}: "
+            "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
+        )
+    siblings = (param.stock_of,) if isinstance(param.stock_of, str) else param.stock_of or ()
+    return Found(
+        param,
+        shape,
+        tuple(tensor.shape),
+        claim.layer,
+        claim.prefix.removesuffix("."),
+        claim.place,
+        tuple(claim.prefix + sibling for sibling in siblings) or (name,),
+    )
 
 
 def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> Size:
@@ -267,7 +302,6 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
     own, whole = axes((name,)), axes(parts)
     fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
     kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
-    is_factor = param.rank_power is not None
     if callable(param.stock):
         of_kernel = float(param.stock(shapes[name]))
     elif param.stock == "fan_in":  # torch counts the stencil of a convolution
@@ -275,14 +309,16 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
     else:
         of_kernel = stock_std(param.stock, kernel_in, kernel_out)
     stock, miss = of_kernel, 1.0
-    if is_factor:
+    if param.rank_power is not None:
         ranks = _size(whole, "rank_in")
         stock = factor_std(of_kernel, ranks, len(parts), param.rank_power)
         miss = stock / factor_std(of_kernel, ranks, len(parts), 0.5)
     if "pair" in param.axes and not callable(param.stock):
         stock /= 2**0.5  # the root mean square of a complex number's parts
     # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
-    if param.role != "spectral" or (is_factor and not any(kind in ("out", "out_fixed") for kind, _ in own)):
+    if param.role != "spectral" or (
+        param.rank_power is not None and not any(kind in ("out", "out_fixed") for kind, _ in own)
+    ):
         return Size(fan_in, fan_out, stock, miss=miss)
     modes = [(kind, n) for kind, n in whole if kind.startswith("modes")]
     separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
@@ -305,8 +341,27 @@ def _size(axes: list[tuple[str, int]], *kinds: str) -> int:
     return prod(n for kind, n in axes if kind in kinds)
 
 
-def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, tuple[Param | Alias, str, str]]]:
-    """Yield (qualified name, (claim, its layer's prefix, its layer's type)) for all that adapters claim."""
+@dataclass(frozen=True)
+class _Claim:
+    """What an adapter says of one name, and of which layer it was asked."""
+
+    what: Param | Place | Alias
+    prefix: str
+    layer: str
+    place: Place
+
+
+def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
+    """Yield (qualified name, claim) for every parameter, or second name of one, that adapters claim."""
+    for name, claim in _claims_of(module, prefix, place):
+        if not isinstance(claim.what, Place):
+            yield name, claim
+        elif (child := _submodule(module, name.removeprefix(prefix))) is not None:
+            yield from _walk(child, f"{name}.", claim.what)
+
+
+def _claims_of(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
+    """What the adapter of one module's type claims, children included."""
     if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
         claims: Claims = dict.fromkeys((name for name, _ in module.named_children()), place)
     else:
@@ -314,17 +369,15 @@ def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, t
         claims = adapter(module, place) if adapter else {}
     for name, claim in claims.items():
         _check_claim(type(module), name, claim)
-        if isinstance(claim, (Param, Alias)):
-            yield prefix + name, (claim, prefix, type(module).__name__)
-        elif (child := _submodule(module, name)) is not None:
-            yield from _walk(child, f"{prefix}{name}.", claim)
+        yield prefix + name, _Claim(claim, prefix, type(module).__name__, place)
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module | None:
     """The child of that (dotted) name; None where this configuration of the layer has none (a skip that is None)."""
+    child: Any = module
     for part in name.split("."):
-        module = getattr(module, part, None)
-    return module if isinstance(module, nn.Module) else None
+        child = getattr(child, part, None)
+    return child if isinstance(child, nn.Module) else None
 
 
 def _check_tensor(tensor: torch.Tensor, where: str, other: str | None, trainable: bool) -> None:
@@ -334,31 +387,29 @@ def _check_tensor(tensor: torch.Tensor, where: str, other: str | None, trainable
         raise MupError(
             f"Parameter {where} is shared with {other!r}, and one tensor cannot follow two rules: give each its own."
         )
-    if tensor.numel() == 0:
-        raise MupError(
-            f"Parameter {where} has shape {tuple(tensor.shape)}, which holds no numbers: give the model sizes "
-            "(channels, channel ratios, modes) of at least 1."
-        )
     if trainable and not tensor.requires_grad:
         raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
 
 
-def _fourier_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""
     for name, module in model.named_modules():
         if hasattr(module, "n_modes") and isinstance(getattr(module, "convs", None), nn.ModuleList):
             yield name or type(model).__name__, module
 
 
-def _check_even_modes(model: nn.Module) -> None:
+def _check_modes(model: nn.Module) -> None:
     for name, module in _fourier_blocks(model):
-        # Spherical harmonics are counted by degrees (the first of n_modes), of either parity.
-        if any(isinstance(conv, SpectralConv) for conv in module.convs) and any(n % 2 or n < 2 for n in module.n_modes):
+        if any(n < 1 for n in module.n_modes):
             raise MupError(
-                f"n_modes = {tuple(module.n_modes)} of {name!r} must be even and at least 2 on "
-                "every axis (neuralop counts both signs, n_modes = 2 K, and silently rounds odd numbers): give "
-                f"{tuple(max(2, n - n % 2) for n in module.n_modes)}."
+                f"n_modes = {tuple(module.n_modes)} of {name!r} must be at least 1 on every axis (neuralop builds a kernel "
+                f"without numbers otherwise): give {tuple(max(1, n) for n in module.n_modes)}."
             )
+
+
+def active_modes(conv: Any) -> tuple[int, ...]:
+    """What a convolution says of its active modes, cheap enough to ask at every step."""
+    return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))
 
 
 def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:

@@ -47,25 +47,29 @@ ICML 2025, arXiv:2506.19396, Theorem 3.5 (modes).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from neuralop_mup.errors import MupError, nearest
 
 __all__ = [
     "ROLES",
     "RULES",
+    "ModeRule",
     "Multipliers",
     "Size",
     "check_rule",
     "factor_std",
+    "log_modes",
     "mode_factor",
     "multipliers",
+    "operator_norm",
+    "reason_of",
     "stock_std",
 ]
 
 ROLES = ("input", "hidden", "readout", "vector", "spectral")
-RULES = ("log-modes", "operator-norm", "none", "standard")
 RULE_VERSION = 1
 
 
@@ -80,11 +84,12 @@ class Size:
     stock_std : float
         Standard deviation of neuralop's own initialisation (:func:`stock_std`).
     modes : tuple of int
-        Fourier modes per sign on each axis, ``K_i = n_modes_i // 2``; empty for all but kernels (of a factorized
-        kernel: all but the factor that carries κ).
+        Fourier modes per sign on each axis, ``K_i = n_modes_i // 2`` (an odd n_modes keeps the mean and K of either sign,
+        an even one K of one sign and K - 1 of the other); empty for all but kernels (of a factorized kernel: all but the
+        factor that carries κ).
     blocks : int
         Number N of the kernel's independent channel blocks, one for each stored mode.
-    block : tuple of int
+    block : (int, int)
         Shape (in, out) of one such block; (1, 1) for a separable kernel.
     miss : float
         For a factor: its stock std over the one that would give the kernel its target std (1 but for TT).
@@ -108,13 +113,6 @@ class Multipliers:
     sgd_lr: float
     eps: float
     kappa: float = 1.0
-
-
-def check_rule(rule: str) -> str:
-    """Return ``rule`` if it is one of :data:`RULES`, else raise :class:`MupError` offering the nearest."""
-    if rule not in RULES:
-        raise MupError(f"There is no rule {rule!r}: {nearest(str(rule), RULES)}")
-    return rule
 
 
 def stock_std(kind: str, fan_in: int, fan_out: int) -> float:
@@ -159,82 +157,147 @@ def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -
     return (kernel_std / ranks**rank_power) ** (1 / factors)
 
 
-def log_modes(modes: Sequence[int], base_modes: Sequence[int]) -> float:
-    """κ = √(Σ log K_base,i / Σ log K_i) (Theorem 3.5, with d·log K read as a sum over axes).
+def log_modes(size: Size, base: Size) -> float:
+    """κ = √(Σ log K_base / Σ log K), summed over axes (the paper's Theorem 3.5).
 
     The largest of N = Θ(K^d) sub-Gaussian numbers grows as √(log N) = √(d log K), and so does the operator norm of a
-    kernel, and of its update, at one channel.
-
-    Parameters
-    ----------
-    modes, base_modes : sequence of int
-        Modes per sign on each axis, K_i = n_modes_i // 2, here and at base.
+    kernel, and of its update, at one channel. K = n_modes // 2 is the number of modes per sign on an axis. One that keeps
+    the mean alone (n_modes = 1, K = 0) adds nothing to the sum, as K = 1 does.
 
     Raises
     ------
     MupError
-        If every axis has K = 1: the logarithms sum to zero and the rule is undefined.
+        If no axis has K ≥ 2: the logarithms sum to zero and the rule is undefined.
     """
-    for what, ks in (("the model", modes), ("base", base_modes)):
-        if any(k < 1 for k in ks):
-            raise MupError(
-                f"n_modes of {what} keeps K = {tuple(ks)} modes per sign, but every axis needs at least 1 "
-                "(n_modes ≥ 2): give an even n_modes of 2 or more on each axis."
-            )
-        if all(k == 1 for k in ks):
+    for what, ks in (("the model", size.modes), ("base", base.modes)):
+        if max(ks) <= 1:
             raise MupError(
                 f"Under rule='log-modes' the mode factor divides by Σ log K, which is zero for {what}: K = "
                 f"n_modes // 2 = {tuple(ks)} on axes {tuple(range(len(ks)))}. Take n_modes ≥ 4 on some axis, or "
                 "rule='operator-norm', which is finite at K = 1."
             )
-    return math.sqrt(sum(map(math.log, base_modes)) / sum(map(math.log, modes)))
+    return math.sqrt(_sum_of_logs(base.modes) / _sum_of_logs(size.modes))
 
 
-def operator_norm(block: tuple[int, int], blocks: int, base_block: tuple[int, int], base_blocks: int) -> float:
-    """κ = g_base / g with g = (√in + √out + √(2 ln N)) / √in, the finite-size form of :func:`log_modes`.
+def _sum_of_logs(modes: Sequence[int]) -> float:
+    return sum(math.log(max(k, 1)) for k in modes)
+
+
+def operator_norm(size: Size, base: Size) -> float:
+    """κ = g_base / g, g = (√in + √out + √(2 ln N)) / √in: log-modes at finite size, with N stored modes.
 
     A kernel is block-diagonal over modes, so its operator norm is that of its largest block; over N independent in×out
     Gaussian blocks of std σ its mean is at most σ (√in + √out + √(2 ln N)). The width rule takes care of the factor √in.
     At one channel and N → ∞ this is log-modes; at many channels it tends to no mode rule at all; it is finite at K = 1.
-    (Davidson & Szarek 2001, Theorem II.13, for one real block; the Gaussian maximal inequality over blocks.)
+    (Davidson & Szarek 2001, Theorem II.13, for one real block; the Gaussian maximal inequality over blocks.) Channels of
+    a separable kernel do not mix: what counts is the norm of a channel over modes, in = out = 1, as features are measured
+    by their RMS over channels.
 
     It is a bound, not an asymptotic: it overstates how much the log term matters at few channels, and so lets κ exceed 1
     by up to 15 % when only width grows, where simulated norms of complex blocks change by less than 3 %.
-
-    Parameters
-    ----------
-    block, base_block : (int, int)
-        Shape (in, out) of one mode's channel block, here and at base; (1, 1) for a separable kernel, whose channels do
-        not mix: what counts is the norm of a channel over modes, as features are measured by their RMS over channels.
-    blocks, base_blocks : int
-        Number N of stored modes, here and at base.
     """
 
-    def g(shape: tuple[int, int], n: int) -> float:
-        m_in, m_out = shape
-        return (math.sqrt(m_in) + math.sqrt(m_out) + math.sqrt(2 * math.log(n))) / math.sqrt(m_in)
+    def g(of: Size) -> float:
+        n_in, n_out = of.block
+        return (math.sqrt(n_in) + math.sqrt(n_out) + math.sqrt(2 * math.log(of.blocks))) / math.sqrt(n_in)
 
-    return g(base_block, base_blocks) / g(block, blocks)
+    return g(base) / g(size)
 
 
-def mode_factor(rule: str, size: Size, base: Size) -> float:
+def _width_alone(size: Size, base: Size) -> float:
+    """κ = 1: kernels scale with width alone."""
+    return 1.0
+
+
+def _standard(size: Size, base: Size) -> float:
+    """no μP: everything is as constructed, every multiplier 1."""
+    return 1.0
+
+
+ModeRule = Callable[[Size, Size], float]
+
+# The mode factor κ of a kernel from its sizes, here and at base. The first line of the docstring is the reason that a
+# summary prints. A function of one's own works as an argument; put in here, it works by name, from the command line too.
+RULES: dict[str, ModeRule] = {
+    "log-modes": log_modes,
+    "operator-norm": operator_norm,
+    "none": _width_alone,
+    "standard": _standard,
+}
+
+
+def check_rule(rule: str | ModeRule) -> str:
+    """Name of a rule, which is a key of :data:`RULES` or a function of two sizes.
+
+    Raises
+    ------
+    MupError
+        If it is neither, or the function's name is that of another rule.
+    """
+    if callable(rule):
+        name = getattr(rule, "__name__", type(rule).__name__)
+        if RULES.get(name, rule) is not rule:
+            raise MupError(f"The function given as rule is named {name!r}, as another rule is: give it another name.")
+        return next((known for known, function in RULES.items() if function is rule), name)
+    if rule not in RULES:
+        raise MupError(
+            f"There is no rule {rule!r}: {nearest(str(rule), RULES)} A function of two Sizes (the kernel's, and its base's) "
+            "that returns κ is a rule, too."
+        )
+    return rule
+
+
+def reason_of(rule: str | ModeRule) -> str:
+    """What a rule does, in the first line of its function's docstring; empty if it has none."""
+    function = rule if callable(rule) else RULES[check_rule(rule)]
+    return (function.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+
+def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     """κ of one kernel: how its init std and Adam learning rate shrink as modes are added.
 
     Parameters
     ----------
-    rule : {"log-modes", "operator-norm", "none"}
-        :func:`log_modes`, :func:`operator_norm`, or κ = 1.
+    rule : str or callable
+        A key of :data:`RULES`, or ``function(size, base) -> κ``.
     size, base : Size
         The kernel here and at base.
+
+    Returns
+    -------
+    float
+        Exactly 1 where the sizes are equal.
+
+    Raises
+    ------
+    MupError
+        If a function fails, does not return a positive number, or is not 1 at base.
     """
-    if rule == "log-modes":
-        return log_modes(size.modes, base.modes)
-    if rule == "operator-norm":
-        return operator_norm(size.block, size.blocks, base.block, base.blocks)
-    return 1.0
+    name = check_rule(rule)
+    function = rule if callable(rule) else RULES[name]
+    try:
+        kappa, at_base = function(size, base), function(base, base)
+    except MupError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise MupError(
+            f"The rule {name!r} failed with {type(error).__name__}: {error}. It is called with two Sizes, of a kernel and "
+            f"of the same at base, here {size} and {base}."
+        ) from error
+    for what, value in (("κ", kappa), ("κ at base", at_base)):
+        if isinstance(value, bool) or not isinstance(value, Real) or not 1e-12 <= value <= 1e12:
+            raise MupError(
+                f"The rule {name!r} gives {what} = {value!r} for {size} with base {base}; it must return a positive number."
+            )
+    if not math.isclose(at_base, 1, rel_tol=1e-9):
+        raise MupError(
+            f"The rule {name!r} gives κ = {at_base:.6g} for equal sizes, and at base a model must stay as it is: return "
+            "g(base) / g(size) for some function g."
+        )
+    return 1.0 if size == base else float(kappa)
 
 
-def multipliers(role: str, size: Size, base: Size, rule: str) -> Multipliers:
+def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
     """Multipliers of one parameter (the table at the top of this module).
 
     Parameters
@@ -243,16 +306,15 @@ def multipliers(role: str, size: Size, base: Size, rule: str) -> Multipliers:
         What the parameter is.
     size, base : Size
         Its numbers here and at base.
-    rule : {"log-modes", "operator-norm", "none", "standard"}
-        ``standard`` is the standard parametrization: every multiplier is 1.
+    rule : str or callable
+        See :func:`mode_factor`; ``standard`` is the standard parametrization: every multiplier is 1.
 
     Returns
     -------
     Multipliers
         All exactly 1 when ``size == base``.
     """
-    check_rule(rule)
-    if rule == "standard":
+    if check_rule(rule) == "standard":
         return Multipliers(1.0, 1.0, 1.0, 1.0)
     r_in = size.fan_in / base.fan_in
     r_out = size.fan_out / base.fan_out

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["off_plan"]
+__all__ = ["off_plan", "readable"]
 
 # Chained products of schedulers round by far less; a floor such as eta_min shows within a few steps.
 _TOLERANCE = 1e-5
@@ -40,13 +40,13 @@ def off_plan(groups: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
     """What is wrong among groups of one base learning rate; ``each`` is what a scheduler may be given for group g."""
-    ours = [g for g in groups if g.get("lr_mult") and _readable(g["lr"]) and g["lr"] != 0]
+    ours = [g for g in groups if g.get("lr_mult") and readable(g["lr"]) and g["lr"] != 0]
     if len(ours) < 2:
         return None
     base = [float(g["lr"]) / g["lr_mult"] for g in ours]
     if max(base) - min(base) <= _TOLERANCE * max(base):
         return None
-    scale = max(float(g["initial_lr"]) / g["lr_mult"] if _readable(g.get("initial_lr")) else 0.0 for g in ours)
+    scale = max(float(g["initial_lr"]) / g["lr_mult"] if readable(g.get("initial_lr")) else 0.0 for g in ours)
     if max(base) <= _NEGLIGIBLE * scale:
         return None
     lrs = {float(g["lr"]) for g in ours}
@@ -68,7 +68,8 @@ def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
     )
 
 
-def _readable(lr: object) -> bool:
+def readable(lr: object) -> bool:
+    """Whether a learning rate is a number that can be had without waiting for an accelerator."""
     if isinstance(lr, torch.Tensor):
         return lr.device.type == "cpu"
     return isinstance(lr, Real) and math.isfinite(lr)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import neuralop.models
 import torch
@@ -25,7 +26,6 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.plan import Plan
-from neuralop_mup.roles import classify
 
 __all__ = ["check_drawable", "check_fresh", "draw"]
 
@@ -58,7 +58,7 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
     MupError
         If the weights are not fresh.
     """
-    parameters, found, modules = dict(model.named_parameters()), classify(model), dict(model.named_modules())
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
     to_fresh = to_scaled = 0.0
     for row in plan.rows:
         p = parameters[row.name].detach()
@@ -71,7 +71,7 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
         if p.numel() >= _ENOUGH and not 1 / _TOLERANCE < ratio < _TOLERANCE:
             raise _not_fresh(row.name, f"has a root mean square of {ratio:.3g} times its stock initialisation")
         bound = 3**0.5 * row.stock_std * (1 + 4 * torch.finfo(p.dtype).eps)
-        if found[row.name].param.stock == "fan_in" and (largest := p.abs().max().item()) > bound:
+        if row.stock == "fan_in" and (largest := p.abs().max().item()) > bound:
             raise _not_fresh(row.name, f"reaches {largest:.4g}, beyond the {bound:.4g} of its stock initialisation")
         if ratio > 0:
             to_fresh += sample.numel() * math.log(ratio) ** 2
@@ -103,10 +103,11 @@ class _Draw:
     run: Callable[[nn.Module], None]
 
 
-def _spectral(layer: nn.Module) -> None:
+def _spectral(layer: Any) -> None:
     # neuralop's init_std="auto", which its models use without exception.
     std = (2 / (layer.in_channels + layer.out_channels)) ** 0.5
-    for weight in layer.weight if isinstance(layer.weight, nn.ModuleList) else [layer.weight]:
+    weights: list[Any] = list(layer.weight) if isinstance(layer.weight, nn.ModuleList) else [layer.weight]
+    for weight in weights:
         weight.normal_(0, std)
     if layer.bias is not None:
         layer.bias.normal_().mul_(std)
@@ -115,6 +116,14 @@ def _spectral(layer: nn.Module) -> None:
 def _ones(layer: SoftGating) -> None:
     for parameter in layer.parameters(recurse=False):
         parameter.fill_(1)
+
+
+def _normal(layer: nn.Module) -> None:
+    for bias in getattr(layer, "biases", None) or [layer.bias_h]:
+        if bias.is_complex():  # drawn as two reals, so that its modulus is √2
+            torch.view_as_real(bias).normal_()
+        else:
+            bias.normal_()
 
 
 def _coefficients(model: CODANO) -> None:
@@ -151,6 +160,11 @@ if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_ha
     from neuralop.layers.spherical_convolution import SphericalConv
 
     _KNOWN[SphericalConv] = _Draw(("weight", "bias"), _spectral)
+if hasattr(neuralop.models, "RNO"):  # newer than 2.0.0
+    from neuralop.layers.rno_block import RNOBlock, RNOCell
+
+    _KNOWN[RNOCell] = _Draw(("biases",), _normal)
+    _KNOWN[RNOBlock] = _Draw(("bias_h",), _normal)
 _BUFFERS_TOO = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
@@ -165,11 +179,15 @@ def _draw_of(module: nn.Module) -> _Draw | None:
             own = [name for name, _ in module.named_parameters(recurse=False)]
             if isinstance(module, _BUFFERS_TOO):
                 own += [name for name, _ in module.named_buffers(recurse=False)]
-            return _Draw(tuple(own), lambda layer: layer.reset_parameters())
+            return _Draw(tuple(own), _reset)
         # A constructor of one's own may draw in its own way, unless torch or FSDP2's change of class wrote it.
         if "__init__" in vars(cls) and not cls.__module__.startswith("torch.") and _has_tensors(module):
             return None
     return None
+
+
+def _reset(layer: Any) -> None:
+    layer.reset_parameters()
 
 
 def _has_tensors(module: nn.Module) -> bool:
@@ -226,7 +244,7 @@ def draw(model: nn.Module) -> None:
 @contextmanager
 def _whole(module: nn.Module) -> Iterator[None]:
     """Sharded parameters of ``module`` as whole tensors, of which rank 0's are distributed in the end."""
-    sharded = [
+    sharded: list[tuple[nn.Module, str, Any]] = [
         (owner, name, parameter)
         for owner in module.modules()
         for name, parameter in owner._parameters.items()
@@ -244,6 +262,6 @@ def _whole(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for owner, name, parameter in sharded:
-            whole = owner._parameters[name].detach()
+            whole = owner.get_parameter(name).detach()
             owner._parameters[name] = parameter
             parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))

@@ -48,7 +48,8 @@ def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> 
         local_metadata[KEY] = plan.to_json(indent=None)
 
 
-_write._from_public_api = True  # torch marks hooks of its public registration so; a copied or unpickled model keeps it
+# torch marks hooks of its public registration so; a copied or unpickled model keeps it.
+_write._from_public_api = True  # type: ignore[attr-defined]
 
 
 def _compare(module: nn.Module, state: Mapping, prefix: str, local_metadata: Mapping, *_: Any) -> None:

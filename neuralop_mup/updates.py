@@ -19,7 +19,7 @@ from torch import nn
 from neuralop_mup.coord_check import features, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.following import effective_lrs
-from neuralop_mup.roles import classify
+from neuralop_mup.parametrize import kernels_and_axes
 from neuralop_mup.wrapping import is_sharded, unwrap
 
 __all__ = ["Step", "kernels_of", "largest_norm", "update_stats"]
@@ -129,16 +129,13 @@ def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], 
         )
     result: dict[str, tuple[Callable[[], torch.Tensor], tuple[str, ...]]] = {}
     factors: dict[str, list[str]] = {}
-    for name, found in classify(model, trainable=False).items():
-        param = found.param
-        if param.role != "spectral":
-            continue
+    for name, kinds in kernels_and_axes(model).items():
         holder = _holder(model, name)
-        axes = tuple(kind for kind in param.axes if kind != "pair")
+        axes = tuple(kind for kind in kinds if kind != "pair")
         if holder is None:
             # A layer of somebody else's: a plain parameter with channels and modes is a kernel.
             if any(kind.startswith("modes") for kind in axes) and not any(kind.startswith("rank") for kind in axes):
-                result[name] = (_plain(model.get_parameter(name), "pair" in param.axes), axes)
+                result[name] = (_plain(model.get_parameter(name), "pair" in kinds), axes)
         elif name == f"{holder}.tensor":
             result[_short(holder)] = (model.get_submodule(holder).to_tensor, axes)
         elif ".factors." in name:

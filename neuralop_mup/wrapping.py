@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["check_unsharded", "is_sharded", "shard", "unwrap"]
+__all__ = ["check_unsharded", "is_sharded", "look_through", "shard", "unwrap"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -57,14 +57,20 @@ def unwrap(model: Any) -> Any:
     """
     if not isinstance(model, nn.Module):
         return model
-    while (inner := _inner(model)) is not None:
-        model = inner
+    model = look_through(model)
     for name, module in model.named_modules():
         if module is not model and _inner(module) is not None:
             raise MupError(
                 f"{name!r} of this {type(model).__name__} is wrapped by {type(module).__name__}, which renames its "
                 f"parameters: wrap the whole model, or compile the part in place (model.{name}.compile())."
             )
+    return model
+
+
+def look_through(model: nn.Module) -> nn.Module:
+    """:func:`unwrap` without a look at the parts, which takes long for every step."""
+    while (inner := _inner(model)) is not None:
+        model = inner
     return model
 
 
@@ -146,8 +152,12 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
 
     # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
     owners = [m for m in model.modules() if m is not model and _calls_kernel(m)]
+    shapes = {name: p.infshape for name, p in model.named_parameters() if hasattr(p, "infshape")}
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
+    for name, parameter in model.named_parameters():  # other tensors than before
+        if name in shapes:
+            parameter.infshape = shapes[name]
     return model
 
 

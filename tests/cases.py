@@ -109,6 +109,19 @@ def _case(name: str, **kwargs) -> Case:
     return Case(name, n_modes=(8, 6), base_modes=(4, 4), kwargs=kwargs)
 
 
+def _makes(what: str, *args, **kwargs) -> bool:
+    """Whether the installed neuralop has a model of that name that takes these arguments (its versions do not say)."""
+    try:
+        with torch.device("meta"):
+            return getattr(neuralop.models, what)(*args, **kwargs) is not None
+    except (AttributeError, TypeError):
+        return False
+
+
+with torch.device("meta"):
+    # Later a ratio of 0 makes a lifting of no hidden channels, whose last bias torch leaves as the memory was.
+    LINEAR_LIFTING = len(FNO((4,), 1, 1, 4, lifting_channel_ratio=0).lifting.fcs) == 1
+
 FNO_CASES = [
     Case("1d", (16,), (4,)),
     Case("2d", (8, 6), (4, 4)),
@@ -117,7 +130,7 @@ FNO_CASES = [
     *[_case(f"channel_mlp_skip={s}", channel_mlp_skip=s) for s in ("linear", "identity", None)],
     _case("no_channel_mlp", use_channel_mlp=False),
     *[_case(n, norm=n) for n in ("group_norm", "batch_norm", "instance_norm")],
-    _case("lifting_ratio=0", lifting_channel_ratio=0),
+    *([_case("lifting_ratio=0", lifting_channel_ratio=0)] if LINEAR_LIFTING else []),
     _case("ratios=1", lifting_channel_ratio=1, projection_channel_ratio=1),
     _case("no_embedding", positional_embedding=None),
     _case("domain_padding", domain_padding=0.25),
@@ -341,6 +354,47 @@ if SPHERE:
                overrides={"hidden_channels": 8, "n_modes": (4, 4)}),
     ]  # fmt: skip
 
-CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *SPHERE_CASES]
+
+def _rno(width, modes, **kwargs):
+    return neuralop.models.RNO(modes, 2, 3, width, **{"n_layers": 2, **kwargs})
+
+
+def _otno(width, modes, **kwargs):
+    return neuralop.models.OTNO(modes, width, in_channels=2, out_channels=3, n_layers=2, **kwargs)
+
+
+def _sequence(g, n=8):
+    return {"x": torch.randn(2, 2, 2, n, n, generator=g)}
+
+
+def _transported(g, n=16):
+    return {"x": torch.randn(1, 2, n, n, generator=g), "ind_dec": torch.randint(n * n, (50,), generator=g)}
+
+
+# Of neuralop's main branch after 2.0.0: what the installed version lacks is skipped, with the reason.
+_SIZES = {"hidden_channels": 8, "n_modes": (4, 4)}
+_NEXT = {
+    "conv_bias_kernel": (_case("conv_bias_kernel", conv_bias_kernel=3), ("FNO", (4,), 1, 1, 4), {"conv_bias_kernel": 3}),
+    "norm_groups": (_case("norm_groups", norm="group_norm", norm_groups=4), ("FNO", (4,), 1, 1, 4), {"norm_groups": 1}),
+    "asymmetric": (
+        _case("asymmetric", enforce_hermitian_symmetry=False),
+        ("FNO", (4,), 1, 1, 4),
+        {"enforce_hermitian_symmetry": False},
+    ),
+    "rno": (_model("rno", _rno, _sequence, overrides=_SIZES), ("RNO", (4, 4), 1, 1, 4), {}),
+    "rno_tucker": (
+        _model("rno_tucker", _bind(_rno, factorization="tucker", rank=0.4, rno_skip=True), _sequence, overrides=_SIZES),
+        ("RNO", (4, 4), 1, 1, 4),
+        {},
+    ),
+    "otno": (_model("otno", _otno, _transported, overrides=_SIZES), ("OTNO", (4, 4), 4), {}),
+}
+NEXT_CASES = [case for case, args, kwargs in _NEXT.values() if _makes(*args, **kwargs)]
+SKIPPED = {
+    **{name: f"this neuralop has no {name}" for name in _NEXT if name not in {case.name for case in NEXT_CASES}},
+    **({} if LINEAR_LIFTING else {"lifting_ratio=0": "this neuralop's lifting has no linear form"}),
+}
+
+CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *SPHERE_CASES, *NEXT_CASES]
 NAMES = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}

@@ -1,11 +1,14 @@
 import pytest
 import torch
-from cases import CASES, FNO_CASES, NAMES
+from cases import CASES, FNO_CASES, NAMES, SKIPPED
 
 torch.set_num_threads(1)  # small models: threads only cost
 
 
-@pytest.fixture(params=CASES, ids=NAMES)
+_ABSENT = [pytest.param(None, marks=pytest.mark.skip(reason=reason)) for reason in SKIPPED.values()]
+
+
+@pytest.fixture(params=[*CASES, *_ABSENT], ids=[*NAMES, *SKIPPED])
 def case(request):
     """Each model of the table in turn."""
     return request.param

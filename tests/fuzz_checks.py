@@ -26,9 +26,8 @@ LR = 7e-3
 # What parametrize refuses of what neuralop can build, and what it says.
 REASONS = {
     "overrides of UNO": "UNO keeps no constructor arguments",
-    "odd modes": "must be even and at least 2",
     "more than max_n_modes": "must not exceed max_n_modes",
-    "size zero": "holds no numbers",
+    "size zero": "at base, where its layer holds no numbers",
     "another depth": "Base and model have different parameters",
     "other data": "which neither width nor modes change",
     "one mode": "the mode factor divides by Σ log K, which is zero",
@@ -115,14 +114,19 @@ def refusals(config: Config, stock: nn.Module, base: nn.Module) -> list[str]:
     names = [[name for name, _ in model.named_parameters()] for model in (stock, base)]
     holds = {
         "overrides of UNO": config.form == "overrides" and config.model == "UNO",
-        "odd modes": any(n % 2 for ns in modes for n in ns),
         "more than max_n_modes": any(n > most for pairs in beyond for n, most in pairs),
-        "size zero": any(p.numel() == 0 for model in (stock, base) for p in model.parameters()),
+        "size zero": _grows_from_nothing(base, stock),
         "another depth": names[0] != names[1],
         "other data": "in_channels" in config.base and config.form != "file",
-        "one mode": config.rule == "log-modes" and any(max(ns) // 2 == 1 for ns in modes),
+        "one mode": config.rule == "log-modes" and any(max(ns) // 2 <= 1 for ns in modes),
     }
     return [reason for reason, applies in holds.items() if applies]
+
+
+def _grows_from_nothing(base: nn.Module, model: nn.Module) -> bool:
+    """Whether a parameter has numbers in the model and none at base."""
+    sizes = {name: p.numel() for name, p in base.named_parameters()}
+    return any(p.numel() and not sizes.get(name, 1) for name, p in model.named_parameters())
 
 
 def _stored(kwargs: dict[str, Any]) -> tuple[int, ...]:
@@ -211,6 +215,10 @@ def _summary_is_complete(plan: nm.Plan, model: nn.Module) -> None:
 
 def _reciprocal(config: Config, plan: nm.Plan, stock: nn.Module, base: nn.Module) -> None:
     """From base to the model and back is where it was: the two plans' multipliers are inverse."""
+    if _grows_from_nothing(stock, base):
+        says = REASONS["size zero"]
+        _refused(lambda: nm.parametrize(base, stock, config.rule, init=False), base, says)
+        return
     back = nm.summary(nm.parametrize(base, stock, config.rule, init=False, correct_tt=config.correct_tt))
     for there, here in zip(plan.rows, back.rows, strict=True):
         assert (there.shape, there.base_shape) == (here.base_shape, here.shape), there.name

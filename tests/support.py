@@ -20,6 +20,7 @@ from typing import Any
 import mup
 import torch
 from cases import CASES, FNO_CASES, LAYOUT_CASES, MODEL_CASES, SPHERE, SPHERE_CASES, Case, Model
+from neuralop.models import FNO
 from torch import nn
 from tqdm import tqdm
 
@@ -88,6 +89,19 @@ def train(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, steps:
 def differing(a: nn.Module, b: nn.Module) -> int:
     """Number of parameters that are not bit-equal."""
     return sum(not torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def small_fno(rule="log-modes", width=12, modes=(8,), **kwargs):
+    torch.manual_seed(0)
+    model = FNO(modes, 2, 3, width, **{"n_layers": 2, **kwargs})
+    base = {"hidden_channels": 4} if rule != "operator-norm" else {"hidden_channels": 4, "n_modes": (4,) * len(modes)}
+    return nm.parametrize(model, base=base, rule=rule)
+
+
+def random_gradients(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
 
 
 def squared_error(prediction: Any, y: torch.Tensor, **_: Any) -> torch.Tensor:

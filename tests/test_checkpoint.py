@@ -306,6 +306,33 @@ def test_missing_files(tmp_path):
         nm.load_plan(model, 3)
 
 
+def test_weights_and_optimizer_of_one_save(tmp_path):
+    """An older best_model beside a newer model: the manifest says which one the optimizer's state belongs to."""
+    model = parametrized(ONE)
+    parts = optimizer_of(model)
+    train(ONE, model, *parts, 1)
+    save_training_state(tmp_path, "best_model", model, *parts, epoch=0)
+    best = copy.deepcopy(model)
+    train(ONE, model, *parts, 1, start=1)
+    save_training_state(tmp_path, "model", model, *parts, epoch=1)
+
+    again = parametrized(ONE, seed=1)
+    resumed = optimizer_of(again)
+    assert nm.load_checkpoint(tmp_path, again, *resumed) == 2
+    assert_same(again, model)
+    before = frozen(again)
+    with pytest.raises(nm.MupError, match="saved with 'model_state_dict.pt', and 'best_model_state_dict.pt' holds"):
+        nm.load_checkpoint(tmp_path, again, *resumed, name="best_model")
+    assert unchanged(again, before)
+    assert nm.load_checkpoint(tmp_path, again, name="best_model") == 0  # its epoch is not known
+    assert_same(again, best)
+    (tmp_path / "manifest.pt").unlink()
+    with pytest.raises(nm.MupError, match="no manifest says which was saved last: pass name='model'"):
+        nm.load_checkpoint(tmp_path, again)
+    assert nm.load_checkpoint(tmp_path, again, name="model") == 0
+    assert_same(again, model)
+
+
 @pytest.mark.parametrize("what", ["groups", "multiplier", "master", "plain"])
 def test_optimizer_state_of_other_groups(what, tmp_path):
     model = parametrized()

@@ -157,7 +157,6 @@ def test_help_fits_a_screen_and_says_where_the_rest_is(verb, capsys):
         ("transfer --proxy.n_modes", "needs a value"),
         ("transfer --proxy.n_modes --verify", "needs a value"),
         ("transfer --proxy.n_modes 8 --proxy.n_modes 4", "twice"),
-        ("transfer --target.n_modes 33", "even"),
         ("transfer --target.n_modes 256", "beyond the grid"),
         ("transfer --proxy.n_modes 8,8", "1 axis"),
         ("transfer --proxy.n_modes 2", "operator-norm"),

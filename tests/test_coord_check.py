@@ -123,6 +123,66 @@ def test_random_state_is_the_users_own():
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_random_numbers_of_a_gpu_are_the_users_own(monkeypatch):
+    """Before CUDA starts its state is the seed alone, which is queued again; the test of a GPU in use needs one."""
+    queued = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", queued.append)
+    torch.manual_seed(3)
+    nm.coord_check(_fno("none"), [8, 16], _batches(1), lr=1e-3, steps=(1,), seeds=[5], size_name="width")
+    assert queued[-1] == 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_random_numbers_of_a_gpu_in_use_go_on():
+    torch.manual_seed(3)
+    torch.rand(1, device="cuda")
+    before = torch.cuda.get_rng_state()
+    nm.coord_check(_fno("none"), [8, 16], _batches(1), lr=1e-3, steps=(1,), seeds=1)
+    assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+class _Pair(nn.Module):
+    """A block that returns its features in a form of its own."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.inner, self.last, self.form = nn.Linear(1, 1), nn.Linear(1, 1), form
+
+    def forward(self, x):
+        return self.form(self.inner(x))
+
+
+class _OfPairs(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.encoder, self.head = _Pair(form), nn.Linear(1, 1)
+
+    def forward(self, x):
+        out = self.encoder(x)
+        while not isinstance(out, torch.Tensor):
+            out = next(value for value in (out.values() if isinstance(out, dict) else out) if value is not None)
+        return self.head(out)
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        (lambda y: (y, 2 * y), ["encoder[0]", "encoder[1]"]),
+        (lambda y: (y, None), ["encoder"]),
+        (lambda y: {"out": y, "attention": [y, y]}, ["encoder[out]", "encoder[attention][0]", "encoder[attention][1]"]),
+    ],
+)
+def test_a_block_that_returns_several_tensors(form, names):
+    batch = [{"x": torch.ones(4, 1), "y": torch.zeros(4, 1)}]
+    kwargs = {"lr": 0.01, "steps": (1,), "seeds": 1, "loss": lambda out, y, **_: out.square().mean()}
+    adam = lambda m, lr: torch.optim.Adam(m.parameters(), lr=lr)  # noqa: E731
+    check = nm.coord_check(lambda size: _OfPairs(form), [1, 2], batch, optimizer=adam, **kwargs)
+    assert check.blocks == [*names, "head"]
+    assert {r["block"] for r in check.slopes} == set(check.blocks)
+    with pytest.raises(nm.MupError, match="No block of this Identity returns a tensor"):
+        nm.coord_check(lambda size: nn.Identity(), [1, 2], batch, optimizer=lambda m, lr: None, **kwargs)
+
+
 def test_table_and_figure(tmp_path):
     check = nm.coord_check(_fno("none"), [8, 16], _batches(1), lr=1e-3, steps=(1,), seeds=1)
     assert "| fno_blocks.1 |" in check.to_markdown()

@@ -63,43 +63,54 @@ def test_golden_log_modes(role, size, base, expected):
     assert (m.init, m.adam_lr, m.sgd_lr, m.eps) == pytest.approx(expected, rel=1e-12)
 
 
+def _modes(*ks):
+    return Size(1, 1, modes=ks)
+
+
+def _blocks(shape, n):
+    return Size(1, 1, block=shape, blocks=n)
+
+
 def test_log_modes_sums_over_axes():
     # K (2, 8) → (4, 16): Σ log K = log 16 → log 64, i.e. 4 log 2 → 6 log 2; κ = √(4/6) = 0.8165.
-    assert log_modes((4, 16), (2, 8)) == pytest.approx(math.sqrt(4 / 6), rel=1e-12)
+    assert log_modes(_modes(4, 16), _modes(2, 8)) == pytest.approx(math.sqrt(4 / 6), rel=1e-12)
     # The paper's own numbers, 3D: K = 3 → 24: κ = √(log 3 / log 24) = √(1.0986 / 3.1781) = 0.58795.
-    assert log_modes((24,) * 3, (3,) * 3) == pytest.approx(0.58795, abs=1e-5)
-    # One axis with K = 1 adds nothing but is allowed.
-    assert log_modes((1, 16), (1, 4)) == pytest.approx(math.sqrt(1 / 2), rel=1e-12)
+    assert log_modes(_modes(24, 24, 24), _modes(3, 3, 3)) == pytest.approx(0.58795, abs=1e-5)
+    # One axis with K = 1, or K = 0 (the mean alone), adds nothing but is allowed.
+    for k in (0, 1):
+        assert log_modes(_modes(k, 16), _modes(k, 4)) == pytest.approx(math.sqrt(1 / 2), rel=1e-12)
 
 
 def test_operator_norm_by_hand():
     # m = 16, N = 8 → 64 blocks, e-fold by e-fold: √(2 ln 8) = 2.03933, √(2 ln 64) = 2.88405.
     # g = (4 + 4 + 2.03933)/4 = 2.50983 → (8 + 2.88405)/4 = 2.72101; κ = 0.92239.
-    assert operator_norm((16, 16), 64, (16, 16), 8) == pytest.approx(0.92239, abs=1e-5)
+    assert operator_norm(_blocks((16, 16), 64), _blocks((16, 16), 8)) == pytest.approx(0.92239, abs=1e-5)
     # width alone, m 16 → 64 at N = 8: g = 2.50983 → (16 + 2.03933)/8 = 2.25492; κ = 1.11305.
-    assert operator_norm((64, 64), 8, (16, 16), 8) == pytest.approx(1.11305, abs=1e-5)
+    assert operator_norm(_blocks((64, 64), 8), _blocks((16, 16), 8)) == pytest.approx(1.11305, abs=1e-5)
     # in ≠ out, (4, 16) → (16, 16) at N = 8: g = (2 + 4 + 2.03933)/2 = 4.01967 → (4 + 4 + 2.03933)/4 = 2.50983;
     # κ = 1.60157.
-    assert operator_norm((16, 16), 8, (4, 16), 8) == pytest.approx(1.60157, abs=1e-5)
+    assert operator_norm(_blocks((16, 16), 8), _blocks((4, 16), 8)) == pytest.approx(1.60157, abs=1e-5)
 
 
 def test_operator_norm_limits():
     # One channel, N → ∞: log-modes' √(ln N_base / ln N), from above and slowly (the 2 in g dies as 1/√ln N).
     for n in (1e6, 1e60, 1e300):
-        gap = operator_norm((1, 1), n, (1, 1), n**0.5) - math.sqrt(0.5)
+        gap = operator_norm(_blocks((1, 1), n), _blocks((1, 1), n**0.5)) - math.sqrt(0.5)
         assert 0 < gap < 0.3
     # Many channels: no mode rule.
-    assert operator_norm((10**8,) * 2, 1000, (10**8,) * 2, 10) == pytest.approx(1, abs=2e-4)
-    # K = 1: two stored modes, finite.
-    assert 0 < operator_norm((8, 8), 64, (8, 8), 2) < 1
+    assert operator_norm(_blocks((10**8,) * 2, 1000), _blocks((10**8,) * 2, 10)) == pytest.approx(1, abs=2e-4)
+    # One mode stored, and K = 1, are finite.
+    for n in (1, 2):
+        assert 0 < operator_norm(_blocks((8, 8), 64), _blocks((8, 8), n)) < 1
 
 
-@pytest.mark.parametrize("modes", [(1,), (1, 1), (0,), (4, 0)])
+@pytest.mark.parametrize("modes", [(1,), (1, 1), (0,), (1, 0)])
 def test_log_modes_refuses(modes):
-    with pytest.raises(MupError, match="operator-norm|at least 1"):
-        log_modes(modes, tuple(4 for _ in modes))
-    with pytest.raises(MupError, match="base"):
-        log_modes(tuple(4 for _ in modes), modes)
+    others = _modes(*(4 for _ in modes))
+    with pytest.raises(MupError, match="for the model: K = .*operator-norm"):
+        log_modes(_modes(*modes), others)
+    with pytest.raises(MupError, match="for base: K = .*operator-norm"):
+        log_modes(others, _modes(*modes))
 
 
 def test_unknown_rule_offers_the_nearest():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import BY_NAME, NAMES, SPHERE, Case
+from cases import BY_NAME, NAMES, NEXT_CASES, SKIPPED, SPHERE, Case
 from support import COLUMNS, COMMAND, EXACT, GROUPS, NOTE_BEYOND, NOTES, PAGE, REASONS, SLOPES, exact, number, parse, slope
 
 import neuralop_mup as nm
@@ -27,12 +27,17 @@ def rows():
 
 
 def test_every_case_has_a_row_and_every_row_a_case(rows):
-    assert list(rows) == NAMES, AGAIN
-    assert [case.name for group in GROUPS.values() for case in group] == NAMES
+    newer = {case.name for case in NEXT_CASES}  # than the release that the page is of
+    released = [name for name in NAMES if name not in newer]
+    assert [name for name in rows if name not in SKIPPED] == released, AGAIN
+    assert [case.name for group in GROUPS.values() for case in group] == released
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning", "ignore:Attempting to update metadata")
 def test_exact_columns(case, rows):
+    if case in NEXT_CASES:
+        assert {exact(case)[column] for column in EXACT if column not in ("parameters", "pickle")} == {"0"}
+        return
     row = rows[case.name]
     assert {column: row[column] for column in EXACT} == exact(case), AGAIN
 

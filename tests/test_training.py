@@ -186,6 +186,9 @@ def test_muon_has_a_learning_rate_and_settings_of_its_own():
     muon = {"period": 2, "damping": 0.7, "base_depth": 1}
     group = build_optimizer(model, {"optimizer": "muon", "lr": 0.04, "muon": muon}).param_groups[0]
     assert (group["period"], group["damping"], group["lr"]) == (2, 0.7, pytest.approx(0.02))
-    for optimizer, wrong in (("adam", muon), ("muon", {"perod": 2})):
-        with pytest.raises(nm.MupError, match="belongs to the optimizer muon"):
-            build_optimizer(model, {"optimizer": optimizer, "muon": wrong})
+    for optimizer, given, told in (
+        ("adam", muon, "belongs to the optimizer muon"),
+        ("muon", {"perod": 2}, "no argument 'perod'; did you mean 'period'"),
+    ):
+        with pytest.raises(nm.MupError, match=told):
+            build_optimizer(model, {"optimizer": optimizer, "muon": given})

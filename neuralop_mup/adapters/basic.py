@@ -22,7 +22,7 @@ def linear(layer: nn.Linear, place: Place) -> Claims:
 
 
 @adapter_of(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def convolution(layer: nn.Module, place: Place) -> Claims:
+def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, place: Place) -> Claims:
     """Weight (out, in / groups, *kernel), bias (out,); torch draws both from U(±1/√fan_in)."""
     kernel = ("fixed",) * len(layer.kernel_size)
     if layer.groups > 1 and layer.groups == layer.in_channels:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
 from neuralop.layers.spectral_convolution import SpectralConv
 from tltorch.factorized_tensors.complex_factorized_tensors import ComplexHandler
@@ -9,7 +11,7 @@ from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor,
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.roles import Claims, Param, Place, adapter_of
+from neuralop_mup.roles import Alias, Claims, Param, Place, adapter_of
 
 
 def _ones(shape: tuple[int, ...]) -> float:
@@ -90,7 +92,7 @@ def convolution_claims(
         *((place.axis_out,) if separable else (place.axis_in, place.axis_out)),
         *mode_kinds,
     )
-    claims: dict[str, Param] = {}
+    claims: dict[str, Param | Place | Alias] = {}
     for prefix, weight in weights.items():
         claims.update(kernel(weight, prefix, axes, (*lead, *channels, *mode_sizes), stock))
     prefix, one = next(iter(weights.items()))
@@ -100,7 +102,7 @@ def convolution_claims(
     return claims
 
 
-def channels_of(layer: nn.Module) -> tuple[int, ...]:
+def channels_of(layer: Any) -> tuple[int, ...]:
     return (layer.out_channels,) if layer.separable else (layer.in_channels, layer.out_channels)
 
 
@@ -125,7 +127,8 @@ def legacy_spectral_conv(layer: LegacySpectralConv, place: Place) -> Claims:
     modes = (("modes_single",) * layer.order, tuple(layer.half_n_modes))
     bias = ("fixed", place.axis_out, *("fixed",) * layer.order)
     if isinstance(layer.weight, nn.ModuleList):
-        weights, lead = {f"weight.{i}.": weight for i, weight in enumerate(layer.weight)}, ()
-    else:
-        weights, lead = {"weight.": layer.weight}, (layer.n_weights_per_layer * layer.n_layers,)
-    return convolution_claims(place, weights, lead, channels_of(layer), modes, bias)
+        return convolution_claims(
+            place, {f"weight.{i}.": weight for i, weight in enumerate(layer.weight)}, (), channels_of(layer), modes, bias
+        )
+    lead = (layer.n_weights_per_layer * layer.n_layers,)
+    return convolution_claims(place, {"weight.": layer.weight}, lead, channels_of(layer), modes, bias)

@@ -61,7 +61,7 @@ def _fixed_hidden_channels() -> dict[str, Place]:
 def codano(model: CODANO, place: Place) -> Claims:
     """Width is the codimension of each variable; class token and positional encodings are Fourier coefficients."""
     modes = ("modes",) * model.n_dim
-    claims = {
+    claims: dict[str, Param | Place] = {
         **_fixed_hidden_channels(),
         "attention_layers": HIDDEN,
         "skip_map_module": HIDDEN,

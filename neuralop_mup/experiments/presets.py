@@ -128,6 +128,8 @@ PRESETS: dict[tuple[str, str], Preset] = {
         data="gpu",
         problem_args={"n_train": 100, "time_points": 48},
     ),
+    ("korteweg-de-vries", "cpu"): Preset(proxy=(16, 8), target=(64, 32), epochs=20),
+    **{(name, "cpu"): Preset(proxy=(16, 8), target=(32, 16), epochs=10) for name in ("allen-cahn", "gray-scott")},
     # 50 000 iterations at batch 2 are 125 epochs of 800 samples; the learning rate halves at 20 000 and 40 000.
     ("navier-stokes", "paper"): Preset(
         proxy=(64, 6),

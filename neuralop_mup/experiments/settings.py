@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.kernels.optimizer import AUX_LR
 from neuralop_mup.muon import MuMuon
-from neuralop_mup.muon.optimizer import AUX_LR
 from neuralop_mup.muon.optimizer import LR as MUON_LR
 from neuralop_mup.optim import MuAdam, MuAdamW, MuSGD, clip_spectral_grad_value_
+from neuralop_mup.soap import MuSOAP
+from neuralop_mup.soap.optimizer import LR as SOAP_LR
 
 __all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr"]
 
@@ -40,7 +42,11 @@ def _sgd(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
 
 
 def _muon(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuMuon(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.muon)
+    return MuMuon(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
+
+
+def _soap(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
+    return MuSOAP(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Choice:
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
     arguments : frozenset of str
-        Further arguments, which a run gives under ``muon``.
+        Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "muon", "muon": {"period": 2}}``.
     """
 
     build: Callable[..., torch.optim.Optimizer]
@@ -68,15 +74,17 @@ class Choice:
     arguments: frozenset[str] = frozenset()
 
 
-_MUON_ARGUMENTS = frozenset({"momentum", "nesterov", "period", "damping", "base_depth", "eps"})
+_MUON = frozenset({"momentum", "nesterov", "period", "damping", "base_depth", "eps"})
+_SOAP = frozenset({"momentum", "beta2", "basis_beta", "refresh", "nesterov", "size", "base_depth", "eps"})
 
-#: Name → optimizer. muon's learning rate is of another kind: the size of an update in the operator norm.
+#: Name → optimizer. The learning rates of muon and soap are of another kind: sizes of an update.
 OPTIMIZERS: dict[str, Choice] = {
     "adam": Choice(_adam),
     "adamw": Choice(_adamw),
     "neuralop-adamw": Choice(_neuralop_adamw),
     "sgd": Choice(_sgd),
-    "muon": Choice(_muon, MUON_LR, "1e-2:1.6e-1", AUX_LR, _MUON_ARGUMENTS),
+    "muon": Choice(_muon, MUON_LR, "1e-2:1.6e-1", AUX_LR, _MUON),
+    "soap": Choice(_soap, SOAP_LR, "5e-3:8e-2", AUX_LR, _SOAP),
 }
 
 
@@ -103,8 +111,8 @@ class Settings:
         A key of :data:`OPTIMIZERS`.
     aux_lr : float, optional
         Learning rate of what is no map between widths, for optimizers that have one.
-    muon : dict
-        Further arguments of MuMuon.
+    arguments : dict
+        Further arguments of the optimizer; in a configuration they stand under its name, such as ``muon``.
     weight_decay, beta2 : float
     schedule : str
         The learning rate epoch by epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (every 50 epochs) or
@@ -133,7 +141,7 @@ class Settings:
     batch_size: int = 20
     optimizer: str = "adam"
     aux_lr: float | None = None
-    muon: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     weight_decay: float = 0.0
     beta2: float = 0.999
     schedule: str = "cosine"
@@ -161,6 +169,14 @@ class Settings:
             group, _, role = key.partition(".")
             if role and group in _MASTERS:
                 values[group] = {**values.get(group, {}), role: value}
+            elif key in OPTIMIZERS and OPTIMIZERS[key].arguments:
+                if value and config.get("optimizer", "adam") != key:
+                    raise MupError(
+                        f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it "
+                        "belongs to the "
+                        f"optimizer {key}."
+                    )
+                values["arguments"] = {**value}
             elif key in known:
                 values[key] = {**value, **values.get(key, {})} if key in _MASTERS else value
             else:
@@ -180,11 +196,9 @@ class Settings:
                 "rate for "
                 f"what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
             )
-        if self.muon and not set(self.muon) <= choice.arguments:
-            raise MupError(
-                f"muon = {dict(self.muon)} with the optimizer {self.optimizer!r} cannot be used: it holds "
-                f"{', '.join(sorted(_MUON_ARGUMENTS))}, and belongs to the optimizer muon."
-            )
+        if not set(self.arguments) <= choice.arguments:
+            wrong = next(name for name in self.arguments if name not in choice.arguments)
+            raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
         halvings(self.schedule)
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")

@@ -26,7 +26,7 @@ from neuralop_mup.tuning.space import params_key
 __all__ = ["Tuned", "tune"]
 
 #: Settings of a run that may be given to :func:`tune`, or searched.
-_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon")
+_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap")
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,8 @@ def tune(
         Runs at once; default one per GPU, or one per core.
     progress : bool
     **more
-        ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` of a run, and ``storage``,
-        ``sampler``, ``pruner``, ``engine``, ``executor`` of :func:`neuralop_mup.sweep`.
+        ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their arguments) of
+        a run, and ``storage``, ``sampler``, ``pruner``, ``engine``, ``executor`` of :func:`neuralop_mup.sweep`.
 
     Returns
     -------

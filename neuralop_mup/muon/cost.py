@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from neuralop_mup.muon.groups import block_shape, map_layouts, turn
+from neuralop_mup.kernels.layouts import block_shape, map_layouts, turn
 from neuralop_mup.muon.newton_schulz import STEPS
 from neuralop_mup.parametrize import get_plan
 from neuralop_mup.wrapping import unwrap

@@ -17,14 +17,13 @@ The Gram matrix takes two as well, and the product of a Hermitian matrix with X 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["BAND", "FLOOR", "STEPS", "Scratch", "Step", "full_precision", "orthogonalize"]
+__all__ = ["BAND", "FLOOR", "STEPS", "Scratch", "Step", "orthogonalize"]
 
 
 class Step(NamedTuple):
@@ -71,27 +70,6 @@ class Scratch:
         return self._held[key][:numel].view(shape)
 
 
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to.
-
-    Beyond 1 the polynomials are steep: with TF32's rounding a block whose singular values are all at the bound comes out at
-    twice its size.
-    """
-    matmuls = [getattr(backend, "matmul", None) for backend in (torch.backends.cuda, torch.backends.mkldnn)]
-    matmuls = [matmul for matmul in matmuls if hasattr(matmul, "fp32_precision")]
-    name, full = ("fp32_precision", "ieee") if matmuls else ("allow_tf32", False)  # the latter before torch 2.9
-    matmuls = matmuls or [torch.backends.cuda.matmul]
-    before = [getattr(matmul, name) for matmul in matmuls]
-    for matmul in matmuls:
-        setattr(matmul, name, full)
-    try:
-        yield
-    finally:
-        for matmul, value in zip(matmuls, before, strict=True):
-            setattr(matmul, name, value)
-
-
 def orthogonalize(
     x: torch.Tensor,
     steps: tuple[Step, ...] = STEPS,
@@ -110,7 +88,9 @@ def orthogonalize(
         The polynomials, first one first.
     damping : float
         Singular values become 1 − damping · σ / bound instead of 1, by subtracting the normalised block: dominant
-        directions get less. Blocks of one row or column have one direction alone and are not damped.
+        directions get less. Then the block is brought back to the root-mean-square singular value that it had before, so
+        that its size depends neither on its width nor on how its singular values are spread. Blocks of one row or column
+        have one direction alone and are not damped.
     out : torch.Tensor, optional
         Where the result goes, of the shape and dtype of ``x``, which it may be.
     scratch : Scratch, optional
@@ -132,9 +112,12 @@ def orthogonalize(
     if x.shape[1] > 1:
         polar = _polar(block, steps, scratch)
         if damping:
-            for part, unit in zip(polar, block, strict=True):
-                if part is not None:
-                    part.sub_(unit, alpha=damping)
+            parts = [(part, unit) for part, unit in zip(polar, block, strict=True) if part is not None]
+            before = _norm(*(part for part, _ in parts))
+            for part, unit in parts:
+                part.sub_(unit, alpha=damping)
+            after = _norm(*(part for part, _ in parts))
+            _multiply(polar, torch.where(after > 0, before / after, 1))
         block = polar
     for i, part in enumerate(part for part in block if part is not None):
         (torch.view_as_real(out).select(-1, i) if x.is_complex() else out).copy_(part)
@@ -180,6 +163,13 @@ def _divide(parts: Iterable[torch.Tensor | None], norm: torch.Tensor) -> None:
     for part in parts:
         if part is not None:
             part.div_(norm)
+
+
+def _multiply(parts: Iterable[torch.Tensor | None], factor: torch.Tensor) -> None:
+    """Multiply each matrix, in place, by its factor (batch,)."""
+    for part in parts:
+        if part is not None:
+            part.mul_(factor.view(-1, 1, 1))
 
 
 def _gram(x: Block, scratch: Scratch) -> torch.Tensor:

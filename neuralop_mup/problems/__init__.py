@@ -9,36 +9,57 @@ from dataclasses import fields
 from typing import Any
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.problems.allen_cahn import AllenCahn, solve_allen_cahn
 from neuralop_mup.problems.base import Problem, ProblemData
 from neuralop_mup.problems.burgers import Burgers, solve_burgers
 from neuralop_mup.problems.darcy import Darcy, solve_darcy
 from neuralop_mup.problems.files import BurgersFiles, DarcyFiles, NavierStokesFiles
+from neuralop_mup.problems.gray_scott import GrayScott, solve_gray_scott
+from neuralop_mup.problems.korteweg_de_vries import KortewegDeVries, solve_korteweg_de_vries
 from neuralop_mup.problems.navier_stokes import NavierStokes, solve_navier_stokes
 from neuralop_mup.problems.own import OwnData
 from neuralop_mup.problems.pino import BurgersPino, DarcyPino
 
 __all__ = [
     "PROBLEMS",
+    "AllenCahn",
     "Burgers",
     "BurgersFiles",
     "BurgersPino",
     "Darcy",
     "DarcyFiles",
     "DarcyPino",
+    "GrayScott",
+    "KortewegDeVries",
     "NavierStokes",
     "NavierStokesFiles",
     "OwnData",
     "Problem",
     "ProblemData",
     "get_problem",
+    "solve_allen_cahn",
     "solve_burgers",
     "solve_darcy",
+    "solve_gray_scott",
+    "solve_korteweg_de_vries",
     "solve_navier_stokes",
 ]
 
 PROBLEMS: dict[str, type[Problem]] = {
     cls.name: cls
-    for cls in (Burgers, BurgersPino, Darcy, DarcyPino, NavierStokes, BurgersFiles, DarcyFiles, NavierStokesFiles)
+    for cls in (
+        Burgers,
+        BurgersPino,
+        Darcy,
+        DarcyPino,
+        NavierStokes,
+        KortewegDeVries,
+        AllenCahn,
+        GrayScott,
+        BurgersFiles,
+        DarcyFiles,
+        NavierStokesFiles,
+    )
 }
 
 

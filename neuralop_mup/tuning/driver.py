@@ -95,7 +95,9 @@ class _Driver:
                 self._submit(job)
             if not self._pending:
                 return
-            done, _ = wait(self._pending, return_when=FIRST_COMPLETED)
+            done, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
+            if not done:
+                self.engine.check()
             broke = [f for f in done if f.cancelled() or f.exception() is not None]
             for future in done:
                 self._settle(self._pending.pop(future), future, len(broke) > 1)

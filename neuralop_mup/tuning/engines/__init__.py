@@ -37,6 +37,10 @@ class Engine(Protocol):
         """Execute one run; the future gives ``(outcome, traceback)``."""
         ...
 
+    def check(self) -> None:
+        """Called now and then while no run ends."""
+        ...
+
     def close(self) -> None:
         """Stop everything that runs."""
         ...

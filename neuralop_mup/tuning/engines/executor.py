@@ -53,6 +53,9 @@ class ExecutorEngine:
         future.add_done_callback(self._pending.discard)
         return future
 
+    def check(self) -> None:
+        """The executor looks after itself."""
+
     def close(self) -> None:
         """Cancel what has not begun."""
         for future in list(self._pending):

@@ -14,9 +14,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
@@ -44,6 +44,9 @@ class InlineEngine:
         future: Future = Future()
         future.set_result(execute(train, config))
         return future
+
+    def check(self) -> None:
+        """Nothing can be stuck."""
 
     def close(self) -> None:
         """Nothing is left running."""
@@ -101,7 +104,7 @@ class LocalEngine:
                 future.set_exception(error)
 
         try:
-            inner = worker.submit(*job)
+            worker.inner = inner = worker.submit(*job)
         except Exception as error:  # such as a script whose import calls this again
             worker.busy = False
             future.set_exception(_cannot_start(f"{type(error).__name__}: {error}"))
@@ -125,6 +128,14 @@ class LocalEngine:
                 return "again"
         return _cannot_start(f"one ended with exit code {code} before its first run (see above)")
 
+    def check(self) -> None:
+        """Notice a worker that died while its run was handed over, which its pool may not: called when nothing ends for
+        long."""
+        for worker in self._workers:
+            if worker.busy and worker.is_dead() and not worker.inner.done():
+                with suppress(InvalidStateError):
+                    worker.inner.set_exception(BrokenProcessPool("the worker died while it was given a run"))
+
     def close(self) -> None:
         """End every worker."""
         self._closed = True
@@ -145,7 +156,11 @@ class _Worker:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self.busy = False
+        self.inner: Future = Future()  # of the present run
         self._pool: ProcessPoolExecutor | None = None
+        self._broken: list[
+            ProcessPoolExecutor
+        ] = []  # kept: the thread that finds a pool broken may be the one that frees it
 
     def submit(self, payload: bytes, config: dict) -> Future:
         if self._pool is None:
@@ -171,8 +186,15 @@ class _Worker:
         process.join(5)
         return process.exitcode
 
+    def is_dead(self) -> bool:
+        process = self._context.process
+        return process is not None and not process.is_alive()
+
     def replace(self) -> None:
-        self.stop()
+        """Start anew with the next run; called from the thread that found the pool broken, which must not wait for
+        itself."""
+        if self._pool is not None:
+            self._broken.append(self._pool)
         self._pool = None
 
     def stop(self) -> None:

@@ -73,6 +73,9 @@ class RayEngine:
         future.add_done_callback(lambda _: self._refs.discard(ref))
         return future
 
+    def check(self) -> None:
+        """Ray looks after its tasks."""
+
     def close(self) -> None:
         """Cancel what still runs, and end a cluster that was started here."""
         for ref in list(self._refs):

@@ -8,6 +8,7 @@ axis to sum over and outside a factorization, channels do not mix (a separable k
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import prod, sqrt
 
 import torch
@@ -18,11 +19,27 @@ from neuralop_mup.plan import Row
 from neuralop_mup.roles import classify
 from neuralop_mup.wrapping import unwrap
 
-__all__ = ["as_blocks", "block_scale", "block_shape", "fourier_depth", "layout_of", "map_layouts", "turn"]
+__all__ = [
+    "LETTERS",
+    "as_blocks",
+    "block_scale",
+    "block_shape",
+    "fourier_depth",
+    "is_paired",
+    "layout_of",
+    "map_layouts",
+    "order",
+    "turn",
+]
 
 # A layout has one letter an axis, after the trailing pair of a real-stored complex tensor was made one number:
-# i is summed over, o is produced, b numbers blocks.
-_LETTERS = {"in": "i", "in_fixed": "i", "rank_in": "i", "out": "o", "out_fixed": "o", "rank_out": "o"}
+#   l  numbers kernels that share a tensor (joint weights): nothing is shared between them
+#   c  channels that do not mix (separable kernels), so that each is a block of its own
+#   b  modes, each of them a block
+#   i  is summed over
+#   o  is produced
+LETTERS = "lcbio"
+_LETTER_OF = {"fixed": "l", "in": "i", "in_fixed": "i", "rank_in": "i", "out": "o", "out_fixed": "o", "rank_out": "o"}
 
 
 def layout_of(row: Row, parameter: torch.Tensor) -> str:
@@ -42,17 +59,17 @@ def layout_of(row: Row, parameter: torch.Tensor) -> str:
     if "pair" in axes:
         if axes.index("pair") != len(axes) - 1 or parameter.shape[-1] != 2 or parameter.is_complex():
             raise MupError(
-                f"{row.name!r} {tuple(parameter.shape)} stores complex numbers in a layout that MuMuon cannot read (axes "
-                f"{axes}): pairs of real numbers must lie on the last axis, of size 2; or train it with MuAdam."
+                f"{row.name!r} {tuple(parameter.shape)} stores complex numbers in a layout that MuMuon and MuSOAP cannot "
+                f"read (axes {axes}): pairs of real numbers must lie on the last axis, of size 2; or train it with MuAdam."
             )
         axes = axes[:-1]
-    letters = "".join(_LETTERS.get(kind, "b") for kind in axes)
+    letters = "".join(_LETTER_OF.get(kind, "b") for kind in axes)
     mixes = "i" in letters or any(kind.startswith("rank") for kind in axes)
-    return letters if mixes else "b" * len(letters)
+    return letters if mixes else letters.replace("o", "c")
 
 
 def map_layouts(model: nn.Module, rows: Mapping[str, Row]) -> dict[str, str]:
-    """Layouts by name of all parameters that take orthogonalized updates.
+    """Layouts by name of all parameters whose updates are matrices.
 
     Kernels with their factors, and hidden pointwise maps: linear layers and 1×1 convolutions from width to width.
     Maps with a stencil or with groups are no single matrix and are left to the auxiliary optimizer.
@@ -90,11 +107,22 @@ def _owner(model: nn.Module, parameter: str, layer: str) -> str:
     return name
 
 
+def is_paired(p: torch.Tensor, layout: str) -> bool:
+    """Whether complex numbers are stored as pairs of real ones."""
+    return p.ndim == len(layout) + 1
+
+
+@cache
+def order(layout: str, letters: str) -> tuple[int, ...]:
+    """Axes of a tensor sorted by their letters, in the given order of letters."""
+    return tuple(axis for letter in letters for axis, own in enumerate(layout) if own == letter)
+
+
 def as_blocks(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """The tensor with blocks first: (*b, *i, *o), a view; complex where pairs were stored."""
-    if x.ndim == len(layout) + 1:
+    """The tensor with blocks first: (*l, *c, *b, *i, *o), a view; complex where pairs were stored."""
+    if is_paired(x, layout):
         x = torch.view_as_complex(x)
-    return x.permute(*(axis for letter in "bio" for axis, own in enumerate(layout) if own == letter))
+    return x.permute(*order(layout, LETTERS))
 
 
 def turn(x: torch.Tensor, layout: str, period: int, step: int) -> tuple[tuple[slice, ...], int]:
@@ -102,7 +130,7 @@ def turn(x: torch.Tensor, layout: str, period: int, step: int) -> tuple[tuple[sl
 
     Every ``period``-th along the axis that has most blocks, another comb at each step.
     """
-    sizes = [size for letter, size in zip(layout, x.shape, strict=False) if letter == "b"]
+    sizes = [x.shape[axis] for axis in order(layout, "lcb")]
     if not sizes:
         return (), 1
     axis = sizes.index(max(sizes))
@@ -112,10 +140,8 @@ def turn(x: torch.Tensor, layout: str, period: int, step: int) -> tuple[tuple[sl
 
 def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:
     """Sizes (in, out) of one block."""
-    sizes = dict.fromkeys("bio", 1)
-    for letter, size in zip(layout, x.shape, strict=False):
-        sizes[letter] *= size
-    return sizes["i"], sizes["o"]
+    shape = x.shape
+    return prod([shape[axis] for axis in order(layout, "i")]), prod([shape[axis] for axis in order(layout, "o")])
 
 
 def block_scale(x: torch.Tensor, layout: str) -> float:

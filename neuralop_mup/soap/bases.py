@@ -1,0 +1,61 @@
+"""Channel bases shared by all modes of a layer: Gram matrices, rotations, and their renewal.
+
+Gradients are tensors X of shape (layers, d_1, …, d_r, modes): d_1 … d_r are the axes that a block sums over and those that
+it produces, for a dense kernel its input and output channels. Every such axis has one orthonormal basis Q_a (layers, d_a,
+d_a), which all modes and all other axes share. Its vectors are eigenvectors of the Gram matrix of that axis,
+
+    C_a ← β C_a + (1 − β) Σ_{modes, other axes} X X^H,
+
+which is renewed by one step of orthogonal iteration, Q_a ← qr(C_a Q_a).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+__all__ = ["first_basis", "gram", "renewed", "rotate"]
+
+
+def rotate(x: torch.Tensor, q: torch.Tensor, axis: int, *, back: bool = False) -> torch.Tensor:
+    """Coordinates in a basis along one axis, x ← Q^H x, or back from them, x ← Q x.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        (layers, d_1, …, d_r, modes).
+    q : torch.Tensor
+        Bases (layers, d, d), d the size of ``axis``; columns are the basis vectors.
+    axis : int
+        From 1 to r.
+    back : bool
+        Whether to go back.
+    """
+    q = q if back else q.mH
+    layers, d, before, after = len(x), x.shape[axis], prod(x.shape[1:axis]), prod(x.shape[axis + 1 :])
+    if after == 1:
+        return torch.bmm(x.reshape(layers, before, d), q.mT).view(x.shape)
+    if before == 1:
+        return torch.bmm(q, x.reshape(layers, d, after)).view(x.shape)
+    return torch.matmul(q.unsqueeze(1), x.reshape(layers, before, d, after)).view(x.shape)
+
+
+def gram(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Σ x x^H along one axis, over all others: (layers, d, d)."""
+    rows = x.movedim(axis, 1).flatten(2)
+    return torch.bmm(rows, rows.mH)
+
+
+def first_basis(c: torch.Tensor) -> torch.Tensor:
+    """Eigenvectors of Gram matrices (layers, d, d), largest eigenvalue first; the identity where all are zero."""
+    return torch.linalg.eigh(c).eigenvectors.flip(-1)
+
+
+def renewed(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """One step of orthogonal iteration from the bases ``q``. Without a Gram matrix (zero) they stay."""
+    product = torch.bmm(c, q)
+    size = torch.linalg.vector_norm(product, dim=(1, 2), keepdim=True)
+    # Over its norm, lest the squares of small gradients underflow in the decomposition.
+    new = torch.linalg.qr(product / torch.where(size > 0, size, 1)).Q
+    return torch.where(size > 0, new, q)

@@ -1,0 +1,246 @@
+"""An optimizer that does not follow the plan is warned of once, with the line to write; nothing else is."""
+
+import copy
+import gc
+import io
+import pickle
+import time
+import warnings
+import weakref
+
+import mup
+import neuralop.training
+import pytest
+import torch
+from cases import BY_NAME
+from neuralop.losses import LpLoss
+from torch.nn.parallel import DataParallel
+from torch.optim import lr_scheduler as S
+
+import neuralop_mup as nm
+from neuralop_mup import plain_optimizers
+
+CASE = BY_NAME["1d"]
+
+
+def parametrized(**kwargs):
+    return nm.parametrize(CASE.build(), base=CASE.base, **kwargs)
+
+
+def said(optimizer, steps=3, model=None):
+    """What is said in a few steps."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(steps):
+            if model is not None:
+                x, y = CASE.batch()
+                (model(x) - y).square().mean().backward()
+            optimizer.step()
+    return [w for w in caught if "do not follow its plan" in str(w.message)]
+
+
+@pytest.mark.parametrize(
+    ("build", "line"),
+    [
+        (lambda ps: torch.optim.AdamW(ps, 2e-3), "neuralop_mup.MuAdamW(model, lr=0.002, weight_decay=0.01)"),
+        (lambda ps: torch.optim.Adam(ps, 2e-3), "neuralop_mup.MuAdam(model, lr=0.002)"),
+        (lambda ps: torch.optim.SGD(ps, 2e-3, momentum=0.9), "neuralop_mup.MuSGD(model, lr=0.002, momentum=0.9)"),
+        (
+            lambda ps: neuralop.training.AdamW(ps, lr=2e-3),
+            "neuralop_mup.MuAdam(model, lr=0.002, impl=neuralop.training.AdamW)",
+        ),
+        (lambda ps: torch.optim.RMSprop(ps, 2e-3), "impl=torch.optim.rmsprop.RMSprop)"),
+        # one group each, all alike
+        (lambda ps: torch.optim.Adam([{"params": [p]} for p in ps], 2e-3), "neuralop_mup.MuAdam(model, lr=0.002)"),
+    ],
+)
+def test_a_plain_optimizer_is_told_the_line_to_write(build, line):
+    model = parametrized()
+    optimizer = build(model.parameters())
+    (warning,) = said(optimizer, model=model)
+    assert line in str(warning.message)
+    assert warning.filename == __file__  # where the step was called
+    assert not said(optimizer)
+    if "model" in line and "rmsprop" not in line:  # and the line works
+        assert not said(eval(line, {"neuralop_mup": nm, "neuralop": neuralop, "model": model}))
+
+
+def test_it_is_said_where_training_happens():
+    """Through neuralop's Trainer, after a scheduler took the step, wrapped, copied by pickle."""
+    loader = torch.utils.data.DataLoader([{"x": torch.randn(2, 16), "y": torch.randn(3, 16)}] * 2)
+    model = parametrized()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    trainer = neuralop.training.Trainer(model=model, n_epochs=2, device="cpu", verbose=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train(loader, {}, optimizer, S.StepLR(optimizer, 1), training_loss=LpLoss(d=1))
+    (warning,) = [w for w in caught if "do not follow its plan" in str(w.message)]
+    assert warning.filename == neuralop.training.trainer.__file__
+    for wrap in (
+        DataParallel,
+        lambda m: torch.compile(m, backend="eager"),
+        lambda m: pickle.loads(pickle.dumps(m)),
+        lambda m: m.to(torch.float64).to(torch.float32),
+    ):
+        wrapped = wrap(parametrized())
+        assert len(said(torch.optim.Adam(wrapped.parameters(), 1e-3))) == 1
+    assert len(said(torch.optim.Adam(nm.parametrize(DataParallel(CASE.build()), base=CASE.base).parameters()))) == 1
+
+
+def test_one_that_was_built_before_parametrize():
+    model = CASE.build()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    assert not said(optimizer)
+    nm.parametrize(model, base=CASE.base, init=False)
+    assert len(said(optimizer)) == 1
+    assert not said(optimizer)
+
+
+def test_one_that_gets_the_model_later():
+    model = parametrized()
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], 1e-3)
+    assert not said(optimizer)
+    optimizer.add_param_group({"params": list(model.parameters())})
+    assert len(said(optimizer)) == 1
+
+
+def test_a_warm_up_from_zero_hides_nothing():
+    model = parametrized()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    scheduler = S.LambdaLR(optimizer, lambda step: step / 5)
+    assert not said(optimizer, 1)
+    scheduler.step()
+    assert len(said(optimizer)) == 1
+
+
+def _half(model):
+    half = list(model.parameters())[::2]
+    return torch.optim.Adam(half, 1e-3)
+
+
+def _frozen(model):
+    model.lifting.requires_grad_(False)
+    return torch.optim.AdamW(model.parameters(), 1e-3)
+
+
+def _frozen_left_out(model):
+    model.requires_grad_(False)
+    model.projection.requires_grad_()
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-3)
+
+
+def _by_hand(model):
+    rows = {row.name: row.lr_mult for row in nm.summary(model).rows}
+    return torch.optim.Adam([{"params": [p], "lr": 1e-3 * rows[name]} for name, p in model.named_parameters()])
+
+
+def _with_a_weight_of_the_loss(model):
+    groups = nm.param_groups(model, 1e-3)
+    return torch.optim.Adam([*groups, {"params": [torch.nn.Parameter(torch.ones(1))]}], 1e-3)
+
+
+def _saved(model):
+    optimizer = nm.MuAdam(model, lr=1e-3)
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    again = torch.optim.Adam(nm.param_groups(model, 1e-3))
+    again.load_state_dict(torch.load(file, weights_only=False))
+    return again
+
+
+FOLLOWING = {
+    "MuAdam": lambda m: nm.MuAdam(m, lr=1e-3),
+    "MuAdam, masters": lambda m: nm.MuAdam(m, lr=1e-3, lr_mult={"spectral": 3.0, "readout": 0.1}),
+    "MuAdamW": lambda m: nm.MuAdamW(m, lr=1e-3),
+    "MuSGD": lambda m: nm.MuSGD(m, lr=1e-3),
+    "MuMuon": lambda m: nm.MuMuon(m),
+    "neuralop's AdamW": lambda m: nm.MuAdamW(m, impl=neuralop.training.AdamW),
+    "copied": lambda m: copy.deepcopy(nm.MuAdam(m, lr=1e-3)),
+    "pickled": lambda m: pickle.loads(pickle.dumps(nm.MuAdam(m, lr=1e-3))),
+    "param_groups": lambda m: torch.optim.RMSprop(nm.param_groups(m, 1e-3)),
+    "some of param_groups": lambda m: torch.optim.Adam(nm.param_groups(m, 1e-3)[1:]),
+    "param_groups and one more": _with_a_weight_of_the_loss,
+    "loaded": _saved,
+    "mup.MuAdam": lambda m: mup.MuAdam(m.parameters(), lr=1e-3),
+    "mup.MuAdamW": lambda m: mup.MuAdamW(m.parameters(), lr=1e-3, weight_decay=0.1),
+    "mup.MuSGD": lambda m: mup.MuSGD(m.parameters(), lr=1e-3),
+    "by hand": _by_hand,
+    "part of a model": _half,
+    "the readout alone": lambda m: torch.optim.Adam(m.projection.parameters(), 1e-3),
+    "frozen features": _frozen,
+    "frozen features, left out": _frozen_left_out,
+    "LBFGS": lambda m: torch.optim.LBFGS(m.parameters()),
+    "another model": lambda m: torch.optim.Adam(CASE.build().parameters()),
+    "not parametrized any more": lambda m: torch.optim.Adam(nm.unparametrize(m).parameters()),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_nothing_is_said_of(name):
+    model = parametrized()
+    optimizer = FOLLOWING[name](model)
+    if isinstance(optimizer, torch.optim.LBFGS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.step(lambda: torch.zeros(()))
+        return
+    schedule = S.ExponentialLR(optimizer, 0.5)
+    for _ in range(2):
+        assert not said(optimizer)
+        schedule.step()
+
+
+def test_nothing_is_said_of_the_standard_parametrization_and_at_base():
+    for model in (parametrized(rule="standard"), nm.parametrize(CASE.build(), base={})):
+        assert not said(torch.optim.AdamW(model.parameters(), 1e-3))
+
+
+def test_nothing_is_kept_alive():
+    model = parametrized()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    assert said(optimizer)
+    gone = weakref.ref(model), weakref.ref(optimizer)
+    del model, optimizer
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_a_compiled_step_is_left_alone():
+    optimizer = torch.optim.SGD(parametrized().parameters(), 1e-3)
+    step = torch.compile(optimizer.step, backend="eager")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*do not follow its plan")
+        step()
+
+
+def test_each_optimizer_is_looked_at_once(monkeypatch):
+    """Again after another parametrize and after another group, since either may change what is to be said."""
+    looked, follows = [], plain_optimizers._follows_plan
+    monkeypatch.setattr(plain_optimizers, "_follows_plan", lambda o: looked.append(o) or follows(o))
+    model = parametrized()
+    ours, other = nm.MuAdam(model, lr=1e-3), torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
+    for _ in range(3):
+        ours.step()
+        other.step()
+    assert looked == [ours, other]
+    parametrized()
+    ours.step()
+    other.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    other.step()
+    other.step()
+    assert looked == [ours, other, ours, other]
+
+
+def test_a_look_costs_nothing():
+    """What the hook adds to every later step of an optimizer: 0.5 µs, where the smallest step there is takes 15."""
+    optimizer = nm.MuAdam(parametrized(), lr=1e-3)
+    optimizer.step()
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(1000):
+            plain_optimizers._look(optimizer, (), {})
+        times.append((time.perf_counter() - start) / 1000)
+    assert min(times) < 5e-6

@@ -1,0 +1,140 @@
+"""Sizes that neuralop takes: odd numbers of modes, a single one, and parameters without numbers."""
+
+import math
+
+import pytest
+import torch
+from cases import BY_NAME, FACTORIZATIONS
+from neuralop.layers.spectral_convolution import SpectralConv
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+from neuralop_mup.rules import RULES
+
+pytestmark = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+KERNEL = "fno_blocks.convs.0.weight.tensor"
+LAYOUTS = {
+    "dense": {},
+    "separable": {"separable": True},
+    "complex_data": {"complex_data": True, "positional_embedding": None},
+    **{f: {"factorization": f, "rank": 0.5} for f in FACTORIZATIONS},
+}
+
+
+def build(modes, width=16, **kwargs):
+    torch.manual_seed(0)
+    return FNO(modes, 2, 3, width, **{"n_layers": 1, **kwargs})
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("n", range(1, 10))
+def test_k_is_the_highest_frequency_that_passes(n, axis):
+    """By looking at what neuralop's convolution lets through, on an even grid of 24 points an axis."""
+    modes = (n, 8) if axis == 0 else (8, n)
+    conv = SpectralConv(1, 1, modes, bias=False)
+    noise = torch.randn(1, 1, 24, 24, generator=torch.Generator().manual_seed(0))
+    spectrum = torch.fft.rfft2(conv(noise))[0, 0].abs()
+    passes = (spectrum > 1e-3 * spectrum.max()).any(1 - axis)
+    frequencies = torch.fft.fftfreq(24, 1 / 24) if axis == 0 else torch.arange(13)
+    row = nm.summary(nm.parametrize(build(modes, n_layers=1), base={}))[KERNEL]
+    assert frequencies[passes].abs().max() == row.size.modes[axis] == n // 2
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_odd_modes_under_every_rule(layout, rule):
+    """At base nothing changes; away from it multipliers are those of K, which an odd number shares with the even below."""
+    kwargs = LAYOUTS[layout]
+    model, plain = nm.parametrize(build((7, 5), **kwargs), base={}, rule=rule), build((7, 5), **kwargs)
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+    odd = nm.summary(nm.parametrize(build((9, 7), **kwargs), base={"n_modes": (5, 5), "hidden_channels": 8}, rule=rule))
+    even = nm.summary(nm.parametrize(build((8, 6), **kwargs), base={"n_modes": (4, 4), "hidden_channels": 8}, rule=rule))
+    kernels = [row for row in odd.rows if row.role == "spectral"]
+    if rule == "log-modes":
+        kappa = math.sqrt(2 * math.log(2) / (math.log(4) + math.log(3)))
+        assert any(row.size.modes == (4, 3) and row.base_size.modes == (2, 2) for row in kernels)
+        carrier = next(row for row in kernels if row.size.modes)
+        assert carrier.lr_mult * carrier.size.fan_in / carrier.base_size.fan_in == pytest.approx(kappa)
+    if rule != "operator-norm" and not kwargs.get("factorization"):  # it counts stored modes; ranks follow them, too
+        for field in ("lr_mult", "init_mult"):
+            assert [getattr(r, field) for r in odd.rows] == pytest.approx([getattr(r, field) for r in even.rows])
+    assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd.rows)
+
+
+def test_stored_modes_by_hand():
+    """(5, 5): 5 on the first axis (frequencies −2 … 2), 5 // 2 + 1 = 3 on the last; complex data has 5 there, too."""
+    for kwargs, stored in (({}, (5, 3)), (LAYOUTS["complex_data"], (5, 5))):
+        row = nm.summary(nm.parametrize(build((5, 5), **kwargs), base={}))[KERNEL]
+        assert (row.shape[2:4], row.size.blocks, row.size.modes) == (stored, math.prod(stored), (2, 2))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_odd_modes_train_and_grow(layout):
+    """Learning rates at odd modes set while a model trains are those of a model that is built with them."""
+    kwargs = {**LAYOUTS[layout], "max_n_modes": (9, 9)}
+    kwargs |= (
+        {"fixed_rank_modes": [2, 3], "rank": [4, 4, 9, 9]} if layout == "tucker" else {"rank": 3} if layout == "cp" else {}
+    )
+    kwargs |= {"rank": [1, 3, 3, 3, 1]} if layout == "tt" else {}
+    base = {"n_modes": (3, 5), "hidden_channels": 8}
+    model = nm.parametrize(build((5, 5), **kwargs), base=base)
+    optimizer = nm.MuAdam(model, lr=1e-2)
+    for modes in ((5, 5), (7, 6), (9, 9)):
+        model.n_modes = modes
+        dtype = torch.cfloat if "complex_data" in kwargs else torch.float
+        x = torch.randn(2, 2, 16, 16, dtype=dtype)
+        optimizer.zero_grad()
+        model(x).abs().square().mean().backward()
+        optimizer.step()
+        nm.check_optimizer(model, optimizer)
+        fresh = nm.summary(nm.parametrize(build(modes, **kwargs), base=base))
+        names = {id(p): name for name, p in model.named_parameters()}
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                lr = group["lr"] * group.get("mode_mult", 1)
+                assert lr == pytest.approx(1e-2 * fresh[names[id(p)]].lr_mult)
+
+
+def test_a_single_mode_on_an_axis_adds_nothing():
+    """n_modes = 1 keeps the mean along that axis: the rule is that of the other ones."""
+    plans = [nm.summary(nm.parametrize(build((n, 16)), base={"n_modes": (n, 4), "hidden_channels": 8})) for n in (1, 2, 3)]
+    assert [plan[KERNEL].lr_mult for plan in plans] == pytest.approx([math.sqrt(math.log(2) / math.log(8)) / 2] * 3)
+
+
+# ---------------------------------------------------------------------------------------- parameters without numbers
+
+
+def test_parameters_without_numbers_are_left_alone():
+    """One hidden channel: its channel MLP has half of one, rounded, which is none. The rest is as it would be without."""
+    model = nm.parametrize(build((8, 6), width=1), base={"n_modes": (4, 4)})
+    plan = nm.summary(model)
+    empty = [name for name, p in model.named_parameters() if p.numel() == 0]
+    assert empty == [f"fno_blocks.channel_mlp.0.fcs.{i}" for i in ("0.weight", "0.bias", "1.weight")]
+    for name in (*empty, "fno_blocks.channel_mlp.0.fcs.1.bias"):  # the last one's layer has no inputs
+        row = plan[name]
+        assert (row.init_mult, row.lr_mult, row.sgd_lr_mult, row.eps_mult) == (1, 1, 1, 1) and "left alone" in row.why
+    without = nm.summary(nm.parametrize(build((8, 6), width=1, use_channel_mlp=False), base={"n_modes": (4, 4)}))
+    assert plan[KERNEL].lr_mult == without[KERNEL].lr_mult < 1
+    assert nm.Plan.from_json(plan.to_json()) == plan
+    optimizer = nm.MuAdam(model, lr=1e-2)
+    nm.check_optimizer(model, optimizer)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(plan)
+
+
+def test_positional_encodings_of_one_mode():
+    """CODANO stores positional_encoding_modes // 2 of them on the last axis: of one mode there are none."""
+    from cases import _codano
+
+    kwargs = {"use_positional_encoding": True, "positional_encoding_dim": 2, "variable_ids": ["a", "b"]}
+    make = lambda width: _codano(width, (8, 8), positional_encoding_modes=[1, 1], **kwargs)  # noqa: E731
+    model = nm.parametrize(make(12), base=lambda: make(6))
+    empty = [name for name, p in model.named_parameters() if p.numel() == 0]
+    assert all("positional_encoding" in name for name in empty)
+    assert {nm.summary(model)[name].lr_mult for name in empty} <= {1.0}
+
+
+def test_empty_projection():
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(projection_channel_ratio=0), base=case.base)
+    assert nm.summary(model)["projection.fcs.0.weight"].shape == (0, 24, 1)
+    assert math.isfinite(sum(row.lr_mult for row in nm.summary(model).rows))

@@ -1,0 +1,321 @@
+"""MuSOAP: three steps written out by brute force, what its updates measure, its bases, and what can go wrong."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from cases import BY_NAME
+from neuralop.models import FNO
+from support import differing, random_gradients, small_fno, train
+from torch import nn
+
+import neuralop_mup as nm
+from neuralop_mup.soap import optimizer as soap
+from neuralop_mup.soap.bases import first_basis, gram, renewed, rotate
+
+KERNEL = "fno_blocks.convs.0.weight.tensor"
+
+
+def kernel_of(model, dtype=None):
+    kernel = dict(model.named_parameters())[KERNEL]
+    if dtype is not None:
+        kernel.data = kernel.data.to(dtype)
+    return kernel
+
+
+# --------------------------------------------------------------------------------------------------------- a step
+
+
+def reference(weights, gradients, lr, momentum, beta2, basis_beta, nesterov, weight_decay, refresh=1):
+    """The steps written out mode by mode, momentum kept in the kernel's own coordinates; weights (modes, in, out)."""
+    modes, n_in, n_out = weights.shape
+    w, m, v = weights.clone(), torch.zeros_like(weights), torch.zeros(weights.shape, dtype=torch.float64)
+    left, right = torch.zeros(n_in, n_in, dtype=w.dtype), torch.zeros(n_out, n_out, dtype=w.dtype)
+    for t, g in enumerate(gradients, start=1):
+        left = basis_beta * left + (1 - basis_beta) * sum(g[k] @ g[k].mH for k in range(modes))
+        right = basis_beta * right + (1 - basis_beta) * sum(g[k].mT @ g[k].conj() for k in range(modes))
+        if t == 1:
+            q_left, q_right = (torch.linalg.eigh(c).eigenvectors.flip(-1) for c in (left, right))  # largest first
+        elif t % refresh == 0:
+            q_left, q_right = (torch.linalg.qr(c @ q).Q for c, q in ((left, q_left), (right, q_right)))
+        m = momentum * m + (1 - momentum) * g
+        ahead = momentum * m + (1 - momentum) * g if nesterov else m
+        for k in range(modes):
+            turned, mean = (q_left.mH @ x @ q_right.conj() for x in (g[k], ahead[k]))
+            v[k] = beta2 * v[k] + (1 - beta2) * turned.abs() ** 2
+            u = mean / v[k].sqrt()
+            # A random matrix with this Frobenius norm has operator norm ‖U‖ (√m + √n) / √(mn); times √(out/in).
+            size = u.norm() * (math.sqrt(n_in) + math.sqrt(n_out)) / math.sqrt(n_in * n_out)
+            u = q_left @ (u / size) @ q_right.mT
+            w[k] = (1 - lr * weight_decay) * w[k] - lr * math.sqrt(n_out / n_in) * u
+    return w
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_steps_against_a_reference_written_out(nesterov, weight_decay):
+    """Four steps of a 4 × 4 kernel in double precision. Signs of basis vectors differ between the two, updates do not."""
+    model = small_fno(width=4)
+    kernel = kernel_of(model, torch.complex128)
+    settings = {"momentum": 0.8, "beta2": 0.7, "basis_beta": 0.6, "nesterov": nesterov, "weight_decay": weight_decay}
+    optimizer = nm.MuSOAP(model, lr=0.1, base_depth=None, refresh=1, **settings)
+    start = kernel.detach().clone()
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(kernel.shape, generator=generator, dtype=kernel.dtype) for _ in range(4)]
+    for g in gradients:
+        kernel.grad = g
+        optimizer.step()
+    moved = [g.permute(2, 0, 1) for g in gradients]
+    got = kernel.detach().permute(2, 0, 1)
+    want = reference(start.permute(2, 0, 1), moved, 0.1, **settings)
+    other = reference(start.permute(2, 0, 1), moved, 0.1, **{**settings, "nesterov": not nesterov})
+    assert (got - want).abs().max() < 1e-5  # the floor under second moments is 1e-5 of their mean
+    assert (other - want).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("size", ["rms", "operator"])
+@pytest.mark.parametrize("width, modes", [(4, (8,)), (24, (8,)), (12, (32,)), (12, (6, 8))])
+def test_size_of_every_update(size, width, modes):
+    """Frobenius norm lr √(out/in) √(mn) / (√m + √n), or a bound on the operator norm; for each mode, at any scale."""
+    model = small_fno(width=width, modes=modes)
+    before = copy.deepcopy(model)
+    random_gradients(model)
+    for p in model.parameters():
+        p.grad *= 1e-6
+    nm.MuSOAP(model, lr=0.05, base_depth=None, size=size).step()
+    seen = set()
+    for (name, p), q in zip(model.named_parameters(), before.parameters(), strict=True):
+        role, delta = nm.summary(model)[name].role, (q - p).detach()
+        if role == "spectral":
+            blocks, (m, n) = delta.flatten(2).permute(2, 0, 1), p.shape[:2]
+        elif role == "hidden":
+            blocks, (n, m) = delta.flatten(1).mT[None], p.shape[:2]
+        else:
+            continue
+        seen.add((m, n))
+        values = torch.linalg.svdvals(blocks)
+        if size == "rms":
+            got, want = values.square().sum(-1).sqrt(), math.sqrt(m * n) / (math.sqrt(m) + math.sqrt(n))
+        else:
+            got, want = values.pow(8).sum(-1).pow(1 / 8), 1.0
+        assert torch.allclose(got, torch.tensor(0.05 * math.sqrt(n / m) * want), rtol=1e-3), name
+    assert len(seen) > 1  # channel MLPs and the lifting are not square
+
+
+def test_separable_kernels_have_one_size_a_mode():
+    """Blocks are diagonal, so that the norm of a mode is its largest modulus: lr, for each mode."""
+    model = small_fno(separable=True)
+    before = copy.deepcopy(model)
+    random_gradients(model)
+    nm.MuSOAP(model, lr=0.05, base_depth=None).step()
+    delta = (kernel_of(model) - kernel_of(before)).detach().abs()
+    assert torch.allclose(delta.amax(0), torch.tensor(0.05), rtol=1e-4)
+
+
+def test_a_gradient_of_low_rank_moves_no_other_direction():
+    """Rounding errors in the null space of a gradient would otherwise be normalised like the rest."""
+    model = small_fno(width=12)
+    kernel, before = kernel_of(model), copy.deepcopy(model)
+    random_gradients(model)
+    generator = torch.Generator().manual_seed(1)
+    rows, columns = (torch.randn(12, 2, generator=generator, dtype=torch.cfloat) for _ in range(2))
+    optimizer = nm.MuSOAP(model, lr=0.05, base_depth=None)
+    for _ in range(3):
+        middle = torch.randn(2, 2, kernel.shape[2], generator=generator, dtype=torch.cfloat)
+        kernel.grad = torch.einsum("ia,abk,ob->iok", rows, middle, columns)
+        optimizer.step()
+    values = torch.linalg.svdvals((kernel - kernel_of(before)).detach().permute(2, 0, 1))
+    assert (values[:, 2] < 0.1 * values[:, 0]).all()
+
+
+def test_first_gradients_that_are_zero_or_of_rank_one():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, lr=0.05)
+    before = copy.deepcopy(model)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert torch.equal(kernel_of(model), kernel_of(before))
+    random_gradients(model)
+    kernel = kernel_of(model)
+    kernel.grad = kernel.grad[:1, :1] * torch.ones_like(kernel)
+    optimizer.step()
+    assert all(torch.isfinite(torch.view_as_real(p) if p.is_complex() else p).all() for p in model.parameters())
+    assert (kernel != kernel_of(before)).any()
+
+
+# ---------------------------------------------------------------------------------------------------------- bases
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.float64])
+def test_rotations_and_gram_matrices_against_einsum(axis, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 4, 5, 1, 6, generator=generator, dtype=dtype)
+    if axis == 3:
+        x = x[..., :1]  # nothing after the axis
+    d = x.shape[axis]
+    q = torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=dtype)).Q
+    letters = "lijkcb"
+    a = letters[axis]
+    turned = torch.einsum(f"l{a}z,{letters}->{letters.replace(a, 'z')}", q.conj(), x)
+    assert torch.allclose(rotate(x, q, axis), turned)
+    assert torch.allclose(rotate(turned, q, axis, back=True), x)
+    other = letters.replace(a, "z")
+    assert torch.allclose(gram(x, axis), torch.einsum(f"{letters},{other}->l{a}z", x, x.conj()))
+
+
+def test_bases_become_eigenvectors():
+    """Orthogonal iteration on a Gram matrix that stays the same: it is diagonal in the basis, largest first."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 5, 40, 1, 1, generator=generator, dtype=torch.complex128) * torch.tensor([9, 5, 3, 2, 1]).view(
+        5, 1, 1, 1
+    )
+    c = gram(x, 1)
+    q = first_basis(torch.eye(5, dtype=c.dtype)[None])
+    for _ in range(60):
+        q = renewed(c, q)
+    diagonal = q.mH @ c @ q
+    assert torch.allclose(diagonal, torch.diag_embed(diagonal.diagonal(dim1=1, dim2=2)), atol=1e-6 * c.abs().max())
+    values = diagonal.diagonal(dim1=1, dim2=2).real
+    assert (values.diff() < 0).all()
+    exact = first_basis(c)
+    assert torch.allclose((exact.mH @ q).abs(), torch.eye(5, dtype=torch.float64)[None], atol=1e-6)
+    assert torch.equal(renewed(torch.zeros_like(c), q), q)
+
+
+def test_layers_and_quadrants_have_bases_of_their_own():
+    """A joint kernel holds several; each has its own basis, which all its modes share."""
+    case = BY_NAME["legacy_joint"]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuSOAP(model)
+    train(case, model, optimizer, steps=1)
+    name, p = next((n, p) for n, p in model.named_parameters() if nm.summary(model)[n].role == "spectral")
+    layers, n_in = p.shape[:2]
+    state = optimizer.state[p]
+    assert state["basis_1"].shape == (layers, n_in, n_in, 2)  # pairs of real numbers, as the kernel itself
+    for layer in range(layers):
+        g = torch.view_as_complex(p.grad[layer])
+        c = torch.einsum("io...,zo...->iz", g, g.conj())
+        q = torch.view_as_complex(state["basis_1"][layer])
+        diagonal = q.mH @ c @ q
+        assert (diagonal - torch.diag(diagonal.diagonal())).abs().max() < 1e-4 * c.abs().max()
+
+
+def test_momentum_is_carried_into_the_new_basis():
+    """With the gradient at zero, momentum in the kernel's own coordinates only shrinks, whatever the bases do."""
+    model = small_fno()
+    kernel = kernel_of(model)
+    optimizer = nm.MuSOAP(model, refresh=2, momentum=0.5)
+
+    def own_coordinates():
+        state = optimizer.state[kernel]
+        m = state["exp_avg"][None, :, :, None]
+        for i, axis in enumerate((0, 1), start=1):
+            m = rotate(m, state[f"basis_{axis}"], i, back=True)
+        return m[0, :, :, 0]
+
+    for seed in range(3):
+        random_gradients(model, seed)
+        optimizer.step()
+    for _ in range(3):
+        before = own_coordinates()
+        kernel.grad.zero_()
+        optimizer.step()
+        assert torch.allclose(own_coordinates(), before / 2, atol=1e-4 * before.abs().max())
+
+
+def test_axes_beyond_the_limit_keep_their_own_coordinates(monkeypatch):
+    monkeypatch.setattr(soap, "MAX_BASIS", 8)
+    model = small_fno(width=12)
+    optimizer = nm.MuSOAP(model)
+    random_gradients(model)
+    optimizer.step()
+    assert not any(key.startswith("basis") for key in optimizer.state[kernel_of(model)])
+    assert any(key.startswith("basis") for state in optimizer.state.values() for key in state)  # channel MLPs are narrower
+
+
+# ------------------------------------------------------------------------------------------------ memory and states
+
+
+def test_memory_of_a_kernel_is_below_adams():
+    """One complex average and one real one, where Adam has two complex ones; the bases do not grow with the modes."""
+    model = nm.parametrize(FNO((32, 32), 1, 1, 16, n_layers=1), base={"hidden_channels": 8}, rule="none")
+    random_gradients(model)
+    optimizer, adam = nm.MuSOAP(model), nm.MuAdam(model)
+    optimizer.step(), adam.step()
+    held, usual = (
+        sum(t.numel() * t.element_size() for t in o.state[kernel_of(model)].values() if torch.is_tensor(t) and t.ndim)
+        for o in (optimizer, adam)
+    )
+    assert 0.75 < held / usual < 0.8  # 3/4, and four 16 × 16 matrices
+
+
+def test_state_of_other_settings_or_another_optimizer():
+    """Settings come with the state, as in torch; a state of MuMuon over the same parameters is refused."""
+    model = small_fno()
+    random_gradients(model)
+    one = nm.MuSOAP(model, refresh=3)
+    one.step()
+    other = nm.MuSOAP(copy.deepcopy(model), refresh=10)
+    other.load_state_dict(one.state_dict())
+    assert {g["refresh"] for g in other.param_groups} == {3}
+    with pytest.raises(nm.MupError, match="not of a MuSOAP"):
+        nm.MuSOAP(small_fno()).load_state_dict(nm.MuMuon(small_fno()).state_dict())
+    with pytest.raises(nm.MupError, match="not of a MuMuon"):
+        nm.MuMuon(small_fno()).load_state_dict(nm.MuSOAP(small_fno()).state_dict())
+    state = one.state_dict()
+    entry = next(entry for entry in state["state"].values() if "basis_0" in entry)
+    del entry["basis_0"]
+    fresh = nm.MuSOAP(copy.deepcopy(model), refresh=3)
+    with pytest.raises(nm.MupError, match="bases"):
+        fresh.load_state_dict(state)
+
+
+def test_resumes_in_the_middle_of_a_refresh_bit_for_bit():
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuSOAP(model, weight_decay=0.01, refresh=4)
+    train(case, model, optimizer, steps=6)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    resumed = copy.deepcopy(model)
+    other = nm.MuSOAP(resumed, lr=0.5)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for m, o in ((model, optimizer), (resumed, other)):
+        train(case, m, o, steps=4)
+    assert differing(model, resumed) == 0
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ({"lr": -0.1}, "lr is -0.1"),
+        ({"lr": 2}, "lr is 2; .*size of each update"),
+        ({"aux_lr": 8}, "it is AdamW's"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"beta2": -0.1}, "beta2 is -0.1"),
+        ({"basis_beta": math.nan}, "basis_beta is nan"),
+        ({"refresh": 0}, "refresh is 0"),
+        ({"size": "big"}, "size is 'big'"),
+        ({"base_depth": 0}, "base_depth is 0"),
+        ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"lr_mult": {"kernel": 2}}, "no role 'kernel'"),
+    ],
+)
+def test_numbers_that_cannot_work(arguments, sentence):
+    with pytest.raises(nm.MupError, match=sentence):
+        nm.MuSOAP(small_fno(), **arguments)
+
+
+def test_a_model_without_kernels_is_refused_by_name():
+    mlp = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    nm.parametrize(mlp, base=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    with pytest.raises(nm.MupError, match="MuSOAP is for those"):
+        nm.MuSOAP(mlp)
