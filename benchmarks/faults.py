@@ -159,6 +159,7 @@ class Round:
 
     def finish(self, undisturbed: list[dict]) -> None:
         """Run the command once more, undisturbed, and compare."""
+        time.sleep(0.5)  # a worker of the last killed command may just have begun what it was given
         before = len(self.study.marked())
         command = Command(self.study)
         code = command.wait()

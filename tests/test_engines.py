@@ -137,7 +137,7 @@ def test_dask_on_a_local_cluster_whose_worker_is_killed(tmp_path, fixed, expecte
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
-        executor = client.get_executor(retries=2)
+        executor = client.get_executor(pure=False, retries=2)
         same(quiet(killed_once, tmp_path / "s", executor=executor, n_workers=2, fixed=fixed), expected)
     # What ran on the dead worker and had not been fetched runs again.
     assert len(runs(fixed["log"])) == 2 * len(LRS)
