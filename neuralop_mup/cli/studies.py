@@ -108,7 +108,7 @@ def run(
     # The data is made here and not in the workers, which would each generate the same.
     results = tuning.run(
         study,
-        partial(train_run, checkpoints=folder / "checkpoints"),
+        partial(train_run, checkpoints=(folder / "checkpoints").resolve()),
         identity=train_run,
         folder=folder,
         engine=_engine_maker(options, chosen, study),

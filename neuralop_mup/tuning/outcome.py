@@ -93,6 +93,24 @@ def execute(train: Callable[[dict], Any], config: Mapping[str, Any]) -> tuple[Ou
     return outcome, trace
 
 
+def execute_elsewhere(version: str, train: Callable[[dict], Any], config: Mapping[str, Any]) -> tuple[Outcome, str | None]:
+    """The same on another machine, whose package must be the driver's.
+
+    Raises
+    ------
+    MupError
+        If it is another version.
+    """
+    from neuralop_mup._version import __version__
+
+    if __version__ != version:
+        raise MupError(
+            f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
+            "would differ. Install the same version everywhere."
+        )
+    return execute(train, config)
+
+
 def plain(value: Any) -> Any:
     """``value`` as strict JSON: numbers that are not finite become None, unknown objects their text."""
     if value is None or isinstance(value, (str, bool)):

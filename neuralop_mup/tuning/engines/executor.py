@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
+from neuralop_mup import _version
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.outcome import execute
+from neuralop_mup.tuning.outcome import execute_elsewhere
 
 __all__ = ["ExecutorEngine"]
 
@@ -38,7 +39,7 @@ class ExecutorEngine:
     def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
         """Execute one run there; a broken executor is made anew if that is possible."""
         try:
-            future = self._executor.submit(execute, train, dict(config))
+            future = self._executor.submit(execute_elsewhere, _version.__version__, train, dict(config))
         except (BrokenExecutor, RuntimeError) as error:
             if self._make is None:
                 why = str(error).partition("\n")[0]
@@ -48,7 +49,7 @@ class ExecutorEngine:
                     "one (executor=lambda: …), which is called again whenever it breaks."
                 ) from error
             self._executor = self._make()
-            future = self._executor.submit(execute, train, dict(config))
+            future = self._executor.submit(execute_elsewhere, _version.__version__, train, dict(config))
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from neuralop_mup import _version
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.outcome import execute
+from neuralop_mup.tuning.outcome import execute_elsewhere
 
 __all__ = ["RayEngine"]
 
@@ -49,9 +50,8 @@ class RayEngine:
                 ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise MupError(f"No Ray cluster answers at {address!r}: {error}") from error
-        # The run function goes by value of its module's name: workers need the same version of this package.
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": retries, "retry_exceptions": False}
-        self._task = ray.remote(_execute).options(**options)
+        self._task = ray.remote(execute_elsewhere).options(**options)
         self._refs: set[Any] = set()
         if not self.capacity:
             raise MupError(f"The Ray cluster has no node with {cpus:g} CPUs and {gpus:g} GPUs for a run.")
@@ -65,9 +65,7 @@ class RayEngine:
 
     def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
         """Send one run to the cluster."""
-        from neuralop_mup._version import __version__
-
-        ref = self._task.remote(__version__, train, dict(config))
+        ref = self._task.remote(_version.__version__, train, dict(config))
         self._refs.add(ref)
         future = ref.future()
         future.add_done_callback(lambda _: self._refs.discard(ref))
@@ -82,16 +80,3 @@ class RayEngine:
             self._ray.cancel(ref, force=True)
         if self._started:
             self._ray.shutdown()
-
-
-def _execute(version: str, train: Callable[[dict], Any], config: dict) -> Any:
-    """On a node: refuse to be another version than the driver, then run."""
-    from neuralop_mup._version import __version__
-
-    if __version__ != version:
-        raise MupError(
-            f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
-            "would "
-            "differ. Install the same version on every node."
-        )
-    return execute(train, config)
