@@ -3,8 +3,8 @@
     python benchmarks/engine_faults.py --engine loky [--rounds 50] [--seed 0] [--write]
 
 Each round runs one sweep (6 learning rates, 2 seeds) into two faults. A worker is killed in mid-run (SIGKILL; on Ray a whole
-node is removed, and another added), and the driver is stopped in the middle of the sweep, at random points; the same call then
-goes on to the end. Engines: loky's pool, Dask's local cluster, a Ray cluster of several nodes on this machine, and the local
+node is removed, and another added), and the driver is stopped in the middle of the sweep, at random points; the same call
+then goes on to the end. Engines: loky, a Dask cluster, a Ray cluster of several nodes on this machine, and the local
 workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full disks, jumping clocks).
 
 Also ``--scaling``: a sweep of 64 points on a Ray cluster with one and with two workers, timed.
