@@ -33,13 +33,12 @@ class ExecutorEngine:
         if self._make is not None and not callable(executor):
             raise MupError(f"executor={executor!r} is no concurrent.futures.Executor, and no function that makes one.")
         self._executor = executor if self._make is None else self._make()
-        self._pending: set[Future] = set()
         self.capacity = n_workers or os.cpu_count() or 1
 
     def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
         """Execute one run there; a broken executor is made anew if that is possible."""
         try:
-            future = self._executor.submit(execute_elsewhere, _version.__version__, train, dict(config))
+            return self._executor.submit(execute_elsewhere, _version.__version__, train, dict(config))
         except (BrokenExecutor, RuntimeError) as error:
             if self._make is None:
                 why = str(error).partition("\n")[0]
@@ -49,17 +48,12 @@ class ExecutorEngine:
                     "one (executor=lambda: …), which is called again whenever it breaks."
                 ) from error
             self._executor = self._make()
-            future = self._executor.submit(execute_elsewhere, _version.__version__, train, dict(config))
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return future
+            return self._executor.submit(execute_elsewhere, _version.__version__, train, dict(config))
 
     def check(self) -> None:
         """The executor looks after itself."""
 
     def close(self) -> None:
-        """Cancel what has not begun."""
-        for future in list(self._pending):
-            future.cancel()
+        """End what a function made; the user's own executor is left open, and what it has begun runs to its end unread."""
         if self._make is not None:
             self._executor.shutdown(wait=False)
