@@ -145,7 +145,7 @@ def label_lines(axes: Axes, wanted: Sequence[tuple[float, float, str, Any]]) -> 
     )
     height = axes.get_window_extent().height / axes.figure.dpi * 72
     lines = max((text.count("\n") + 1 for *_, text, _ in points), default=1)
-    heights = spread([p[0] for p in points], lines * 1.25 * SMALL / height, 0.0, 1.0)
+    heights = spread([p[0] for p in points], lines * 1.25 * SMALL / height, 0.04, 0.94)
     for (_, x, y, text, colour), at in zip(points, heights, strict=True):
         axes.annotate(
             text,
