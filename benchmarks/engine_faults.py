@@ -97,6 +97,11 @@ def kill_a_runner(path: Path) -> bool:
     return False
 
 
+def _light(folder: str) -> None:
+    """First thing in a worker: without torch, whose import takes longer than all runs of a round."""
+    sys.path.insert(0, folder)
+
+
 @contextmanager
 def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], bool]]]:
     """A function that makes an engine, and one that kills something of it."""
@@ -105,7 +110,8 @@ def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], boo
     elif name == "loky":
         import loky
 
-        yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS), WORKERS), kill_a_runner
+        light = {"initializer": _light, "initargs": (str(HERE),)}
+        yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS, **light), WORKERS), kill_a_runner
     elif name == "dask":
         from distributed import Client, LocalCluster
 
