@@ -29,6 +29,10 @@ def in_double(model):
     return model
 
 
+def depth_of(model):
+    return fourier_depth(model, {row.name: row for row in nm.summary(model).rows})
+
+
 @pytest.fixture(params=list(EVERY), ids=lambda kind: kind.__name__)
 def kind(request):
     return request.param
@@ -137,7 +141,8 @@ def test_learning_rate_goes_as_one_over_the_root_of_the_depth(kind):
 
 @pytest.mark.parametrize(("name", "depth"), [("uno", 3), ("legacy_joint", 2), ("tucker_factorized", 2), ("uqno", 2)])
 def test_depth_is_the_number_of_fourier_layers(name, depth):
-    assert fourier_depth(BY_NAME[name].build()) == depth
+    case = BY_NAME[name]
+    assert depth_of(nm.parametrize(case.build(), base=case.base)) == depth
 
 
 def test_an_unknown_kernel_layer_counts_as_one():
@@ -150,7 +155,8 @@ def test_an_unknown_kernel_layer_counts_as_one():
 
     with mock.patch.dict(roles._ADAPTERS):
         nm.register_layer(Kernel, {"kernel": roles.Param("spectral", ("in", "out", "modes"), "mean_fan")})
-        assert fourier_depth(nn.Sequential(Kernel(), Kernel(), Kernel())) == 3
+        model = nn.Sequential(Kernel(), Kernel(), Kernel())
+        assert depth_of(nm.parametrize(model, base=copy.deepcopy(model), init=False)) == 3
 
 
 def test_wrapped_models(kind):

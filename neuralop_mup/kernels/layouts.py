@@ -16,8 +16,6 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.plan import Row
-from neuralop_mup.roles import classify
-from neuralop_mup.wrapping import unwrap
 
 __all__ = [
     "LETTERS",
@@ -90,21 +88,10 @@ def _grouped(model: nn.Module, name: str) -> bool:
     return getattr(model.get_submodule(name.rpartition(".")[0]), "groups", 1) != 1
 
 
-def fourier_depth(model: nn.Module) -> int:
+def fourier_depth(model: nn.Module, rows: Mapping[str, Row]) -> int:
     """Number of Fourier layers: modules that hold kernels, wherever they are (one that holds several layers counts them)."""
-    model = unwrap(model)
-    owners = {
-        _owner(model, name, f.layer) for name, f in classify(model, trainable=False).items() if f.param.role == "spectral"
-    }
+    owners = {row.owner for row in rows.values() if row.role == "spectral"}
     return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in owners))
-
-
-def _owner(model: nn.Module, parameter: str, layer: str) -> str:
-    """Name of the innermost module of type ``layer`` around a parameter (its kernel may be a module of its own)."""
-    name = parameter.rpartition(".")[0]
-    while name and type(model.get_submodule(name)).__name__ != layer:
-        name = name.rpartition(".")[0]
-    return name
 
 
 def is_paired(p: torch.Tensor, layout: str) -> bool:

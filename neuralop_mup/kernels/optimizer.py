@@ -21,6 +21,7 @@ from neuralop_mup.checkpoint import check_optimizer_state
 from neuralop_mup.errors import MupError
 from neuralop_mup.following import follow_plan
 from neuralop_mup.kernels.layouts import fourier_depth, is_paired, map_layouts
+from neuralop_mup.kernels.scratch import Scratch
 from neuralop_mup.optim import param_groups
 from neuralop_mup.parametrize import get_plan
 from neuralop_mup.plan import check_masters
@@ -124,8 +125,8 @@ class KernelOptimizer(torch.optim.Optimizer):
             )
 
     @abstractmethod
-    def update(self, blocks: Sequence[Block], group: Mapping[str, Any]) -> None:
-        """Move blocks of one shape and layout by one step, in place."""
+    def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
+        """Move blocks that have a :meth:`pack_key` in common by one step, in place."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.kernels.layouts`)."""
@@ -168,37 +169,38 @@ class KernelOptimizer(torch.optim.Optimizer):
 
     @inside_compiled
     def _step(self) -> None:
+        scratch = Scratch()
         with full_precision():
             for group in self.param_groups:
                 if group["layouts"] is None:
                     self._adamw(group)
                 else:
-                    self._matrices(group)
+                    self._matrices(group, scratch)
 
     @inside_compiled
-    def _matrices(self, group: dict[str, Any]) -> None:
+    def _matrices(self, group: dict[str, Any], scratch: Scratch) -> None:
         turn = 0
         for pack in self._packs(group):
             if self._process_group is None:
-                self._move(pack, group)
+                self._move(pack, group, scratch)
                 continue
             # Each rank moves some parameters of the pack and sends them, with their state, to the others.
             world, rank = dist.get_world_size(self._process_group), dist.get_rank(self._process_group)
             owners = [(turn + i) % world for i in range(len(pack))]
             turn += len(pack)
             if own := [item for item, owner in zip(pack, owners, strict=True) if owner == rank]:
-                self._move(own, group)
+                self._move(own, group, scratch)
             for (p, layout), owner in zip(pack, owners, strict=True):
                 self._send(p, layout, owner, group)
 
     @inside_compiled
-    def _move(self, pack: Sequence[tuple[torch.Tensor, str]], group: dict[str, Any]) -> None:
+    def _move(self, pack: Sequence[tuple[torch.Tensor, str]], group: dict[str, Any], scratch: Scratch) -> None:
         """Gather what is sharded, move it, and keep this process's part."""
         blocks = []
         for p, layout in pack:
             state = {key: _whole(value) for key, value in self.state[p].items()}
             blocks.append(Block(_whole(p.detach()), _whole(p.grad), layout, state))
-        self.update(blocks, group)
+        self.update(blocks, group, scratch)
         for (p, _), block in zip(pack, blocks, strict=True):
             if _is_sharded(p):
                 p.to_local().copy_(_part(block.p, p).to_local())
@@ -410,7 +412,7 @@ def _groups(
         raise MupError(
             f"{type(model).__name__} has no Fourier kernel, and {optimizer} is for those: use neuralop_mup.MuAdam."
         )
-    depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model))
+    depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model, rows))
     layouts = map_layouts(model, rows)
     groups = []
     for role in ROLES:
