@@ -8,6 +8,7 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
+from neuralop_mup._version import __version__ as __version__
 from neuralop_mup.checkpoint import load_checkpoint, load_plan, save_plan
 from neuralop_mup.coord_check import CoordCheck, coord_check
 from neuralop_mup.errors import MupError
@@ -37,9 +38,9 @@ from neuralop_mup.updates import update_stats
 from neuralop_mup.wrapping import shard, unwrap
 
 if TYPE_CHECKING:
+    from neuralop_mup.experiments.tune import tune
     from neuralop_mup.tuning import log2_grid, sweep, transfer
 
-__version__ = "0.1.0"
 
 __all__ = [
     # put a model into μP, look at it, take it out again
@@ -73,6 +74,7 @@ __all__ = [
     "CoordCheck",
     "sweep",
     "transfer",
+    "tune",
     "log2_grid",
     # layers of your own
     "register_layer",
@@ -87,6 +89,7 @@ __all__ = [
 _LAZY = {
     "sweep": "neuralop_mup.tuning",
     "transfer": "neuralop_mup.tuning",
+    "tune": "neuralop_mup.experiments.tune",
     "log2_grid": "neuralop_mup.tuning",
 }
 
