@@ -17,14 +17,15 @@ from neuralop.training import AdamW as NeuralopAdamW
 from neuralop.training import Trainer
 from torch import nn
 
+from neuralop_mup.core.classify import check_grid
+from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.muon import MuMuon
-from neuralop_mup.muon.optimizer import LR as MUON_LR
-from neuralop_mup.optim import MuAdam, MuAdamW, MuSGD, clip_spectral_grad_value_
-from neuralop_mup.parametrize import parametrize
+from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.muon import MuMuon
+from neuralop_mup.optim.muon.optimizer import LR as MUON_LR
+from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.resume import RunState
-from neuralop_mup.roles import check_grid
 
 __all__ = [
     "DEFAULTS",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neuralop_mup import plots, report
-from neuralop_mup.coord_check import CoordCheck
+from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.errors import MupError
 from neuralop_mup.plots.transfer import _spread
 from neuralop_mup.tuning import Transfer

@@ -16,10 +16,10 @@ import neuralop_mup as nm
 from neuralop_mup import report
 from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
 from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
+from neuralop_mup.core.rules import check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import PROBLEMS, Problem
-from neuralop_mup.rules import check_rule
 from neuralop_mup.training import OPTIMIZERS, build_model, build_optimizer, default_lr, training_loss
 
 

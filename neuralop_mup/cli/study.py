@@ -11,10 +11,10 @@ import torch
 
 from neuralop_mup.cli.arguments import fno_arguments, fno_defaults, problem_of
 from neuralop_mup.cli.options import Dotted, below_one, count, given, grid, not_negative, positive
+from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
-from neuralop_mup.kernels.optimizer import AUX_LR
+from neuralop_mup.optim.kernels.optimizer import AUX_LR
 from neuralop_mup.problems import Problem
-from neuralop_mup.rules import ROLES
 from neuralop_mup.training import build_model, estimate_flops
 
 #: Learning rates of muon, which are of another kind: of the operator norm of an update.

@@ -26,9 +26,9 @@ from neuralop_mup.cli.options import (
 from neuralop_mup.cli.plan import plan_text
 from neuralop_mup.cli.study import MUON_LRS, PRESETS, SEARCHED, study_of
 from neuralop_mup.cli.timing import timing_text
-from neuralop_mup.kernels.optimizer import AUX_LR
+from neuralop_mup.core.rules import check_rule
+from neuralop_mup.optim.kernels.optimizer import AUX_LR
 from neuralop_mup.problems import PROBLEMS
-from neuralop_mup.rules import check_rule
 from neuralop_mup.training import train_run
 
 _CARRYING = ("log-modes", "operator-norm", "none")
