@@ -91,7 +91,7 @@ def test_from_the_meta_device_and_from_a_file(walks, tmp_path):
 
 
 def test_a_plan_is_read_by_the_names_that_its_fields_had(tmp_path):
-    """A file of an older release says stock_std, stock and miss for what is default_std, init and std_ratio now."""
+    """A file of an older release has other names for default_std, init and std_ratio."""
     import json
 
     model = nm.parametrize(BY_NAME["tucker_factorized"].build(), base=BY_NAME["tucker_factorized"].base)
