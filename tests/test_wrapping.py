@@ -272,7 +272,7 @@ def _worker(rank, world, folder):
             model, moved = DistributedDataParallel(parametrized()), []
             optimizer = kind(model, lr=LR, process_group=group)
             update = optimizer.update
-            optimizer.update = lambda blocks, group, m=moved, u=update: m.append(len(blocks)) or u(blocks, group)
+            optimizer.update = lambda blocks, *rest, m=moved, u=update: m.append(len(blocks)) or u(blocks, *rest)
             _run(model, optimizer, rank, result, f"{kind.__name__} {name}")
             result[f"{kind.__name__} {name} moved"] = sum(moved)
             result[f"{kind.__name__} {name} states"] = {

@@ -23,6 +23,7 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.check_optimizer import check_optimizer_state
 from neuralop_mup.optim.kernels.layouts import fourier_depth, is_paired, matrix_layouts
+from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.param_groups import param_groups
 from neuralop_mup.optim.step_hooks import follow_plan
 from neuralop_mup.validation import check_count, check_decay, check_number, is_number
@@ -124,8 +125,8 @@ class KernelOptimizer(torch.optim.Optimizer):
             )
 
     @abstractmethod
-    def update(self, blocks: Sequence[Block], group: Mapping[str, Any]) -> None:
-        """Move blocks of one shape and layout by one step, in place."""
+    def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
+        """Move blocks that have a :meth:`pack_key` in common by one step, in place."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.kernels.layouts`)."""
@@ -171,37 +172,38 @@ class KernelOptimizer(torch.optim.Optimizer):
 
     @inside_compiled
     def _step(self) -> None:
+        scratch = Scratch()
         with full_precision():
             for group in self.param_groups:
                 if group["layouts"] is None:
                     self._adamw(group)
                 else:
-                    self._matrices(group)
+                    self._matrices(group, scratch)
 
     @inside_compiled
-    def _matrices(self, group: dict[str, Any]) -> None:
+    def _matrices(self, group: dict[str, Any], scratch: Scratch) -> None:
         turn = 0
         for pack in self._packs(group):
             if self._process_group is None:
-                self._move(pack, group)
+                self._move(pack, group, scratch)
                 continue
             # Each rank moves some parameters of the pack and sends them, with their state, to the others.
             world, rank = dist.get_world_size(self._process_group), dist.get_rank(self._process_group)
             owners = [(turn + i) % world for i in range(len(pack))]
             turn += len(pack)
             if own := [item for item, owner in zip(pack, owners, strict=True) if owner == rank]:
-                self._move(own, group)
+                self._move(own, group, scratch)
             for (p, layout), owner in zip(pack, owners, strict=True):
                 self._send(p, layout, owner, group)
 
     @inside_compiled
-    def _move(self, pack: Sequence[tuple[torch.Tensor, str]], group: dict[str, Any]) -> None:
+    def _move(self, pack: Sequence[tuple[torch.Tensor, str]], group: dict[str, Any], scratch: Scratch) -> None:
         """Gather what is sharded, move it, and keep this process's part."""
         blocks = []
         for p, layout in pack:
             state = {key: _whole(value) for key, value in self.state[p].items()}
             blocks.append(Block(_whole(p.detach()), _whole(p.grad), layout, state))
-        self.update(blocks, group)
+        self.update(blocks, group, scratch)
         for (p, _), block in zip(pack, blocks, strict=True):
             if _is_sharded(p):
                 p.to_local().copy_(_part(block.p, p).to_local())

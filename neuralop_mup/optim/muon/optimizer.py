@@ -21,7 +21,8 @@ from neuralop_mup.optim.kernels.optimizer import (
     inside_compiled,
     not_compiled,
 )
-from neuralop_mup.optim.muon.newton_schulz import Scratch, orthogonalize
+from neuralop_mup.optim.kernels.scratch import Scratch
+from neuralop_mup.optim.muon.newton_schulz import orthogonalize
 from neuralop_mup.validation import check_count, check_decay
 
 __all__ = ["LR", "MuMuon"]
@@ -151,14 +152,14 @@ class MuMuon(KernelOptimizer):
         return tuple(sorted(block_shape(p, layout)))
 
     @inside_compiled
-    def update(self, blocks: Sequence[Block], group: Mapping[str, Any]) -> None:
+    def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · polar factor of the momentum, for the blocks whose turn it is."""
         for block in blocks:
             if not block.state:
                 block.state.update(self.new_state(block.p, block.layout, group))
         flat = [_momentum(block.grad, block.layout, block.state, group) for block in blocks]
         whole = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
-        _orthogonalize(whole, Scratch(), group["damping"])
+        _orthogonalize(whole, scratch, group["damping"])
         for block, polar in zip(blocks, whole.split([len(f) for f in flat]), strict=True):
             _apply(block.p, block.layout, polar, block.state["step"], group)
             block.state["step"] += 1

@@ -1,12 +1,14 @@
 """Channel bases shared by all modes of a layer: Gram matrices, rotations, and their renewal.
 
-Gradients are tensors X of shape (layers, d_1, …, d_r, modes): d_1 … d_r are the axes that a block sums over and those that
-it produces, for a dense kernel its input and output channels. Every such axis has one orthonormal basis Q_a (layers, d_a,
-d_a), which all modes and all other axes share. Its vectors are eigenvectors of the Gram matrix of that axis,
+Gradients are real tensors X of shape (layers, d_1, …, d_r, channels, modes, parts): d_1 … d_r are the axes that a block sums
+over and those that it produces, for a dense kernel its input and output channels; parts are real and imaginary. Every such
+axis has one orthonormal basis Q_a (layers, d_a, d_a), which all modes and all other axes share. Its vectors are eigenvectors
+of the Gram matrix of that axis,
 
-    C_a ← β C_a + (1 − β) Σ_{modes, other axes} X X^H,
+    C_a ← β C_a + (1 − β) Σ_{modes, parts, other axes} X Xᵀ,
 
-which is renewed by one step of orthogonal iteration, Q_a ← qr(C_a Q_a).
+which is renewed by one step of orthogonal iteration, Q_a ← qr(C_a Q_a). Bases are real since fields are: mode −k of a real
+kernel has the conjugate block, and Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. That also halves the price of a rotation.
 """
 
 from __future__ import annotations
@@ -18,33 +20,43 @@ import torch
 __all__ = ["first_basis", "gram", "renewed", "rotate"]
 
 
-def rotate(x: torch.Tensor, q: torch.Tensor, axis: int, *, back: bool = False) -> torch.Tensor:
-    """Coordinates in a basis along one axis, x ← Q^H x, or back from them, x ← Q x.
+def rotate(
+    x: torch.Tensor, q: torch.Tensor, axis: int, *, back: bool = False, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Coordinates in a basis along one axis, x ← Qᵀ x, or back from them, x ← Q x.
 
     Parameters
     ----------
     x : torch.Tensor
-        (layers, d_1, …, d_r, modes).
+        (layers, d_1, …, d_r, …).
     q : torch.Tensor
         Bases (layers, d, d), d the size of ``axis``; columns are the basis vectors.
     axis : int
         From 1 to r.
     back : bool
         Whether to go back.
+    out : torch.Tensor, optional
+        Contiguous memory of the shape of ``x`` for the result, other than that of ``x``.
     """
-    q = q if back else q.mH
+    out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
+    q = q if back else q.mT
     layers, d, before, after = len(x), x.shape[axis], prod(x.shape[1:axis]), prod(x.shape[axis + 1 :])
     if after == 1:
-        return torch.bmm(x.reshape(layers, before, d), q.mT).view(x.shape)
-    if before == 1:
-        return torch.bmm(q, x.reshape(layers, d, after)).view(x.shape)
-    return torch.matmul(q.unsqueeze(1), x.reshape(layers, before, d, after)).view(x.shape)
+        shape = (layers, before, d)
+        torch.bmm(x.reshape(shape), q.mT, out=out.view(shape))
+    elif before == 1:
+        shape = (layers, d, after)
+        torch.bmm(q, x.reshape(shape), out=out.view(shape))
+    else:
+        shape = (layers, before, d, after)
+        torch.matmul(q.unsqueeze(1), x.reshape(shape), out=out.view(shape))
+    return out
 
 
 def gram(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """Σ x x^H along one axis, over all others: (layers, d, d)."""
+    """Σ x xᵀ along one axis, over all others: (layers, d, d)."""
     rows = x.movedim(axis, 1).flatten(2)
-    return torch.bmm(rows, rows.mH)
+    return torch.bmm(rows, rows.mT)
 
 
 def first_basis(c: torch.Tensor) -> torch.Tensor:

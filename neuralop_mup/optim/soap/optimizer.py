@@ -13,6 +13,7 @@ from torch import nn
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_paired, order
 from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, as_real, inside_compiled
+from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
 from neuralop_mup.validation import check_count, check_decay
 
@@ -32,10 +33,11 @@ class MuSOAP(KernelOptimizer):
     r"""SOAP for Fourier kernels, each mode's update of one size, and AdamW for the rest.
 
     A layer's modes share one orthonormal basis of its input channels and one of its output channels: the eigenvectors of
-    running means of Σ_k G_k G_k^H and Σ_k G_k^H G_k, with G_k the in×out block of the gradient at mode k. In these
-    coordinates each entry of each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block
-    of each mode is brought to one size, lr·√(out/in), so that neither width nor the number of modes needs a rule for the
-    learning rate (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one block each;
+    running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. (Fields are
+    real, so that mode −k has the conjugate block: over both signs these are the whole sums.) In these coordinates each entry
+    of each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
+    to one size, lr·√(out/in), so that neither width nor the number of modes needs a rule for the learning rate
+    (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one block each;
     input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
     Parameters
@@ -162,13 +164,12 @@ class MuSOAP(KernelOptimizer):
             "exp_avg_sq": torch.zeros(modulus, dtype=real, device=p.device),
         }
         layers = prod(p.shape[axis] for axis in order(layout, "l"))
-        dtype = torch.promote_types(p.dtype, torch.float32)
+        dtype = torch.promote_types(real, torch.float32)
         for axis in order(layout, "io"):
             d = p.shape[axis]
             if 1 < d <= MAX_BASIS:
-                shape = (layers, d, d, 2) if paired else (layers, d, d)
                 for what in ("gram", "basis"):
-                    state[f"{what}_{axis}"] = torch.zeros(shape, dtype=dtype, device=p.device)
+                    state[f"{what}_{axis}"] = torch.zeros(layers, d, d, dtype=dtype, device=p.device)
         return state
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
@@ -191,14 +192,13 @@ class MuSOAP(KernelOptimizer):
         return sizes, self.state[p].get("step", 0)
 
     @inside_compiled
-    def update(self, blocks: Sequence[Block], group: Mapping[str, Any]) -> None:
-        """p ← p − lr √(out/in) · direction, for blocks of one shape that have made as many steps."""
+    def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
+        """p ← p − lr √(out/in) · direction / its size, for blocks of one shape that have made as many steps."""
         for block in blocks:
             if not block.state:
                 block.state.update(self.new_state(block.p, block.layout, group))
         stack, step = _Stack(blocks), blocks[0].state["step"] + 1
-        weights, x = stack.read([b.p for b in blocks]), stack.read([b.grad for b in blocks])
-        m, v = stack.read(stack.of("exp_avg")), stack.read(stack.of("exp_avg_sq"))
+        x, m, v = (stack.read(tensors) for tensors in ([b.grad for b in blocks], *map(stack.of, self.sharded_state)))
         bases: dict[int, torch.Tensor] = {}
         for i, axis in enumerate(order(stack.layout, "io"), start=1):
             if f"basis_{axis}" in blocks[0].state:
@@ -206,14 +206,13 @@ class MuSOAP(KernelOptimizer):
                 c, bases[i], m = _follow(x, m, stack.read_square(gram), stack.read_square(basis), i, step, group)
                 stack.write_square(gram, c)
                 stack.write_square(basis, bases[i])
-        for i, q in bases.items():
-            x = rotate(x, q, i)
-        u, active = _direction(x, m, v, step, stack.block_shape, group)
-        for i, q in bases.items():
-            u = rotate(u, q, i, back=True)
+        x = _rotated(x, bases, scratch) if bases else x.clone()
+        factor, active = _direction(x, m, v, stack.block_shape, group, scratch)
+        u = _rotated(x, bases, scratch, back=True)
+        weights = stack.read([b.p for b in blocks])
         if group["weight_decay"] != 0:
             weights.mul_(1 - group["lr"] * group["weight_decay"] * active)
-        weights.sub_(u, alpha=group["lr"] * block_scale(blocks[0].p, stack.layout))
+        weights.addcmul_(u, factor, value=-group["lr"] * block_scale(blocks[0].p, stack.layout))
         stack.write([b.p for b in blocks], weights)
         stack.write(stack.of("exp_avg"), m)
         stack.write(stack.of("exp_avg_sq"), v)
@@ -222,9 +221,10 @@ class MuSOAP(KernelOptimizer):
 
 
 class _Stack:
-    """Blocks of one shape as one tensor (layers, *in axes, *out axes, channels, modes), complex where pairs are stored.
+    """Blocks of one shape as one real tensor (layers, *in axes, *out axes, channels, modes, parts).
 
-    ``layers`` counts the kernels, several if one tensor holds several; ``channels`` are those that do not mix.
+    ``layers`` counts the kernels, several if one tensor holds several; ``channels`` are those that do not mix; ``parts`` are
+    the real and the imaginary one, or one where numbers are real.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -241,9 +241,8 @@ class _Stack:
         parts = []
         for tensor in tensors:
             x = self._permuted(tensor)
-            sizes = x.shape[layers : layers + mixed]
-            free = x.shape[layers + mixed : layers + mixed + channels]
-            parts.append(x.reshape(prod(x.shape[:layers]), *sizes, prod(free), -1))
+            sizes, free = x.shape[layers : layers + mixed], x.shape[layers + mixed : layers + mixed + channels]
+            parts.append(x.reshape(prod(x.shape[:layers]), *sizes, prod(free), -1, x.shape[-1]))
         return _wide(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def write(self, tensors: Sequence[torch.Tensor], value: torch.Tensor) -> None:
@@ -255,19 +254,18 @@ class _Stack:
 
     def read_square(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Gram matrices or bases (layers, d, d)."""
-        return _wide(torch.cat([_as_complex(tensor, 3) for tensor in tensors]))
+        return _wide(torch.cat(list(tensors)))
 
     def write_square(self, tensors: Sequence[torch.Tensor], value: torch.Tensor) -> None:
         """Put them back."""
         for tensor, part in zip(tensors, value.split(len(value) // len(tensors)), strict=True):
-            _as_complex(tensor, 3).copy_(part)
+            tensor.copy_(part)
 
     def _permuted(self, tensor: torch.Tensor) -> torch.Tensor:
-        return _as_complex(tensor, len(self.layout)).permute(order(self.layout, "liocb"))
-
-
-def _as_complex(x: torch.Tensor, axes: int) -> torch.Tensor:
-    return torch.view_as_complex(x) if x.ndim > axes else x
+        tensor = as_real(tensor)
+        if tensor.ndim == len(self.layout):
+            tensor = tensor.unsqueeze(-1)
+        return tensor.permute(*order(self.layout, "liocb"), -1)
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
@@ -285,65 +283,74 @@ def _follow(
     if step % group["refresh"] and (step > group["refresh"] or step & (step - 1)):
         return c, q, m
     new = renewed(c, q)
-    return c, new, rotate(m, q.mH @ new, axis)
+    return c, new, rotate(m, q.mT @ new, axis)
+
+
+def _rotated(x: torch.Tensor, bases: Mapping[int, torch.Tensor], scratch: Scratch, *, back: bool = False) -> torch.Tensor:
+    """``x`` in the bases of all axes, or back from them; the last two results before it are overwritten."""
+    for turn, (axis, q) in enumerate(bases.items(), start=len(bases) * back):
+        x = rotate(x, q, axis, back=back, out=scratch.take(f"rotated {turn % 2}", x.shape, x))
+    return x
 
 
 def _direction(
-    x: torch.Tensor, m: torch.Tensor, v: torch.Tensor, step: int, block: tuple[int, int], group: Mapping[str, Any]
+    x: torch.Tensor,
+    m: torch.Tensor,
+    v: torch.Tensor,
+    block: tuple[int, int],
+    group: Mapping[str, Any],
+    scratch: Scratch,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The update in rotated coordinates, each mode of operator norm about 1; and which modes have a gradient.
+    """Adam's direction in rotated coordinates, in place of the gradient ``x``.
 
-    Averages ``m`` and ``v`` are changed in place.
+    Returned are what brings each mode to size 1 (0 without a gradient) and which modes have a gradient. The averages ``m``
+    and ``v`` are changed in place.
     """
-    mixed = tuple(range(1, x.ndim - 2))
-    modulus = _squares(x)
-    as_real(m).lerp_(as_real(x), 1 - group["momentum"])  # torch's complex lerp is ten times slower
+    mixed = tuple(range(1, x.ndim - 3))
+    modulus = _squares(x, scratch)
+    m.lerp_(x, 1 - group["momentum"])
     v.lerp_(modulus, 1 - group["beta2"])
-    active = (modulus.sum(mixed, keepdim=True) > 0).to(v.dtype)
-    mean = torch.lerp(m, x, 1 - group["momentum"]) if group["nesterov"] else m
-    floor = v.mean(mixed, keepdim=True).sqrt_().mul_(_NOISE).add_(_TINY) if mixed else _TINY
-    u = mean / v.sqrt().add_(floor)
-    return u.mul_(active / _SIZES[group["size"]](u, mixed, block).add_(_TINY)), active
+    active = (_total(modulus, mixed) > 0).to(v.dtype)
+    floor = (_total(v, mixed) / prod(block)).sqrt_().mul_(_NOISE).add_(_TINY)
+    root = torch.sqrt(v, out=scratch.take("root", v.shape, v)).add_(floor)
+    (x.lerp_(m, group["momentum"]) if group["nesterov"] else x.copy_(m)).div_(root)
+    return active / _SIZES[group["size"]](x, mixed, block, scratch).add_(_TINY), active
 
 
-def _norm(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    """Frobenius norms over some axes, which stay with size 1 (torch's of complex numbers takes ten times as long)."""
-    return _squares(x).sum(axes, keepdim=True).sqrt() if axes else _squares(x).sqrt()
+def _squares(x: torch.Tensor, scratch: Scratch) -> torch.Tensor:
+    """Squared moduli (…, 1); torch's sum over two parts takes four times as long."""
+    first = x[..., :1]
+    squares = torch.mul(first, first, out=scratch.take("squares", first.shape, x))
+    return squares if x.shape[-1] == 1 else squares.addcmul_(x[..., 1:], x[..., 1:])
 
 
-def _squares(x: torch.Tensor) -> torch.Tensor:
-    return as_real(x).square().sum(-1) if x.is_complex() else x.square()
+def _total(x: torch.Tensor, mixed: tuple[int, ...]) -> torch.Tensor:
+    return x.sum(mixed, keepdim=True) if mixed else x
 
 
-def _rms_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int]) -> torch.Tensor:
+def _rms_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
     """Operator norm of a matrix with this Frobenius norm and the singular values of a random one: a first-order estimate.
 
     Entries of unit variance have Frobenius norm √(mn) and operator norm about √m + √n.
     """
-    norm = _norm(u, mixed)
-    n_in, n_out = block
-    return (norm * ((sqrt(n_in) + sqrt(n_out)) / sqrt(n_in * n_out) if min(block) > 1 else 1.0)).amax(-2, keepdim=True)
+    m, n = block
+    norm = _total(_squares(u, scratch), mixed).sqrt() * ((sqrt(m) + sqrt(n)) / sqrt(m * n) if min(m, n) > 1 else 1.0)
+    return norm.amax(-3, keepdim=True)  # channels that do not mix are one block of each mode
 
 
-def _matrices(u: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """(layers · channels · modes, in, out)."""
-    return u.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block).contiguous()
-
-
-def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int]) -> torch.Tensor:
+def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
     """‖(UU^H)²‖_F^(1/4), which is at most min(m, n)^(1/8) times the largest singular value, and never below it."""
     if min(block) == 1:
-        norm = _norm(u, mixed)
-    else:
-        a = _matrices(u, block)
-        a = a @ a.mH if block[0] <= block[1] else a.mH @ a
-        norm = _norm(a @ a, (1, 2)).pow(0.25)
-        norm = norm.view(len(u), *(1,) * len(mixed), *u.shape[-2:])
-    return norm.amax(-2, keepdim=True)  # channels that do not mix are one block of each mode
+        return _total(_squares(u, scratch), mixed).sqrt().amax(-3, keepdim=True)
+    matrices = torch.view_as_complex(u.contiguous()) if u.shape[-1] == 2 else u[..., 0]
+    a = matrices.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block)
+    a = a @ a.mH if block[0] <= block[1] else a.mH @ a
+    norm = torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25)
+    return norm.view(len(u), *(1,) * len(mixed), *u.shape[-3:-1], 1).amax(-3, keepdim=True)
 
 
-_SIZES: dict[str, Callable[[torch.Tensor, tuple[int, ...], tuple[int, int]], torch.Tensor]] = {
+_SIZES: dict[str, Callable[[torch.Tensor, tuple[int, ...], tuple[int, int], Scratch], torch.Tensor]] = {
     "rms": _rms_size,
     "operator": _operator_size,
-    "adam": lambda u, mixed, block: torch.ones_like(u[..., :1, :1].real),
+    "adam": lambda u, mixed, block, scratch: torch.ones((), dtype=u.dtype, device=u.device),
 }
