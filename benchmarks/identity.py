@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup.rules import RULES
+from neuralop_mup.core.rules import RULES
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))

@@ -4,8 +4,8 @@
 
 Validation error (relative L2) after 8 epochs on Burgers (width 32, K = 16) and Darcy (width 16, K = 8, 32²), at three
 learning rates. First, period 1, 2, 4 and 8; then, with period 4, exact singular value decompositions, the polynomials of
-neuralop_mup.muon, and Jordan's quintic five times, all of these without damping; then damping. 5 seeds, μP with rule none,
-about 15 core-minutes.
+neuralop_mup.optim.muon, and Jordan's quintic five times, all of these without damping; then damping. 5 seeds, μP with rule
+none, about 15 core-minutes.
 Writes benchmarks/results/muon_choices.md.
 """
 
@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.training import train_run
-from neuralop_mup.muon import optimizer as muon
-from neuralop_mup.muon.newton_schulz import Step, orthogonalize
+from neuralop_mup.optim.muon import optimizer as muon
+from neuralop_mup.optim.muon.newton_schulz import Step, orthogonalize
 from neuralop_mup.tuning.outcome import mean_and_std
 
 RESULTS = Path(__file__).parent / "results"

@@ -5,7 +5,7 @@
 One thread, width 64, batch 20. Steps of the contenders are timed in turn, in one run, by the processor time that they take
 (so that waiting for other processes does not count); printed are medians of ratios within a round, with the 5 and 95 %
 quantiles, never absolute promises. Beside them predicted operations and optimizer memory
-(neuralop_mup.muon.cost). Writes benchmarks/results/muon_step.md.
+(neuralop_mup.optim.muon.cost). Writes benchmarks/results/muon_step.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.muon.cost import step_cost
+from neuralop_mup.optim.muon.cost import step_cost
 
 RESULTS = Path(__file__).parent / "results"
 # n_modes (twice K) and grid; rounds are fewer where a step is long.

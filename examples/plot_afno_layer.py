@@ -72,14 +72,14 @@ class AFNO(nn.Module):
 # - its role is ``spectral``: a filter over Fourier modes, so the mode rule applies;
 # - its axes hold modes of one sign (``modes_single``) and a pair of real numbers. No axis is ``in``: a filter
 #   multiplies each mode, it sums over nothing, so its learning rate does not fall with width;
-# - its stock initialisation, one over the number of modes, is no rule that the package has a name for, so it is a
+# - its default initialisation, one over the number of modes, is no rule that the package has a name for, so it is a
 #   function of the parameter's shape. The rule needs it to know what the constructor has done already: left alone, the
 #   filter would fade as modes are added.
 nm.register_layer(
     AFNOMixing,
     {
         "fourier_weight": nm.Param(
-            "spectral", ("modes_single", "modes_single", "pair"), stock=lambda shape: 1 / (shape[0] * shape[1])
+            "spectral", ("modes_single", "modes_single", "pair"), init=lambda shape: 1 / (shape[0] * shape[1])
         ),
         "norm": nm.Place(True, True),
         "mlp.0": nm.Place(True, True),

@@ -3,39 +3,34 @@
 >>> import neuralop_mup as nm
 >>> nm.parametrize(model, base={"n_modes": (12, 12), "hidden_channels": 32})  # doctest: +SKIP
 >>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
+
+What is not spelled out here, or by ``losses``, ``problems`` and ``tuning``, is private: its name and place may change.
 """
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from neuralop_mup._version import __version__ as __version__
-from neuralop_mup.checkpoint import load_checkpoint, load_plan, save_plan
-from neuralop_mup.coord_check import CoordCheck, coord_check
+from neuralop_mup.core import rules
+from neuralop_mup.core.initialize import initialize
+from neuralop_mup.core.parametrize import is_parametrized, parametrize, save_base_shapes, summary, unparametrize
+from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.registry import Alias, Param, Place, register_layer
+from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
+from neuralop_mup.diagnostics.monitor import Monitor
+from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
-from neuralop_mup.following import follow_plan
-from neuralop_mup.initialize import initialize
-from neuralop_mup.monitor import Monitor
-from neuralop_mup.muon import MuMuon
-from neuralop_mup.optim import (
-    MuAdam,
-    MuAdamW,
-    MuSGD,
-    check_optimizer,
-    clip_spectral_grad_value_,
-    param_groups,
-)
-from neuralop_mup.parametrize import (
-    is_parametrized,
-    parametrize,
-    save_base_shapes,
-    summary,
-    unparametrize,
-)
-from neuralop_mup.plan import Plan
-from neuralop_mup.roles import Alias, Param, Place, register_layer
-from neuralop_mup.soap import MuSOAP
-from neuralop_mup.updates import update_stats
-from neuralop_mup.wrapping import shard, unwrap
+from neuralop_mup.integrations.checkpoint import load_checkpoint
+from neuralop_mup.integrations.fsdp import shard
+from neuralop_mup.integrations.plan_files import load_plan, save_plan
+from neuralop_mup.optim.check_optimizer import check_optimizer
+from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.muon import MuMuon
+from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.optim.param_groups import param_groups
+from neuralop_mup.optim.soap import MuSOAP
+from neuralop_mup.optim.step_hooks import follow_plan
 
 if TYPE_CHECKING:
     from neuralop_mup.experiments.tune import tune
@@ -76,7 +71,8 @@ __all__ = [
     "transfer",
     "tune",
     "log2_grid",
-    # layers of your own
+    # the theory, a mode rule of your own (rules.RULES), layers of your own
+    "rules",
     "register_layer",
     "Param",
     "Place",

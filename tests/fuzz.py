@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from neuralop.models import FNO, TFNO, UNO
 from torch import nn
 
-from neuralop_mup.rules import ROLES, RULES
+from neuralop_mup.core.rules import ROLES, RULES
 
 MODELS = {"FNO": FNO, "TFNO": TFNO, "UNO": UNO}
 FORMS = ("overrides", "model", "callable", "file")

@@ -20,7 +20,7 @@ from neuralop.models import UNO
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.rules import ROLES
+from neuralop_mup.core.rules import ROLES
 
 LR = 7e-3
 # What parametrize refuses of what neuralop can build, and what it says.

@@ -16,7 +16,7 @@ import pytest
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.rules import RULES
+from neuralop_mup.core.rules import RULES
 
 # The sentences that are right to say, and why.
 EXPECTED = {

@@ -246,7 +246,7 @@ def test_register_layer_with_a_stock_init_of_nothing():
             super().__init__()
             self.bias = torch.nn.Parameter(torch.ones(3))
 
-    nm.register_layer(Layer, {"bias": nm.Param("vector", ("out",), "fan_in", stock_of="wieght")})
+    nm.register_layer(Layer, {"bias": nm.Param("vector", ("out",), "fan_in", init_of="wieght")})
     _refused(Layer(), "'bias' follows 'wieght', which the model does not have", base=Layer())
 
 
@@ -270,7 +270,7 @@ def test_register_layer_refuses_what_is_no_role():
         nm.parametrize(torch.nn.Bilinear(2, 2, 2), base={})
 
 
-# ------------------------------------------------------------------------------ weights that are not stock any more
+# ------------------------------------------------------------------------------ weights that are not fresh any more
 
 
 def test_weights_are_never_rescaled_twice():
@@ -303,11 +303,11 @@ def test_weights_initialised_in_another_way():
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **{**kwargs, "init_std": 0.01})
 
-    _refused(CASE.build(conv_module=Small), "0.049 times its stock initialisation")  # 0.01 over √(2/48)
+    _refused(CASE.build(conv_module=Small), "0.049 times its default initialisation")  # 0.01 over √(2/48)
     trained = CASE.build()
     with torch.no_grad():
         trained.lifting.fcs[1].weight.mul_(1.5)
-    _refused(trained, "times its stock initialisation")
+    _refused(trained, "times its default initialisation")
     nm.parametrize(trained, base=CASE.base, init=False)
 
 

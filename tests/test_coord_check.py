@@ -8,7 +8,8 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.coord_check import CoordCheck, features, rms
+from neuralop_mup.diagnostics.coord_check import CoordCheck
+from neuralop_mup.diagnostics.features import features, rms
 
 
 def _batches(n=2, grid=32):

@@ -15,7 +15,7 @@ import fuzz_checks
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
 
-from neuralop_mup.rules import RULES
+from neuralop_mup.core.rules import RULES
 
 CASES = int(os.environ.get("FUZZ_CASES", 500))
 # Named by hand, so that a change of the strategies cannot quietly stop drawing something.

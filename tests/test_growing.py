@@ -15,7 +15,7 @@ from neuralop.training import IncrementalFNOTrainer
 from test_schedules import FOLLOWING, S
 
 import neuralop_mup as nm
-from neuralop_mup.growing import present_plan
+from neuralop_mup.optim.incremental_modes import present_plan
 
 LR, WD = 1e-2, 0.1
 BASE = {"n_modes": (4, 4), "hidden_channels": 4}

@@ -7,7 +7,7 @@ from cases import BY_NAME
 from support import train
 
 import neuralop_mup as nm
-from neuralop_mup.rules import RULES
+from neuralop_mup.core.rules import RULES
 
 
 def _assert_same_weights(a, b):

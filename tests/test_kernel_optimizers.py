@@ -13,10 +13,10 @@ from support import differing, random_gradients, small_fno, train
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup import roles
-from neuralop_mup.kernels.layouts import fourier_depth
-from neuralop_mup.kernels.optimizer import AUX_LR
-from neuralop_mup.muon.cost import step_cost
+from neuralop_mup.core import registry
+from neuralop_mup.optim.kernels.layouts import fourier_depth
+from neuralop_mup.optim.kernels.optimizer import AUX_LR
+from neuralop_mup.optim.muon.cost import step_cost
 
 # With these every block moves at every step.
 EVERY = {nm.MuMuon: {"period": 1}, nm.MuSOAP: {}}
@@ -153,8 +153,8 @@ def test_an_unknown_kernel_layer_counts_as_one():
             super().__init__()
             self.kernel = nn.Parameter(torch.randn(4, 4, 6, dtype=torch.cfloat))
 
-    with mock.patch.dict(roles._ADAPTERS):
-        nm.register_layer(Kernel, {"kernel": roles.Param("spectral", ("in", "out", "modes"), "mean_fan")})
+    with mock.patch.dict(registry._ADAPTERS):
+        nm.register_layer(Kernel, {"kernel": registry.Param("spectral", ("in", "out", "modes"), "mean_fan")})
         model = nn.Sequential(Kernel(), Kernel(), Kernel())
         assert depth_of(nm.parametrize(model, base=copy.deepcopy(model), init=False)) == 3
 
@@ -207,7 +207,7 @@ def test_packing_does_not_matter(kind, monkeypatch):
     """Blocks of all layers together, or few at a time."""
     results = []
     for size in (2**30, 100, 1):
-        monkeypatch.setattr("neuralop_mup.kernels.optimizer._CHUNK", {"cpu": size})
+        monkeypatch.setattr("neuralop_mup.optim.kernels.optimizer._CHUNK", {"cpu": size})
         model = in_double(small_fno())
         random_gradients(model)
         kind(model, **EVERY[kind]).step()
@@ -357,7 +357,7 @@ class Odd(nn.Module):
         self.kernel = nn.Parameter(torch.randn(2, 4, 4, 3) / 2)
 
 
-nm.register_layer(Odd, {"kernel": nm.Param("spectral", ("pair", "in", "out", "modes_single"), stock=lambda s: 0.5)})
+nm.register_layer(Odd, {"kernel": nm.Param("spectral", ("pair", "in", "out", "modes_single"), init=lambda s: 0.5)})
 
 
 def test_an_unknown_complex_layout_is_refused(kind):

@@ -54,7 +54,7 @@ GOLDEN = {
     #   in   (1, H, r_1)        sums H: × 4                      makes r_1: × 4  init 2^(-1) / 2^(-4/3) = 2^(1/3)
     #   out  (r_1, H, r_2)      sums r_1 r_2: 6 → 48, × 8; κ     makes H: × 4    init κ 8^(-1/2) / 2^(-4/3) = κ 2^(-1/6)
     #   mode (r_2, modes, 1)    sums nothing                     makes r_2: × 2  init 1 / 2^(-4/3) = 2^(4/3)
-    # Together κ 2^(3/2), which gives back the √8 that the stock init loses on its way.
+    # Together κ 2^(3/2), which gives back the √8 that the default init loses on its way.
     "tt": (
         {"rank": (1, 2, 3, 1)},
         {"rank": (1, 8, 6, 1)},
@@ -254,8 +254,8 @@ def test_stock_std_is_what_neuralop_draws(case):
             squares.setdefault(name, []).append(p.detach().abs().square().mean())
     sizes = {name: 5 * p.numel() for name, p in model.named_parameters()}
     for row in nm.summary(nm.parametrize(model, case.same)).rows:
-        if row.stock_std is not None:
-            ratio = (torch.stack(squares[row.name]).mean().sqrt() / row.stock_std).item()
+        if row.default_std is not None:
+            ratio = (torch.stack(squares[row.name]).mean().sqrt() / row.default_std).item()
             assert ratio == pytest.approx(1, abs=0.03 + 4 / math.sqrt(2 * sizes[row.name])), row.name
 
 

@@ -6,7 +6,7 @@ from cases import BY_NAME, CASES
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.stock import check_drawable
+from neuralop_mup.core.default_init import check_drawable
 
 CASE = BY_NAME["2d"]
 # neuralop cannot construct LocalNO on the meta device. In these, constructors draw layers in another order
@@ -136,7 +136,7 @@ def test_unknown_init_is_refused(buffer, name):
     with torch.device("meta"):
         model = CASE.build()
         model.lifting.extra = _Odd(buffer)
-    with pytest.raises(nm.MupError, match=rf"stock initialisation of {name} \(_Odd\) is not known"):
+    with pytest.raises(nm.MupError, match=rf"default initialisation of {name} \(_Odd\) is not known"):
         check_drawable(model.lifting)
 
     class Linear(nn.Linear):

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralop_mup as nm
 from neuralop_mup.experiments.training import train_run
-from neuralop_mup.muon import optimizer as muon
-from neuralop_mup.muon.cost import step_cost
-from neuralop_mup.muon.newton_schulz import BAND, orthogonalize
+from neuralop_mup.optim.muon import optimizer as muon
+from neuralop_mup.optim.muon.cost import step_cost
+from neuralop_mup.optim.muon.newton_schulz import BAND, orthogonalize
 
 # --------------------------------------------------------------------------------------------------------- a step
 

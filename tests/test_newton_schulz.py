@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from neuralop_mup.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
+from neuralop_mup.optim.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
 
 SHAPES = [(1, 1), (1, 5), (6, 1), (2, 2), (3, 7), (7, 3), (16, 16), (24, 40)]
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]

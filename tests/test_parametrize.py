@@ -15,7 +15,7 @@ from cases import BY_NAME, FNO_CASES
 from neuralop.training import AdamW as NeuralopAdamW
 
 import neuralop_mup as nm
-from neuralop_mup.rules import RULES
+from neuralop_mup.core.rules import RULES
 
 R = 3  # width ratio of every case: 24 over 8
 

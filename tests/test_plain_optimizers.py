@@ -18,7 +18,7 @@ from torch.nn.parallel import DataParallel
 from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
-from neuralop_mup import plain_optimizers
+from neuralop_mup.optim import plain_optimizers
 
 CASE = BY_NAME["1d"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neuralop_mup import plots
-from neuralop_mup.coord_check import CoordCheck
+from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.plots.style import spread

@@ -10,7 +10,7 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.rules import RULES, Size, log_modes, mode_factor
+from neuralop_mup.core.rules import RULES, Size, log_modes, mode_factor
 
 BASE = {"n_modes": (4, 4), "hidden_channels": 8}
 KERNEL = "fno_blocks.convs.0.weight.tensor"

@@ -7,47 +7,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuralop_mup import MupError
-from neuralop_mup.rules import RULES, Size, log_modes, multipliers, operator_norm, stock_std
+from neuralop_mup.core.rules import RULES, Size, default_std, log_modes, multipliers, operator_norm
 
 # r = 4 in width (16 → 64), K 4 → 64 in 1D. log 64 / log 4 = 3, so log-modes gives κ = 1/√3 = 0.57735.
 KAPPA = 0.5773502691896258
 
 
 def _dense(m, k):
-    return Size(m, m, stock_std("mean_fan", m, m), modes=(k,), blocks=k + 1, block=(m, m))
+    return Size(m, m, default_std("mean_fan", m, m), modes=(k,), blocks=k + 1, block=(m, m))
 
 
 def _separable(m, k):
-    return Size(1, m, stock_std("fan_out", 1, m), modes=(k,), blocks=k + 1)
+    return Size(1, m, default_std("fan_out", 1, m), modes=(k,), blocks=k + 1)
 
 
 GOLDEN = [
     # role, size at target, at base, (init, Adam lr, SGD lr, eps)
-    # lifting weight 3 → width: stock std 1/√3 at both; only SGD's lr and eps see r_out = 4.
-    ("input", Size(3, 64, stock_std("fan_in", 3, 64)), Size(3, 16, stock_std("fan_in", 3, 16)), (1, 1, 4, 1 / 4)),
-    # 1×1 map width → width: stock std falls as 1/√r_in by itself; lr 1/4; SGD 4/4.
+    # lifting weight 3 → width: default std 1/√3 at both; only SGD's lr and eps see r_out = 4.
+    ("input", Size(3, 64, default_std("fan_in", 3, 64)), Size(3, 16, default_std("fan_in", 3, 16)), (1, 1, 4, 1 / 4)),
+    # 1×1 map width → width: default std falls as 1/√r_in by itself; lr 1/4; SGD 4/4.
     (
         "hidden",
-        Size(64, 64, stock_std("fan_in", 64, 64)),
-        Size(16, 16, stock_std("fan_in", 16, 16)),
+        Size(64, 64, default_std("fan_in", 64, 64)),
+        Size(16, 16, default_std("fan_in", 16, 16)),
         (1, 1 / 4, 1, 1 / 4),
     ),
     # channel MLP's first layer, 64 → 32 from 16 → 8: r_in = r_out = 4.
     (
         "hidden",
-        Size(64, 32, stock_std("fan_in", 64, 32)),
-        Size(16, 8, stock_std("fan_in", 16, 8)),
+        Size(64, 32, default_std("fan_in", 64, 32)),
+        Size(16, 8, default_std("fan_in", 16, 8)),
         (1, 1 / 4, 1, 1 / 4),
     ),
     # readout: wanted std × 1/4, stock gives × 1/2, so init × 1/2; lr × 1/4 under both families; gradients keep size.
     (
         "readout",
-        Size(64, 1, stock_std("fan_in", 64, 1)),
-        Size(16, 1, stock_std("fan_in", 16, 1)),
+        Size(64, 1, default_std("fan_in", 64, 1)),
+        Size(16, 1, default_std("fan_in", 16, 1)),
         (1 / 2, 1 / 4, 1 / 4, 1),
     ),
     # bias of a hidden map: stock U(±1/√fan_in) loses a factor 2, which is given back.
-    ("vector", Size(1, 64, stock_std("fan_in", 64, 64)), Size(1, 16, stock_std("fan_in", 16, 16)), (2, 1, 4, 1 / 4)),
+    ("vector", Size(1, 64, default_std("fan_in", 64, 64)), Size(1, 16, default_std("fan_in", 16, 16)), (2, 1, 4, 1 / 4)),
     # gate: ones at every width.
     ("vector", Size(1, 64, 1.0), Size(1, 16, 1.0), (1, 1, 4, 1 / 4)),
     # dense kernel: stock √(2/(2m)) = 1/√m keeps σ√m, so init × κ; lr κ/4; SGD without κ: 4/4.
@@ -126,9 +126,9 @@ ks = st.integers(2, 64)
 def test_identity_is_exact(m_in, m_out, k):
     for rule in RULES:
         for role, size in {
-            "hidden": Size(m_in, m_out, stock_std("fan_in", m_in, m_out)),
-            "readout": Size(m_in, m_out, stock_std("fan_in", m_in, m_out)),
-            "spectral": Size(m_in, m_out, stock_std("mean_fan", m_in, m_out), (k,), k + 1, (m_in, m_out)),
+            "hidden": Size(m_in, m_out, default_std("fan_in", m_in, m_out)),
+            "readout": Size(m_in, m_out, default_std("fan_in", m_in, m_out)),
+            "spectral": Size(m_in, m_out, default_std("mean_fan", m_in, m_out), (k,), k + 1, (m_in, m_out)),
         }.items():
             m = multipliers(role, size, size, rule)
             assert (m.init, m.adam_lr, m.sgd_lr, m.eps) == (1, 1, 1, 1)

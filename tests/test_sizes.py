@@ -9,7 +9,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.rules import RULES
+from neuralop_mup.core.rules import RULES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 KERNEL = "fno_blocks.convs.0.weight.tensor"

@@ -12,8 +12,8 @@ from support import differing, random_gradients, small_fno, train
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.soap import optimizer as soap
-from neuralop_mup.soap.bases import first_basis, gram, renewed, rotate
+from neuralop_mup.optim.soap import optimizer as soap
+from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"
 

@@ -8,7 +8,7 @@ from cases import BY_NAME
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup import roles
+from neuralop_mup.core import classify
 
 NAMES = ["2d", "tucker_factorized", "max_n_modes", "uno", "gino", "codano", "legacy_incremental", "uqno"]
 
@@ -16,14 +16,14 @@ NAMES = ["2d", "tucker_factorized", "max_n_modes", "uno", "gino", "codano", "leg
 @pytest.fixture
 def walks(monkeypatch):
     """The models that were walked, in order."""
-    walked, walk = [], roles._walk
+    walked, walk = [], classify._walk
 
     def counted(module, prefix, place):
         if prefix == "":
             walked.append(module)
         return walk(module, prefix, place)
 
-    monkeypatch.setattr(roles, "_walk", counted)
+    monkeypatch.setattr(classify, "_walk", counted)
     return walked
 
 
@@ -90,6 +90,21 @@ def test_from_the_meta_device_and_from_a_file(walks, tmp_path):
     assert nm.summary(other) == nm.summary(model)
 
 
+def test_a_plan_is_read_by_the_names_that_its_fields_had(tmp_path):
+    """A file of an older release has other names for default_std, init and std_ratio."""
+    import json
+
+    model = nm.parametrize(BY_NAME["tucker_factorized"].build(), base=BY_NAME["tucker_factorized"].base)
+    stored = json.loads(nm.summary(model).to_json())
+    for row in stored["rows"]:
+        row["stock_std"], row["stock"] = row.pop("default_std"), row.pop("init")
+        for size in (row["size"], row["base_size"]):
+            size["stock_std"], size["miss"] = size.pop("default_std"), size.pop("std_ratio")
+    (tmp_path / "plan.json").write_text(json.dumps(stored))
+    again = nm.load_plan(BY_NAME["tucker_factorized"].build(), tmp_path / "plan.json")
+    assert nm.summary(again) == nm.summary(model) == nm.Plan.from_json(json.dumps(stored))
+
+
 def test_a_plan_of_an_older_release_gets_what_its_rows_lack(tmp_path):
     """Files used to have no owners and no sizes: they are read off the model, and modes may grow."""
     import json
@@ -98,7 +113,7 @@ def test_a_plan_of_an_older_release_gets_what_its_rows_lack(tmp_path):
     make = lambda: FNO((4, 4), 1, 1, 16, n_layers=1, max_n_modes=(8, 8))  # noqa: E731
     model = nm.parametrize(make(), base=base)
     stored = json.loads(nm.summary(model).to_json())
-    for key in ("owner", "place", "tensor_shape", "stock", "size", "base_size"):
+    for key in ("owner", "place", "tensor_shape", "init", "size", "base_size"):
         for row in stored["rows"]:
             del row[key]
     del stored["reason"], stored["function"]

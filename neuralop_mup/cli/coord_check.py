@@ -16,6 +16,7 @@ import torch
 import neuralop_mup as nm
 from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
 from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
+from neuralop_mup.core.rules import check_rule
 from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
@@ -23,7 +24,6 @@ from neuralop_mup.experiments.settings import OPTIMIZERS, build_optimizer, defau
 from neuralop_mup.experiments.training import build_model, n_params, training_loss
 from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import PROBLEMS, Problem
-from neuralop_mup.rules import check_rule
 from neuralop_mup.tuning.study import describe, differences
 
 

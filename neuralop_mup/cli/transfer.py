@@ -27,13 +27,13 @@ from neuralop_mup.cli.options import (
     positive,
     searched,
 )
+from neuralop_mup.core.rules import ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
 from neuralop_mup.experiments.settings import OPTIMIZERS
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, Problem
-from neuralop_mup.rules import ROLES, check_rule
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.space import is_search
 

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.kernels.optimizer import AUX_LR
-from neuralop_mup.muon import MuMuon
-from neuralop_mup.muon.optimizer import LR as MUON_LR
-from neuralop_mup.optim import MuAdam, MuAdamW, MuSGD, clip_spectral_grad_value_
-from neuralop_mup.soap import MuSOAP
-from neuralop_mup.soap.optimizer import LR as SOAP_LR
+from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.kernels.optimizer import AUX_LR
+from neuralop_mup.optim.muon import MuMuon
+from neuralop_mup.optim.muon.optimizer import LR as MUON_LR
+from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.optim.soap import MuSOAP
+from neuralop_mup.optim.soap.optimizer import LR as SOAP_LR
 
 __all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr"]
 

@@ -16,12 +16,12 @@ from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
 
+from neuralop_mup.core.classify import check_grid
+from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.experiments.run_state import RunState
 from neuralop_mup.experiments.settings import Settings, build_optimizer, build_scheduler
-from neuralop_mup.parametrize import parametrize
 from neuralop_mup.problems import Problem, get_problem
-from neuralop_mup.roles import check_grid
 
 __all__ = ["build_model", "estimate_flops", "n_params", "run_losses", "train_model", "train_run", "training_loss"]
 

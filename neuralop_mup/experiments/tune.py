@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
 from neuralop_mup.experiments.training import n_params, run_losses, train_model
-from neuralop_mup.parametrize import parametrize
 from neuralop_mup.problems import OwnData, ProblemData
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine

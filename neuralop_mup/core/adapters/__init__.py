@@ -1,0 +1,23 @@
+"""What every parameter of every neuralop layer is: importing this package registers the adapters.
+
+``basic`` has torch's and neuralop's pointwise layers and norms, ``kernels`` the spectral convolutions and their
+factorizations, ``models`` the blocks and models put together from them, ``sphere`` what needs torch_harmonics, and
+``recurrent`` what neuralop has since the release after 2.0. What the installed neuralop has is asked by name: its main
+branch calls itself 2.0.0, too.
+"""
+
+import neuralop.models
+
+from neuralop_mup.core.adapters import basic, kernels, models
+
+__all__ = ["basic", "kernels", "models"]
+
+if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
+    from neuralop_mup.core.adapters import sphere
+
+    __all__ += ["sphere"]
+
+if hasattr(neuralop.models, "RNO"):
+    from neuralop_mup.core.adapters import recurrent
+
+    __all__ += ["recurrent"]

@@ -1,0 +1,134 @@
+"""Spectral convolutions: dense and separable kernels, and the factors of Tucker, CP and tensor-train kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
+from neuralop.layers.spectral_convolution import SpectralConv
+from tltorch.factorized_tensors.complex_factorized_tensors import ComplexHandler
+from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor, TTTensor, TuckerTensor
+from torch import nn
+
+from neuralop_mup.core.registry import Alias, Claims, Param, Place, adapter_of
+from neuralop_mup.errors import MupError
+
+
+def _ones(shape: tuple[int, ...]) -> float:
+    """Root mean square of a CP kernel's weights, one for each rank-one term: ones, also as pairs (1, 0)."""
+    return 0.5**0.5 if len(shape) == 2 else 1.0
+
+
+def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Claims:
+    """Claims for the tensors that hold a kernel, whole or in factors.
+
+    Contracted from its inputs (channels, and one mode on each axis) to its output channels, a factorized kernel is a
+    network of small linear maps: each factor sums over some indices (``in``, ``rank_in``) and produces others
+    (``rank_out``, ``out``). Each rank index is produced by one factor and summed by the next one.
+
+    Parameters
+    ----------
+    weight : torch.nn.Module
+        The (factorized) tensor; of unknown type, it is left unclaimed.
+    prefix : str
+        Its name in the layer, ending in a dot.
+    axes : tuple of str
+        Kinds of the kernel's dimensions.
+    sizes : tuple of int
+        Their logical sizes: active modes on mode axes.
+    init : {"mean_fan", "fan_out"}
+        How neuralop's target std follows from the channels.
+    """
+    real = ("pair",) if isinstance(weight, ComplexHandler) else ()  # complex numbers stored as pairs
+
+    def factor(kinds: tuple[str, ...], shape: tuple[int, ...], parts: tuple[str, ...], power: float) -> Param:
+        return Param("spectral", (*kinds, *real), init, parts, (*shape, *(2,) * len(real)), power)
+
+    if isinstance(weight, DenseTensor):
+        return {f"{prefix}tensor": Param("spectral", (*axes, *real), init, shape=(*sizes, *(2,) * len(real)))}
+    if not isinstance(weight, (TuckerTensor, CPTensor, TTTensor)):
+        return {}
+    names = tuple(f"{prefix}factors.{key}" for key in weight.factors.keys)
+    is_out = [kind.startswith("out") for kind in axes]
+    # A factor (size, rank) turns channels or a mode into the rank index; the output's turns it into channels.
+    pairs = [(kind, "rank_in" if out else "rank_out") for kind, out in zip(axes, is_out, strict=True)]
+    if isinstance(weight, TuckerTensor):
+        parts = (f"{prefix}core", *names)
+        core = tuple("rank_out" if out else "rank_in" for out in is_out)
+        ranks = tuple(map(int, weight.rank))
+        claims = {parts[0]: factor(core, ranks, parts, 0.5)}
+        for name, pair, shape in zip(names, pairs, zip(sizes, ranks, strict=True), strict=True):
+            claims[name] = factor(pair, shape, parts, 0.5)
+        return claims
+    if isinstance(weight, CPTensor):
+        claims = {f"{prefix}weights": Param("spectral", ("rank_out", *real), _ones)}
+        for name, pair, size in zip(names, pairs, sizes, strict=True):
+            claims[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
+        return claims
+    root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
+    claims = {}
+    for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
+        # The train runs towards the factor of the output channels, from both ends (whose outer rank is 1).
+        left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
+        right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
+        claims[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
+    return claims
+
+
+def convolution_claims(
+    place: Place,
+    weights: dict[str, nn.Module],
+    lead: tuple[int, ...],
+    channels: tuple[int, ...],
+    modes: tuple[tuple[str, ...], tuple[int, ...]],
+    bias: tuple[str, ...],
+) -> Claims:
+    """Kernels (lead, in, out, modes) or, separable, (lead, channels, modes), and a bias drawn at the kernel's std."""
+    separable = len(channels) == 1
+    init = "fan_out" if separable else "mean_fan"
+    mode_kinds, mode_sizes = modes
+    axes = (
+        *("fixed",) * len(lead),
+        *((place.axis_out,) if separable else (place.axis_in, place.axis_out)),
+        *mode_kinds,
+    )
+    claims: dict[str, Param | Place | Alias] = {}
+    for prefix, weight in weights.items():
+        claims.update(kernel(weight, prefix, axes, (*lead, *channels, *mode_sizes), init))
+    prefix, one = next(iter(weights.items()))
+    whole = tuple(name for name in claims if name.startswith(prefix) and not name.endswith(".weights"))
+    if whole:
+        claims["bias"] = Param("vector", bias, init, init_of=whole)
+    return claims
+
+
+def channels_of(layer: Any) -> tuple[int, ...]:
+    return (layer.out_channels,) if layer.separable else (layer.in_channels, layer.out_channels)
+
+
+@adapter_of(SpectralConv)
+def spectral_conv(layer: SpectralConv, place: Place) -> Claims:
+    """Complex kernel (in, out, modes…), bias (out, 1, …); the last mode axis is halved unless the data is complex."""
+    if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
+        raise MupError(
+            f"n_modes (stored: {layer.n_modes}) must not exceed max_n_modes = {layer.max_n_modes}, one number an axis: "
+            "neuralop would slice an empty kernel. Raise max_n_modes or lower n_modes."
+        )
+    active = tuple(int(n) for n in layer.n_modes)
+    last = "modes" if layer.complex_data else "modes_half"
+    kinds = (*("modes",) * (len(active) - 1), last)
+    bias = (place.axis_out, *("fixed",) * len(active))
+    return convolution_claims(place, {"weight.": layer.weight}, (), channels_of(layer), (kinds, active), bias)
+
+
+@adapter_of(LegacySpectralConv)
+def legacy_spectral_conv(layer: LegacySpectralConv, place: Place) -> Claims:
+    """One real-stored kernel (in, out, K…) for each quadrant and layer, or all in one joint tensor."""
+    modes = (("modes_single",) * layer.order, tuple(layer.half_n_modes))
+    bias = ("fixed", place.axis_out, *("fixed",) * layer.order)
+    if isinstance(layer.weight, nn.ModuleList):
+        return convolution_claims(
+            place, {f"weight.{i}.": weight for i, weight in enumerate(layer.weight)}, (), channels_of(layer), modes, bias
+        )
+    lead = (layer.n_weights_per_layer * layer.n_layers,)
+    return convolution_claims(place, {"weight.": layer.weight}, lead, channels_of(layer), modes, bias)

@@ -1,0 +1,216 @@
+"""The base model: built from overrides, given, or read from a file; checked against the model."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from numbers import Real
+
+import torch
+from torch import nn
+
+from neuralop_mup.core.classify import Found, active_modes, classify
+from neuralop_mup.core.infshape import GROWS, load_shapes
+from neuralop_mup.errors import MupError, nearest
+
+__all__ = ["base_shapes", "build_base"]
+
+
+def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> dict[str, tuple[int, ...]]:
+    """Logical shape of every parameter at base, checked against the model's."""
+    if isinstance(base, nn.Module):
+        _check_same_architecture(model, base)
+        return _shapes_of_model(found, base)
+    if isinstance(base, Mapping):
+        again = build_base(model, {})
+        _check_rebuilt(model, again)
+        return _shapes_of_model(found, build_base(model, base) if base else again)
+    if callable(base):
+        built = _construct(base, "The base function")
+        _check_same_architecture(model, built)
+        return _shapes_of_model(found, built)
+    if isinstance(base, (str, os.PathLike)):
+        return _shapes_of_file(found, base, rule)
+    raise MupError(
+        f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model "
+        "or a function that returns one, or the path of a base-shape file."
+    )
+
+
+def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
+    """Build a model, on the meta device if it can be, from the stored constructor arguments of ``model`` and overrides.
+
+    Raises
+    ------
+    MupError
+        If the model keeps no constructor arguments, a key is not one of them, an override changes the architecture
+        rather than a size, or the constructor refuses them.
+    """
+    cls = type(model)
+    stored = _constructor_arguments(model)
+    if stored is None:
+        raise MupError(
+            f"{cls.__name__} keeps no constructor arguments, so a base cannot be built from overrides "
+            f"{dict(overrides)}: pass a base model, a function that returns one (lambda: {cls.__name__}(…)), or a "
+            "base-shape file."
+        )
+    names = _argument_names(cls)
+    for key, value in overrides.items():
+        if key not in names:
+            raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
+        if value != stored.get(key) and not (_is_size(value) and _is_size(stored.get(key))):
+            raise MupError(
+                f"base changes {key!r} from {stored.get(key)!r} to {value!r}, which is no size: base may differ from the "
+                "model in width and modes only, so that both are the same architecture."
+            )
+
+    def build() -> nn.Module:
+        # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
+        return cls(**{k: list(v) if isinstance(v, list) else v for k, v in {**stored, **overrides}.items()})
+
+    return _construct(build, f"{cls.__name__} at base {dict(overrides)}")
+
+
+def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
+    """Build on the meta device, where it costs no memory; on the CPU if the constructor needs real numbers."""
+    try:
+        with torch.device("meta"):
+            return build()
+    except Exception:  # some constructors read tensors; if that is not the reason, the second try says what is
+        pass
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return build()
+    except Exception as error:  # whatever the constructor raises is the user's to read
+        raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
+
+
+def _constructor_arguments(model: nn.Module) -> dict | None:
+    """What neuralop's BaseModel stored of the call that built ``model``, all by name."""
+    stored = getattr(model, "_init_kwargs", None)
+    if stored is None:
+        return None
+    positional = dict(zip(_argument_names(type(model)), stored.get("args", ()), strict=False))
+    return {**{k: v for k, v in stored.items() if k not in ("args", "_name", "_version")}, **positional}
+
+
+def _argument_names(cls: type) -> list[str]:
+    """Named constructor arguments of a class, and those of its bases as far as ``**kwargs`` hands them on."""
+    names: list[str] = []
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        # Not out of vars(base): SFNO's constructor is a partialmethod, which only its class makes a function.
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        names += [p.name for p in parameters if p.kind in named and p.name not in names]
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return names
+
+
+def _is_size(value: object) -> bool:
+    """A number or a sequence of numbers; a choice (a string, a flag, None, a function) is not."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_size, value))
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_rebuilt(model: nn.Module, again: nn.Module) -> None:
+    """A base is built from constructor arguments, so they have to describe the model as it is now."""
+    ours, theirs = _sizes(model), _sizes(again)
+    if ours != theirs:
+        changed = next(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+        raise MupError(
+            f"{type(model).__name__} was changed after it was constructed (its constructor arguments give another "
+            f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
+        )
+
+
+def _sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """All that a size can be read off: shapes of parameters, and the active modes of convolutions."""
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    convs = {f"{name}.n_modes": m for name, m in model.named_modules() if hasattr(m, "weight") and hasattr(m, "n_modes")}
+    return {**shapes, **{name: active_modes(conv) for name, conv in convs.items()}}
+
+
+def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
+    """Arguments that are no sizes must agree where both models keep them."""
+    ours, theirs = _constructor_arguments(model) or {}, _constructor_arguments(base) or {}
+    for key in ours.keys() & theirs.keys():
+        a, b = ours[key], theirs[key]
+        if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):
+            continue
+        if type(a) is not type(b) or a != b:
+            raise MupError(
+                f"The base model has {key} = {b!r} and the model {a!r}: base may differ from the model in width and modes "
+                "only, so that both are the same architecture."
+            )
+
+
+def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, tuple[int, ...]]:
+    base_found = classify(base, trainable=False)
+    _check_names(found, base_found)
+    for name, f in found.items():
+        if f.param.axes != base_found[name].param.axes or f.param.role != base_found[name].param.role:
+            raise MupError(
+                f"Parameter {name!r} is {f.param.role} {f.param.axes} in the model but {base_found[name].param.role} "
+                f"{base_found[name].param.axes} at base: give a base of the same architecture."
+            )
+    return _check_sizes(found, {name: base_found[name].shape for name in found}, "the base model")
+
+
+def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> dict[str, tuple[int, ...]]:
+    stored, ours = load_shapes(path)
+    _check_names(found, stored)
+    modes_matter = rule not in ("none", "standard")
+    for name, f in found.items():
+        if f.param.shape not in (None, f.tensor_shape) and not ours:
+            raise MupError(
+                f"{os.fspath(path)!r} was written by mup, which does not know that {name!r} uses only part of its modes "
+                "(max_n_modes): save base shapes with neuralop_mup.save_base_shapes."
+            )
+        if len(stored[name]) != len(f.shape):
+            raise MupError(
+                f"{os.fspath(path)!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
+                "give a file saved from a model of the same architecture."
+            )
+        for axis, b in zip(f.param.axes, stored[name], strict=True):
+            if b is None and axis in GROWS and (modes_matter or not axis.startswith("modes")):
+                raise MupError(
+                    f"{os.fspath(path)!r} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
+                    "the model grew is unknown: save base shapes with neuralop_mup.save_base_shapes(base_model, path)"
+                    + (", or use rule='none'." if axis.startswith("modes") else ".")
+                )
+    # null is a dimension that is the same everywhere: it is the model's own size.
+    shapes = {
+        name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True)) for name, f in found.items()
+    }
+    return _check_sizes(found, shapes, os.fspath(path))
+
+
+def _check_names(found: Mapping[str, Found], base: Mapping) -> None:
+    missing, extra = sorted(found.keys() - base.keys()), sorted(base.keys() - found.keys())
+    if missing or extra:
+        raise MupError(
+            "Base and model have different parameters ("
+            + "; ".join(
+                f"only in the {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+                for where, names in (("model", missing), ("base", extra))
+                if names
+            )
+            + "): base may differ in width and modes only, so give it the same depth (n_layers), skips and norms."
+        )
+
+
+def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]], source: str):
+    for name, f in found.items():
+        for axis, n, b in zip(f.param.axes, f.shape, shapes[name], strict=True):
+            if axis not in GROWS and n != b:
+                raise MupError(
+                    f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an "
+                    f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
+                    "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP)."
+                )
+    return shapes

@@ -1,0 +1,268 @@
+"""A plan applied to a model in place, once; undone; saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from neuralop_mup.core.classify import classify
+from neuralop_mup.core.default_init import check_drawable
+from neuralop_mup.core.freshness import check_fresh
+from neuralop_mup.core.infshape import save_shapes
+from neuralop_mup.core.plan import Plan, make_plan
+from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, attach_hooks, remove_hooks
+from neuralop_mup.core.rules import ModeRule
+from neuralop_mup.core.unwrap import check_unsharded, unwrap
+from neuralop_mup.errors import MupError
+
+__all__ = ["ON_PLAN", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# Called when a model is given a plan: what is built on the core puts its functions here, as the core imports none of it.
+ON_PLAN: list[Callable[[], None]] = []
+
+
+def parametrize(
+    model: Model,
+    base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
+    rule: str | ModeRule = "log-modes",
+    *,
+    init: bool = True,
+    init_mult: Mapping[str, float] | None = None,
+    correct_tt: bool = False,
+) -> Model:
+    """Put a freshly constructed model into maximal update parametrization, in place.
+
+    Weights are rescaled from the default initialisation; forward, class and ``state_dict`` keys stay as they are. At base
+    shapes nothing changes, bit for bit. Build the optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model of ``neuralop.models``, or of layers known through :func:`neuralop_mup.register_layer`, not yet trained
+        (see ``init``). It may be wrapped whole by DistributedDataParallel, DataParallel or torch.compile; ``fully_shard``
+        and AveragedModel come after.
+    base : mapping, torch.nn.Module, callable or path
+        The size at which hyperparameters were (or will be) tuned: constructor overrides such as
+        ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
+        :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
+    rule : {"log-modes", "operator-norm", "none", "standard"} or callable
+        How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of the paper below;
+        ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
+        comparison. A function of two :class:`~neuralop_mup.core.rules.Size`, a kernel's and the same at base, that returns
+        the mode factor κ is a rule of one's own; :data:`neuralop_mup.rules.RULES` has these.
+    init : bool
+        True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
+        attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
+    init_mult : mapping, optional
+        Multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
+        to the target. Roles: input, hidden, readout, vector, spectral.
+    correct_tt : bool
+        neuralop draws a tensor-train kernel √(∏ ranks) times smaller than it means to. By default that stays as it is
+        at base; True brings such kernels to the std that a dense one has, at base too. Hyperparameters tuned with one
+        setting are not those of the other.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
+
+    Raises
+    ------
+    MupError
+        If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
+        parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; every
+        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; or the model is sharded, an average, or wrapped in part. The
+        model is then as it was.
+
+    References
+    ----------
+    Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
+    Operators", ICML 2025, https://arxiv.org/abs/2506.19396.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = FNO(n_modes=(64,), in_channels=1, out_channels=1, hidden_channels=128)
+    >>> model = nm.parametrize(model, base={"n_modes": (16,), "hidden_channels": 32})
+    >>> optimizer = nm.MuAdam(model, lr=8e-3)
+    """
+    bare = _bare(model)
+    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt)
+    parameters = dict(bare.named_parameters())
+    _check_untouched(bare, init)
+    pending = init and _on_meta(bare, parameters)
+    if pending:
+        check_drawable(bare)
+    elif init:
+        check_fresh(bare, plan)
+        with torch.no_grad():
+            for row in plan.rows:
+                if row.init_mult != 1:
+                    parameters[row.name].mul_(row.init_mult)
+    set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
+    return model
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """The model inside its wrappers, where a plan may be made for it."""
+    if isinstance(model, AveragedModel):
+        raise MupError(
+            "An AveragedModel follows the weights of a model that trains: parametrize that model before averaging it; the "
+            "average keeps the plan."
+        )
+    bare = unwrap(model)
+    if isinstance(bare, nn.Module):
+        check_unsharded(bare, "parametrize")
+    return bare
+
+
+def _on_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> bool:
+    meta = [name for name, p in parameters.items() if p.is_meta]
+    if meta and len(meta) < len(parameters):
+        raise MupError(
+            f"Parameter {meta[0]!r} of this {type(model).__name__} is on the meta device and others are not: build all of "
+            "it there (with torch.device('meta'): …), or none, or pass init=False to attach the plan alone."
+        )
+    return bool(meta)
+
+
+def set_plan(model: nn.Module, plan: Plan) -> None:
+    """Make ``plan`` the plan of a bare model; its weights are as the plan says."""
+    if plan.init_applied:
+        setattr(model, SCALED, True)
+    setattr(model, ATTRIBUTE, plan)
+    _attach_shapes(model, plan)
+    attach_hooks(model)
+    for call in ON_PLAN:
+        call()
+
+
+def _check_untouched(model: nn.Module, init: bool) -> None:
+    """Rescaling twice would ruin the weights, so whatever carries a trace of a first time is refused."""
+    check_no_plan(model)
+    if init and any(hasattr(module, SCALED) for module in model.modules()):
+        raise MupError(
+            f"The weights of this {type(model).__name__} were rescaled by an earlier parametrize: build a new model, or "
+            "pass init=False to attach a plan and leave the weights as they are."
+        )
+
+
+def check_no_plan(model: nn.Module) -> None:
+    """Refuse a model that has a plan, in whole or in part, or infshapes of mup's."""
+    if any(hasattr(module, ATTRIBUTE) for module in model.modules()) or any(
+        hasattr(p, "infshape") for p in model.parameters()
+    ):
+        raise MupError(
+            f"This {type(model).__name__} is parametrized already, by this package or by mup, and rescaling twice would "
+            "ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
+        )
+
+
+def _attach_shapes(model: nn.Module, plan: Plan) -> None:
+    """Give each parameter the ``infshape`` that mup reads, unless it has it or has no weights yet."""
+    if plan.init_pending:
+        return  # mup's optimizers, too, then refuse the model
+    parameters = dict(model.named_parameters())
+    for row in plan.rows:
+        if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
+            parameters[row.name].infshape = row.mup_shape(len(plan))  # type: ignore[attr-defined]
+
+
+def unparametrize(model: Model) -> Model:
+    """Take the plan off a model; its weights stay as they are.
+
+    To attach another plan afterwards pass ``init=False`` to :func:`parametrize`: the weights are scaled already.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized.
+    """
+    get_plan(model)
+    bare = unwrap(model)
+    delattr(bare, ATTRIBUTE)
+    remove_hooks(bare)
+    for parameter in bare.parameters():
+        if hasattr(parameter, "infshape"):
+            del parameter.infshape
+    return model
+
+
+def is_parametrized(model: nn.Module) -> bool:
+    """Whether :func:`parametrize` was applied to ``model``."""
+    return hasattr(unwrap(model), ATTRIBUTE)
+
+
+def get_plan(model: nn.Module) -> Plan:
+    """The plan of a parametrized model.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized.
+    """
+    if not isinstance(model, nn.Module):
+        raise MupError(
+            f"Expected a parametrized model, got {type(model).__name__}: pass the model itself, not its parameters."
+        )
+    bare = unwrap(model)
+    if not is_parametrized(bare):
+        raise MupError(
+            f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
+            "then build the optimizer."
+        )
+    plan = getattr(bare, ATTRIBUTE)
+    # A deep copy (UQNO's residual model), sharding and to_empty keep the plan, but make parameters that have no infshape.
+    _attach_shapes(bare, plan)
+    return plan
+
+
+def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Kinds of axis of each parameter of a Fourier kernel, by name: from the plan; a model that has none is classified."""
+    if is_parametrized(model):
+        return {row.name: row.axes for row in get_plan(model).rows if row.role == "spectral"}
+    return {name: f.param.axes for name, f in classify(model, trainable=False).items() if f.param.role == "spectral"}
+
+
+def summary(model: nn.Module) -> Plan:
+    """What was made of each parameter: print it, or take ``.to_markdown()`` or ``.to_json()``.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized.
+    """
+    return get_plan(model)
+
+
+def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
+    """Save base shapes in mup's file format; :func:`parametrize` takes the path as ``base``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model, whose base is saved, or a plain one, which is saved as a base itself.
+    path : path
+        The file to write: for each parameter its base sizes, ``null`` for a fixed dimension. Kernels carry their mode
+        dimensions besides (stored modes: n_modes, on the last axis n_modes // 2 + 1).
+
+    Raises
+    ------
+    MupError
+        If a parameter is of unknown role or the file cannot be written.
+    """
+    model = unwrap(model)
+    if isinstance(model, nn.Module) and is_parametrized(model):
+        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows}
+    else:
+        shapes = {row.name: row.mup_shape() for row in make_plan(model, model, "standard").rows}
+    save_shapes(shapes, path)

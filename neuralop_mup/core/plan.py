@@ -1,0 +1,411 @@
+"""A model and its base become a plan: one row a parameter, with everything the rule made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+
+from torch import nn
+
+import neuralop_mup.core.adapters  # noqa: F401  registers what this package knows
+from neuralop_mup.core.base_shapes import base_shapes
+from neuralop_mup.core.classify import Found, classify, size_of
+from neuralop_mup.core.infshape import MupShape
+from neuralop_mup.core.registry import FIXED, Place
+from neuralop_mup.core.rules import ROLES, RULE_VERSION, RULES, ModeRule, Size, check_rule, multipliers, reason_of
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.validation import is_multiplier
+
+__all__ = ["Plan", "Row", "check_multipliers", "make_plan", "make_rows"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One parameter: what it is, how big, how big at base, and its multipliers (all relative to base).
+
+    Attributes
+    ----------
+    name, role, layer : str
+        Qualified name, role, and type of the layer that owns it.
+    axes : tuple of str
+        Kind of each dimension.
+    shape, base_shape : tuple of int
+        Logical shapes (active modes on mode axes).
+    init_mult : float
+        Factor on the default initialisation, a multiplier of the role included.
+    lr_mult, sgd_lr_mult, eps_mult : float
+        The rule's factors on an Adam-like learning rate, on SGD's, and on Adam's eps.
+    default_std : float or None
+        Root mean square of the default initialisation at this size; None where that is not random (gates, norms).
+    why : str
+        The rule in a few words.
+    owner, place : str, Place
+        Name of the layer, and where in the model it stands.
+    tensor_shape : tuple of int
+        Shape of the tensor itself, which under ``max_n_modes`` has more modes than are active.
+    init : str
+        How the default initialisation depends on the fans (:class:`~neuralop_mup.Param`); ``own`` where the layer's adapter
+        has a function for it.
+    size, base_size : Size or None
+        The numbers that the rule read, here and at base; None where a parameter holds no numbers.
+    """
+
+    name: str
+    role: str
+    layer: str
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...]
+    init_mult: float
+    lr_mult: float
+    sgd_lr_mult: float
+    eps_mult: float
+    default_std: float | None
+    why: str
+    owner: str = ""
+    place: Place = FIXED
+    tensor_shape: tuple[int, ...] = ()
+    init: str = ""
+    size: Size | None = None
+    base_size: Size | None = None
+
+    def mup_shape(self, of: int = 1) -> MupShape:
+        """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan."""
+        return MupShape(self.axes, self.shape, self.base_shape, adam_lr=self.lr_mult, sgd_lr=self.sgd_lr_mult, of=of)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole table. ``str(plan)`` is text; :meth:`to_markdown` and :meth:`to_json` are the other forms.
+
+    Attributes
+    ----------
+    rule : str
+        Name of the rule that the multipliers follow.
+    rows : tuple of Row
+        In ``named_parameters`` order.
+    init_mult : dict
+        Multipliers of init by role (already inside the rows' ``init_mult``).
+    init_applied : bool
+        Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
+    init_pending : bool
+        Whether the weights are still to be drawn (:func:`neuralop_mup.initialize`).
+    correct_tt : bool
+        Whether tensor-train kernels are brought to their target std (already inside the rows' ``init_mult``).
+    version : int
+        Version of the rules.
+    reason : str
+        What the rule does, in a line.
+    function : callable or None
+        The rule, where it was given as a function. A file keeps its name and every number that it gave.
+    """
+
+    rule: str
+    rows: tuple[Row, ...]
+    init_mult: Mapping[str, float]
+    init_applied: bool = True
+    init_pending: bool = False
+    correct_tt: bool = False
+    version: int = RULE_VERSION
+    reason: str = field(default="", compare=False)
+    function: ModeRule | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def mode_rule(self) -> str | ModeRule:
+        """The rule as :func:`~neuralop_mup.core.rules.multipliers` takes it.
+
+        Raises
+        ------
+        MupError
+            If it was a function, of which a file or a pickle has kept the name alone.
+        """
+        if self.function is None and self.rule not in RULES:
+            raise MupError(
+                f"The plan follows the rule {self.rule!r}, a function of which only the name was saved, so multipliers at "
+                f"other modes are not known: set neuralop_mup.rules.RULES[{self.rule!r}] to that function first."
+            )
+        return self.function or self.rule
+
+    def __deepcopy__(self, memo: dict) -> Plan:
+        return self  # nothing in it changes, and a rule that was given as a function stays with it
+
+    def __getstate__(self) -> dict:
+        state = dict(vars(self))
+        function = state["function"]
+        module = sys.modules.get(getattr(function, "__module__", None) or "")
+        if getattr(module, getattr(function, "__qualname__", ""), None) is not function:
+            state["function"] = None  # a lambda cannot be pickled, but a model with its plan has to be
+        return state
+
+    @cached_property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the parameters of Fourier kernels."""
+        return tuple(row.name for row in self.rows if row.role == "spectral")
+
+    def __getitem__(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
+        rows = (
+            (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
+            for r in self.rows
+        )
+        return [head, *rows]
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        lines.insert(1, "  ".join("-" * w for w in widths))
+        return "\n".join(
+            [
+                f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like"
+                + ("; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied")
+                + ")",
+                *([f"{self.rule}: {self.reason}"] if self.reason else []),
+                *lines,
+            ]
+        )
+
+    def to_markdown(self) -> str:
+        """The table as GitHub markdown."""
+        head, *rows = ("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in self._cells())
+        return "\n".join([head, "|" + " --- |" * 7, *rows])
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
+
+        Of a rule that was given as a function it has the name, the reason and every number that the function gave.
+        """
+        return json.dumps(asdict(replace(self, function=None)), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that :meth:`to_json` wrote.
+
+        Raises
+        ------
+        MupError
+            If the text is not such a plan, cut off, or written by another version of the rules.
+        """
+        try:
+            stored = json.loads(text)
+            version = stored["version"]
+        except (TypeError, ValueError, KeyError) as error:
+            raise MupError("This is not the JSON of a plan, or it is cut off: write it with Plan.to_json.") from error
+        if version != RULE_VERSION:
+            raise MupError(
+                f"The plan follows version {version} of the rules, this package version {RULE_VERSION}: its multipliers "
+                "would not be the same. Train on with the release that wrote it."
+            )
+        try:
+            names = {field.name for field in fields(cls)}
+            rows = tuple(map(_row_from_json, stored["rows"]))
+            plan = cls(**{**{k: v for k, v in stored.items() if k in names}, "rows": rows})
+            check_multipliers(plan.init_mult, "init_mult")
+        except (TypeError, KeyError, AttributeError) as error:
+            raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
+        return plan
+
+    def differences(self, other: Plan) -> list[str]:
+        """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
+
+        Whether the initialisation was applied does not count, nor do rounding errors of another machine.
+        """
+        lines = [
+            f"{what}: {a!r} → {b!r}"
+            for what, a, b in (
+                ("rule", self.rule, other.rule),
+                ("version of the rules", self.version, other.version),
+                ("init_mult", dict(self.init_mult), dict(other.init_mult)),
+                ("correct_tt", self.correct_tt, other.correct_tt),
+            )
+            if a != b
+        ]
+        ours, theirs = ({row.name: row for row in plan.rows} for plan in (self, other))
+        lines += [f"{name}: only in the first" for name in ours if name not in theirs]
+        lines += [f"{name}: only in the second" for name in theirs if name not in ours]
+        for name in ours.keys() & theirs.keys() if ours.keys() == theirs.keys() else ():
+            lines += _row_differences(ours[name], theirs[name])
+        return sorted(lines, key=lambda line: line.split(":")[0] in ours)
+
+
+def _row_differences(a: Row, b: Row) -> list[str]:
+    parts = [
+        f"{what} {x} → {y}"
+        for what, x, y in (
+            ("role", a.role, b.role),
+            ("axes", ", ".join(a.axes), ", ".join(b.axes)),
+            ("shape", _dims(a.shape), _dims(b.shape)),
+            ("base shape", _dims(a.base_shape), _dims(b.base_shape)),
+        )
+        if x != y
+    ]
+    parts += [
+        f"{what} {x:.4g} → {y:.4g}"
+        for what, x, y in (
+            ("init ×", a.init_mult, b.init_mult),
+            ("lr ×", a.lr_mult, b.lr_mult),
+            ("SGD lr ×", a.sgd_lr_mult, b.sgd_lr_mult),
+            ("eps ×", a.eps_mult, b.eps_mult),
+        )
+        if not math.isclose(x, y, rel_tol=1e-9)
+    ]
+    return [f"{a.name}: {', '.join(parts)}"] if parts else []
+
+
+# Fields by the names that they had in plans of 0.1.0 and before.
+_FORMER_NAMES = {"stock_std": "default_std", "stock": "init", "miss": "std_ratio"}
+
+
+def _row_from_json(stored: Mapping) -> Row:
+    kinds = {"place": Place, "size": Size, "base_size": Size}
+    return Row(**{k: kinds[k](**_fields(v)) if k in kinds and v else v for k, v in _fields(stored).items()})
+
+
+def _fields(stored: Mapping) -> dict:
+    return {_FORMER_NAMES.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+def check_multipliers(values: Mapping[str, float] | None, what: str) -> dict[str, float]:
+    """Validate multipliers by role: known roles, positive finite numbers."""
+    if not isinstance(values, (Mapping, type(None))):
+        raise MupError(f"{what} is {values!r}; give a dict by role, such as {{'readout': 0.5}}.")
+    values = dict(values or {})
+    for role, value in values.items():
+        if role not in ROLES:
+            raise MupError(f"{what} has no role {role!r}: {nearest(str(role), ROLES)}")
+        if not is_multiplier(value):
+            raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
+    return {role: float(value) for role, value in values.items()}
+
+
+def make_plan(
+    model: nn.Module,
+    base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
+    rule: str | ModeRule = "log-modes",
+    init_mult: Mapping[str, float] | None = None,
+    correct_tt: bool = False,
+) -> Plan:
+    """Work out the plan without touching ``model``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model to be trained.
+    base : mapping, torch.nn.Module, callable or path
+        Constructor overrides that make the base model out of the model's own stored constructor arguments (built on
+        the meta device, so at no memory), a base model, a function that returns one, or a base-shape file.
+    rule : str or callable
+        One of :data:`neuralop_mup.rules.RULES`, or a function of two :class:`~neuralop_mup.core.rules.Size`.
+    init_mult : mapping, optional
+        Multipliers of init by role.
+    correct_tt : bool
+        Bring tensor-train kernels to their target std, at base too.
+
+    Raises
+    ------
+    MupError
+        See :func:`neuralop_mup.parametrize`.
+    """
+    name = check_rule(rule)
+    init_mults = check_multipliers(init_mult, "init_mult")
+    found = classify(model)
+    shapes = {name: f.shape for name, f in found.items()}
+    at_base = base_shapes(model, found, base, name)
+    rows = make_rows(found, shapes, at_base, rule, init_mults, correct_tt)
+    function = rule if callable(rule) and name not in RULES else None
+    return Plan(name, rows, init_mults, correct_tt=correct_tt, reason=reason_of(rule), function=function)
+
+
+def make_rows(
+    found: Mapping[str, Found],
+    shapes: Mapping[str, tuple[int, ...]],
+    at_base: Mapping[str, tuple[int, ...]],
+    rule: str | ModeRule,
+    init_mults: Mapping[str, float],
+    correct_tt: bool,
+) -> tuple[Row, ...]:
+    """One row a parameter from its logical shapes, here and at base."""
+    return tuple(_make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) for name in found)
+
+
+def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row:
+    f = found[name]
+    row = Row(
+        name=name,
+        role=f.param.role,
+        layer=f.layer,
+        axes=f.param.axes,
+        shape=shapes[name],
+        base_shape=at_base[name],
+        init_mult=1.0,
+        lr_mult=1.0,
+        sgd_lr_mult=1.0,
+        eps_mult=1.0,
+        default_std=None,
+        why="holds no numbers, or its layer has no inputs: left alone",
+        owner=f.owner,
+        place=f.place,
+        tensor_shape=f.tensor_shape,
+        init="own" if callable(f.param.init) else f.param.init,
+    )
+    if not _holds_numbers(name, found, shapes):
+        return row
+    if not _holds_numbers(name, found, at_base):
+        raise MupError(
+            f"Parameter {name!r} is {shapes[name]} in the model and {at_base[name]} at base, where its layer holds "
+            "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
+        )
+    size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
+    m = multipliers(f.param.role, size, base_size, rule)
+    init = m.init / base_size.std_ratio if correct_tt else m.init
+    init_mult = init_mults.get(f.param.role)
+    return replace(
+        row,
+        init_mult=init * (1.0 if init_mult is None else init_mult),
+        lr_mult=m.adam_lr,
+        sgd_lr_mult=m.sgd_lr,
+        eps_mult=m.eps,
+        default_std=None if f.param.init == "constant" else size.default_std,
+        why=_why(f.param.role, check_rule(rule), size.fan_in / base_size.fan_in, init, m.kappa, init_mult),
+        size=size,
+        base_size=base_size,
+    )
+
+
+def _holds_numbers(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the parameter has numbers, and so has what its default initialisation follows."""
+    return all(math.prod(shapes[part]) for part in (name, *found[name].init_of))
+
+
+def _why(role: str, rule: str, r_in: float, init: float, kappa: float, init_mult: float | None) -> str:
+    if rule == "standard":
+        words = "standard parametrization: as constructed"
+    else:
+        words = {
+            "input": "input: fixed fan-in, nothing to scale",
+            "hidden": f"hidden: lr 1/r_in, r_in = {r_in:.4g}",
+            "readout": f"readout: init r_in^-1/2, lr 1/r_in, r_in = {r_in:.4g}",
+            "vector": "vector: Θ(1) in width as it is"
+            if init == 1
+            else f"vector: init undoes a default std of × {1 / init:.4g}",
+            "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
+        }[role]
+    return words if init_mult is None else f"{words}; init_mult {init_mult:g}"

@@ -1,0 +1,111 @@
+"""A plan that travels with the weights: in what ``state_dict`` says about itself, under no key of its own.
+
+``state_dict()`` returns an OrderedDict whose attribute ``_metadata`` has a dict for each module; torch keeps it through
+``torch.save`` and hands it back in ``load_state_dict``. The plan goes there, as JSON. So neuralop's ``save_checkpoint``
+and ``Trainer(save_every=…)``, DistributedDataParallel and plain ``torch.save`` keep it without knowing, and weights of
+another plan are refused when they are loaded, before one of them is copied. (neuralop's own entry ``"_metadata"`` in the
+dict is another thing.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from neuralop_mup.core.plan import Plan
+from neuralop_mup.errors import MupError
+
+__all__ = ["ATTRIBUTE", "KEY", "SCALED", "check_same_plan", "remove_hooks", "stored_plan", "attach_hooks"]
+
+ATTRIBUTE = "_neuralop_mup_plan"
+SCALED = "_neuralop_mup_scaled"
+KEY = "neuralop_mup_plan"
+_LOADED = "_neuralop_mup_loaded"
+
+
+def attach_hooks(model: nn.Module) -> None:
+    """Have ``state_dict`` and ``load_state_dict`` of ``model`` carry and compare its plan; twice is once."""
+    remove_hooks(model)
+    model.register_state_dict_post_hook(_write)
+    model.register_load_state_dict_pre_hook(_compare)
+    model.register_load_state_dict_post_hook(_after_load)
+
+
+def remove_hooks(model: nn.Module) -> None:
+    """Undo :func:`attach_hooks`."""
+    for hooks in (model._state_dict_hooks, model._load_state_dict_pre_hooks, model._load_state_dict_post_hooks):
+        for key, hook in list(hooks.items()):
+            if getattr(hook, "hook", hook) in (_write, _compare, _after_load):  # torch wraps some of them
+                del hooks[key]
+
+
+def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> None:
+    plan: Plan = getattr(module, ATTRIBUTE)
+    if not plan.init_pending:
+        local_metadata[KEY] = plan.to_json(indent=None)
+
+
+# torch marks hooks of its public registration so; a copied or unpickled model keeps it.
+_write._from_public_api = True  # type: ignore[attr-defined]
+
+
+def _compare(module: nn.Module, state: Mapping, prefix: str, local_metadata: Mapping, *_: Any) -> None:
+    plan: Plan = getattr(module, ATTRIBUTE)
+    text = local_metadata.get(KEY)
+    if text is not None:
+        check_same_plan(plan, Plan.from_json(text), "These weights belong")
+    elif "version" in local_metadata and plan.init_applied:
+        # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is known.
+        raise MupError(
+            "These weights carry no plan: they were saved from a model that was not parametrized, so they are not scaled as "
+            f"this {type(module).__name__} says. To train on from them, parametrize a model with init=False and load them "
+            "there."
+        )
+    setattr(module, _LOADED, text)
+
+
+def _after_load(module: nn.Module, incompatible: Any) -> None:
+    text = module.__dict__.pop(_LOADED, None)
+    plan: Plan = getattr(module, ATTRIBUTE)
+    scaled = text is not None and Plan.from_json(text).init_applied
+    if scaled:
+        setattr(module, SCALED, True)
+    if plan.init_pending and not incompatible.missing_keys and not any(p.is_meta for p in module.parameters()):
+        setattr(module, ATTRIBUTE, replace(plan, init_pending=False, init_applied=scaled or plan.init_applied))
+
+
+def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
+    """Refuse a plan that scales a parameter differently.
+
+    Raises
+    ------
+    MupError
+        With what differs, the model's own plan first. ``what`` is subject and verb: "These weights belong".
+    """
+    if lines := ours.differences(theirs):
+        raise MupError(
+            f"{what} to another plan than the model's (the model's → the saved one's: "
+            + "; ".join(lines[:4])
+            + (f"; … {len(lines) - 4} more" if len(lines) > 4 else "")
+            + "): parametrize the model with the base and the rule that they were saved with, or build a new model and take "
+            "their plan with neuralop_mup.load_plan."
+        )
+
+
+def stored_plan(state: Any) -> Plan | None:
+    """The plan in a state dict, or in a dict of several; None if there is none."""
+    if not isinstance(state, Mapping):
+        return None
+    for candidate in (state, *_mappings(state.values())):
+        metadata = getattr(candidate, "_metadata", None)
+        for entry in _mappings(metadata.values() if isinstance(metadata, Mapping) else ()):
+            if KEY in entry:
+                return Plan.from_json(entry[KEY])
+    return None
+
+
+def _mappings(values: Iterable) -> Iterable[Mapping]:
+    return (value for value in values if isinstance(value, Mapping))

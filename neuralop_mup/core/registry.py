@@ -1,0 +1,158 @@
+"""What a layer's parameters are: the words for it, and the registry of layers (neuralop's are in ``adapters``).
+
+A *layer adapter* is a function ``adapter(layer, place) -> {name: claim}``. ``place`` says whether the layer's inputs
+and outputs have a fixed number of channels or grow with width. A claim is a :class:`Param` for one of the layer's own
+parameters (dotted names reach through modules that only hold storage), a :class:`Place` for a child module, which is
+then read by the adapter of its own type, or an :class:`Alias` for a second name of the same tensor. Roles follow from
+type and place alone, never from which dimensions happen to differ between two models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from neuralop_mup.core.infshape import AXES
+from neuralop_mup.core.rules import ROLES
+from neuralop_mup.errors import MupError
+
+__all__ = ["FIXED", "HIDDEN", "Adapter", "Alias", "Claims", "Param", "Place", "adapter_of", "claims_of", "register_layer"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Whether the channels that enter and leave a layer grow with width (True) or are fixed (False)."""
+
+    grows_in: bool
+    grows_out: bool
+
+    @property
+    def matrix_role(self) -> str:
+        """Role of a weight matrix here: (fixed → width) input, (width → width) hidden, (width → fixed) readout."""
+        if self.grows_in:
+            return "hidden" if self.grows_out else "readout"
+        return "input"
+
+    @property
+    def axis_in(self) -> str:
+        return "in" if self.grows_in else "in_fixed"
+
+    @property
+    def axis_out(self) -> str:
+        return "out" if self.grows_out else "out_fixed"
+
+
+HIDDEN = Place(True, True)
+FIXED = Place(False, False)
+
+
+@dataclass(frozen=True)
+class Param:
+    """What one parameter is.
+
+    Attributes
+    ----------
+    role : {"input", "hidden", "readout", "vector", "spectral"}
+        Which row of the rules' table applies.
+    axes : tuple of str
+        Kind of each dimension: ``in``, ``out`` (channels that grow with width), ``in_fixed``, ``out_fixed``, ``fixed``;
+        ``modes``, ``modes_half`` (a real transform's last axis, which stores n_modes // 2 + 1), ``modes_single`` (one
+        sign alone, K entries); ``rank_in``, ``rank_out`` (a rank index that a factor sums over, or produces); ``pair``
+        (real and imaginary part).
+    init : {"fan_in", "mean_fan", "fan_out", "constant"} or callable
+        How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
+        function of the parameter's logical shape that returns its root mean square. ``constant`` (the default) is for
+        vectors only: a matrix has to say how it is drawn.
+    init_of : str or tuple of str, optional
+        The sibling parameter whose fans the default initialisation reads (a bias is drawn by its weight's fan-in); all
+        factors together where the sibling is a factorized kernel. Itself if not given.
+    shape : tuple of int, optional
+        Logical shape where it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
+    rank_power : float, optional
+        For a factor of the kernel ``init_of``: see :func:`neuralop_mup.core.rules.factor_std`.
+    """
+
+    role: str
+    axes: tuple[str, ...]
+    init: str | Callable[[tuple[int, ...]], float] = "constant"
+    init_of: str | tuple[str, ...] | None = None
+    shape: tuple[int, ...] | None = None
+    rank_power: float | None = None
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A second name for the tensor that the layer's parameter ``of`` holds: counted once, under that name."""
+
+    of: str
+
+
+Claims = Mapping[str, "Param | Place | Alias"]
+Adapter = Callable[[Any, Place], Claims]
+
+_ADAPTERS: dict[type, Adapter] = {}
+
+
+def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
+    """Teach this package a layer (or a whole model) that it does not know.
+
+    Parameters
+    ----------
+    layer_type : type
+        Subclass of ``torch.nn.Module``; its subclasses are covered too unless they are registered themselves.
+    roles : mapping or callable
+        ``{parameter or child name: Param, Place or Alias}``, or a function ``(layer, place) -> mapping``.
+
+    Raises
+    ------
+    MupError
+        If ``layer_type`` is not a module type, or a role is not one of the five.
+    """
+    if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
+        raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance.")
+    if callable(roles):
+        _ADAPTERS[layer_type] = roles
+        return
+    claims = dict(roles)
+    for name, claim in claims.items():
+        _check_claim(layer_type, name, claim)
+    _ADAPTERS[layer_type] = lambda layer, place: claims
+
+
+def _check_claim(layer_type: type, name: str, claim: object) -> None:
+    where = f"The adapter of {layer_type.__name__} claims {name!r} as {claim!r}"
+    if isinstance(claim, (Place, Alias)):
+        return
+    if not isinstance(claim, Param) or claim.role not in ROLES:
+        raise MupError(
+            f"{where}; a claim is a Param with a role of {', '.join(ROLES)}, a Place for a child module, or an Alias."
+        )
+    if not set(claim.axes) <= set(AXES):
+        raise MupError(f"{where}; axes are of the kinds {', '.join(AXES)}.")
+    if claim.role != "vector" and claim.init == "constant":
+        raise MupError(f"{where}; say how it is drawn: init='fan_in' for torch's default, 'mean_fan' for a kernel.")
+
+
+def adapter_of(*types: type) -> Callable[[Adapter], Adapter]:
+    """Decorator form of :func:`register_layer`, for several types at once."""
+
+    def register(function: Adapter) -> Adapter:
+        for layer_type in types:
+            register_layer(layer_type, function)
+        return function
+
+    return register
+
+
+def claims_of(layer: nn.Module, place: Place) -> Claims:
+    """What the adapter of a layer's type claims, each claim checked; nothing where the type is unknown."""
+    if isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+        return dict.fromkeys((name for name, _ in layer.named_children()), place)
+    adapter = next((_ADAPTERS[cls] for cls in type(layer).__mro__ if cls in _ADAPTERS), None)
+    claims = adapter(layer, place) if adapter else {}
+    for name, claim in claims.items():
+        _check_claim(type(layer), name, claim)
+    return claims

@@ -1,0 +1,330 @@
+r"""The theory: a parameter's role and its sizes, here and at base, become multipliers.
+
+Everything is *relative to base*. With ``r_in = fan_in / base fan_in`` and ``r_out`` alike (a fixed dimension
+has r = 1; a vector's fan-in is 1), the whole width rule is three lines, for every role:
+
+====================  =========================================  ==================================
+quantity              rule                                       why
+====================  =========================================  ==================================
+init std              ∝ r_in^(-1/2); readout: r_in^(-1)          sums of r_in independent terms;
+                                                                 the output starts small
+lr, Adam-like         × 1 / r_in                                 an update's r_in entries add up
+                                                                 coherently
+lr, SGD               × r_out / r_in                             besides, gradients shrink as 1/r_out
+Adam's eps            × 1 / r_out (on request)                   gradients shrink as 1/r_out
+====================  =========================================  ==================================
+
+Fourier kernels take a further factor κ, the *mode factor*, on init std and on the Adam learning rate; see
+:func:`mode_factor`. Their width part sees the channel contraction alone: a dense kernel contracts ``in_channels``
+terms for each mode, a separable one a single term (fan_in = 1).
+
+An init *multiplier* is what the default initialisation must be multiplied with, i.e. the wanted change of std divided by
+the change that the default initialisation makes on its own (:func:`default_std`).
+
+========  ================================  ============  ==========  ===================
+role      default std                       init ×        Adam lr ×   SGD lr ×
+========  ================================  ============  ==========  ===================
+input     1/√fan_in (fixed)                 1             1           r_out
+hidden    1/√fan_in                         1             1 / r_in    r_out / r_in
+readout   1/√fan_in                         r_in^(-1/2)   1 / r_in    1 / r_in
+vector    1/√fan_in of its layer, or Θ(1)   r^(1/2) or 1  1           r_out
+spectral  √(2/(in+out))                     κ (in = out)  κ / r_in    r_out / r_in
+spectral  1/√channels (separable)           κ √r          κ           r_out
+factor    (kernel std / ∏ranks^p)^(1/n)     see below     κ / r_in    r_out / r_in
+========  ================================  ============  ==========  ===================
+
+The factors of a Tucker, CP or tensor-train kernel are spectral parameters with fans of their own: read from inputs
+(channels and a mode) to outputs, each rank index is summed by exactly one factor, and a factor's fan-in is the product
+of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fan_in reconstruct a kernel of variance 1/in,
+as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
+update carry it once (derived in docs/layouts.md).
+
+Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
+Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
+ICML 2025, arXiv:2506.19396, Theorem 3.5 (modes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.validation import is_multiplier
+
+__all__ = [
+    "ROLES",
+    "RULES",
+    "ModeRule",
+    "Multipliers",
+    "Size",
+    "check_rule",
+    "default_std",
+    "factor_std",
+    "log_modes",
+    "mode_factor",
+    "multipliers",
+    "operator_norm",
+    "reason_of",
+]
+
+ROLES = ("input", "hidden", "readout", "vector", "spectral")
+RULE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Size:
+    """The numbers of one parameter that the rules read.
+
+    Attributes
+    ----------
+    fan_in, fan_out : int
+        Terms that one output entry sums, and output entries; for a vector ``fan_in = 1``.
+    default_std : float
+        Standard deviation of neuralop's own initialisation (:func:`default_std`).
+    modes : tuple of int
+        Fourier modes per sign on each axis, ``K_i = n_modes_i // 2`` (an odd n_modes keeps the mean and K of either sign,
+        an even one K of one sign and K - 1 of the other); empty for all but kernels (of a factorized kernel: all but the
+        factor that carries κ).
+    blocks : int
+        Number N of the kernel's independent channel blocks, one for each stored mode.
+    block : (int, int)
+        Shape (in, out) of one such block; (1, 1) for a separable kernel.
+    std_ratio : float
+        For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
+    """
+
+    fan_in: int
+    fan_out: int
+    default_std: float = 1.0
+    modes: tuple[int, ...] = ()
+    blocks: int = 1
+    block: tuple[int, int] = (1, 1)
+    std_ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """What a rule makes of one parameter: factors on default init, learning rates and Adam's eps (all 1 at base)."""
+
+    init: float
+    adam_lr: float
+    sgd_lr: float
+    eps: float
+    kappa: float = 1.0
+
+
+def default_std(kind: str, fan_in: int, fan_out: int) -> float:
+    """Standard deviation of a default initialisation (root mean square; of the modulus where entries are complex).
+
+    Parameters
+    ----------
+    kind : {"fan_in", "mean_fan", "fan_out", "constant"}
+        ``fan_in``: torch's default for linear and convolution layers, weight and bias: U(±1/√fan_in), so
+        1/√(3 fan_in); the fan-in of a convolution includes its stencil.
+        ``mean_fan``: neuralop's SpectralConv, kernel and bias: √(2/(fan_in + fan_out)).
+        ``fan_out``: the same where the kernel is separable, so in = out = channels: 1/√fan_out.
+        ``constant``: ones and zeros (gates, norms): 1.
+    fan_in, fan_out : int
+        Fans of the layer.
+    """
+    if kind == "fan_in":
+        return (3 * fan_in) ** -0.5
+    if kind == "mean_fan":
+        return (2 / (fan_in + fan_out)) ** 0.5
+    if kind == "fan_out":
+        return fan_out**-0.5
+    if kind == "constant":
+        return 1.0
+    raise MupError(f"There is no default init {kind!r}: {nearest(kind, ('fan_in', 'mean_fan', 'fan_out', 'constant'))}")
+
+
+def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -> float:
+    """Standard deviation that neuralop (tensorly-torch) gives to each factor of a factorized kernel.
+
+    Parameters
+    ----------
+    kernel_std : float
+        Standard deviation that the reconstructed kernel is meant to have.
+    ranks : int
+        Product of all ranks.
+    factors : int
+        Number of random factors, a Tucker core included.
+    rank_power : float
+        1/2 for Tucker and CP, whose reconstruction hits ``kernel_std``; 1 for TT, whose misses it by √ranks.
+    """
+    return (kernel_std / ranks**rank_power) ** (1 / factors)
+
+
+def log_modes(size: Size, base: Size) -> float:
+    """κ = √(Σ log K_base / Σ log K), summed over axes (the paper's Theorem 3.5).
+
+    The largest of N = Θ(K^d) sub-Gaussian numbers grows as √(log N) = √(d log K), and so does the operator norm of a
+    kernel, and of its update, at one channel. K = n_modes // 2 is the number of modes per sign on an axis. One that keeps
+    the mean alone (n_modes = 1, K = 0) adds nothing to the sum, as K = 1 does.
+
+    Raises
+    ------
+    MupError
+        If no axis has K ≥ 2: the logarithms sum to zero and the rule is undefined.
+    """
+    for what, ks in (("the model", size.modes), ("base", base.modes)):
+        if max(ks) <= 1:
+            raise MupError(
+                f"Under rule='log-modes' the mode factor divides by Σ log K, which is zero for {what}: K = "
+                f"n_modes // 2 = {tuple(ks)} on axes {tuple(range(len(ks)))}. Take n_modes ≥ 4 on some axis, or "
+                "rule='operator-norm', which is finite at K = 1."
+            )
+    return math.sqrt(_sum_of_logs(base.modes) / _sum_of_logs(size.modes))
+
+
+def _sum_of_logs(modes: Sequence[int]) -> float:
+    return sum(math.log(max(k, 1)) for k in modes)
+
+
+def operator_norm(size: Size, base: Size) -> float:
+    """κ = g_base / g, g = (√in + √out + √(2 ln N)) / √in: log-modes at finite size, with N stored modes.
+
+    A kernel is block-diagonal over modes, so its operator norm is that of its largest block; over N independent in×out
+    Gaussian blocks of std σ its mean is at most σ (√in + √out + √(2 ln N)). The width rule takes care of the factor √in.
+    At one channel and N → ∞ this is log-modes; at many channels it tends to no mode rule at all; it is finite at K = 1.
+    (Davidson & Szarek 2001, Theorem II.13, for one real block; the Gaussian maximal inequality over blocks.) Channels of
+    a separable kernel do not mix: what counts is the norm of a channel over modes, in = out = 1, as features are measured
+    by their RMS over channels.
+
+    It is a bound, not an asymptotic: it overstates how much the log term matters at few channels, and so lets κ exceed 1
+    by up to 15 % when only width grows, where simulated norms of complex blocks change by less than 3 %.
+    """
+
+    def g(of: Size) -> float:
+        n_in, n_out = of.block
+        return (math.sqrt(n_in) + math.sqrt(n_out) + math.sqrt(2 * math.log(of.blocks))) / math.sqrt(n_in)
+
+    return g(base) / g(size)
+
+
+def _width_alone(size: Size, base: Size) -> float:
+    """κ = 1: kernels scale with width alone."""
+    return 1.0
+
+
+def _standard(size: Size, base: Size) -> float:
+    """no μP: everything is as constructed, every multiplier 1."""
+    return 1.0
+
+
+ModeRule = Callable[[Size, Size], float]
+
+# The mode factor κ of a kernel from its sizes, here and at base. The first line of the docstring is the reason that a
+# summary prints. A function of one's own works as an argument; put in here, it works by name, from the command line too.
+RULES: dict[str, ModeRule] = {
+    "log-modes": log_modes,
+    "operator-norm": operator_norm,
+    "none": _width_alone,
+    "standard": _standard,
+}
+
+
+def check_rule(rule: str | ModeRule) -> str:
+    """Name of a rule, which is a key of :data:`RULES` or a function of two sizes.
+
+    Raises
+    ------
+    MupError
+        If it is neither, or the function's name is that of another rule.
+    """
+    if callable(rule):
+        name = getattr(rule, "__name__", type(rule).__name__)
+        if RULES.get(name, rule) is not rule:
+            raise MupError(f"The function given as rule is named {name!r}, as another rule is: give it another name.")
+        return next((known for known, function in RULES.items() if function is rule), name)
+    if rule not in RULES:
+        raise MupError(
+            f"There is no rule {rule!r}: {nearest(str(rule), RULES)} A function of two Sizes (the kernel's, and its base's) "
+            "that returns κ is a rule, too."
+        )
+    return rule
+
+
+def reason_of(rule: str | ModeRule) -> str:
+    """What a rule does, in the first line of its function's docstring; empty if it has none."""
+    function = rule if callable(rule) else RULES[check_rule(rule)]
+    return (function.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+
+def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
+    """κ of one kernel: how its init std and Adam learning rate shrink as modes are added.
+
+    Parameters
+    ----------
+    rule : str or callable
+        A key of :data:`RULES`, or ``function(size, base) -> κ``.
+    size, base : Size
+        The kernel here and at base.
+
+    Returns
+    -------
+    float
+        Exactly 1 where the sizes are equal.
+
+    Raises
+    ------
+    MupError
+        If a function fails, does not return a positive number, or is not 1 at base.
+    """
+    name = check_rule(rule)
+    function = rule if callable(rule) else RULES[name]
+    try:
+        kappa, at_base = function(size, base), function(base, base)
+    except MupError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise MupError(
+            f"The rule {name!r} failed with {type(error).__name__}: {error}. It is called with two Sizes, of a kernel and "
+            f"of the same at base, here {size} and {base}."
+        ) from error
+    for what, value in (("κ", kappa), ("κ at base", at_base)):
+        if not is_multiplier(value):
+            raise MupError(
+                f"The rule {name!r} gives {what} = {value!r} for {size} with base {base}; it must return a positive number."
+            )
+    if not math.isclose(at_base, 1, rel_tol=1e-9):
+        raise MupError(
+            f"The rule {name!r} gives κ = {at_base:.6g} for equal sizes, and at base a model must stay as it is: return "
+            "g(base) / g(size) for some function g."
+        )
+    return 1.0 if size == base else float(kappa)
+
+
+def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
+    """Multipliers of one parameter (the table at the top of this module).
+
+    Parameters
+    ----------
+    role : {"input", "hidden", "readout", "vector", "spectral"}
+        What the parameter is.
+    size, base : Size
+        Its numbers here and at base.
+    rule : str or callable
+        See :func:`mode_factor`; ``standard`` is the standard parametrization: every multiplier is 1.
+
+    Returns
+    -------
+    Multipliers
+        All exactly 1 when ``size == base``.
+    """
+    if check_rule(rule) == "standard":
+        return Multipliers(1.0, 1.0, 1.0, 1.0)
+    r_in = size.fan_in / base.fan_in
+    r_out = size.fan_out / base.fan_out
+    kappa = mode_factor(rule, size, base) if size.modes else 1.0
+    wanted = kappa * (1 / r_in if role == "readout" else r_in**-0.5)
+    return Multipliers(
+        init=wanted / (size.default_std / base.default_std),
+        adam_lr=kappa / r_in,
+        # The paper's mode rule is derived for Adam; SGD keeps the width rule alone.
+        sgd_lr=r_out / r_in,
+        eps=1 / r_out,
+        kappa=kappa,
+    )

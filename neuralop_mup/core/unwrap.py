@@ -1,0 +1,90 @@
+"""What a training script wraps a model in, and how to see the model through it.
+
+A plan belongs to the bare model. Everything that takes a model looks through the wrappers that hold it whole, here and
+nowhere else, so that parameters have one name each and learning rates are the same before and after wrapping. FSDP2
+(``fully_shard``) is no wrapper: the model stays, its parameters become sharded tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+from neuralop_mup.errors import MupError
+
+__all__ = ["check_unsharded", "is_sharded", "look_through", "unwrap"]
+
+# Wrapper types by where they are defined, so that those which are not used need not be imported.
+_BY_NAME = {
+    ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
+    ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "CheckpointWrapper"): "_checkpoint_wrapped_module",
+}
+_FLATTENING = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
+
+
+def _inner(module: nn.Module) -> nn.Module | None:
+    """The model inside one wrapper; None where ``module`` wraps nothing."""
+    if isinstance(module, (DistributedDataParallel, DataParallel, AveragedModel)):
+        return module.module
+    for cls in type(module).__mro__:
+        where = (cls.__module__, cls.__qualname__)
+        if where == _FLATTENING:
+            raise MupError(
+                "FullyShardedDataParallel flattens parameters, so that none keeps its own learning rate: use "
+                "neuralop_mup.shard(model), which is torch's fully_shard (FSDP2)."
+            )
+        if where in _BY_NAME:
+            return getattr(module, _BY_NAME[where])
+    return None
+
+
+def unwrap(model: Any) -> Any:
+    """The bare model inside DistributedDataParallel, DataParallel, torch.compile, AveragedModel, or several of them.
+
+    What is no wrapper is returned as it is.
+
+    Raises
+    ------
+    MupError
+        If the model is wrapped by FSDP1 (FullyShardedDataParallel), or if only a part of it is wrapped, so that the
+        parameters there have other names than in the plan.
+    """
+    if not isinstance(model, nn.Module):
+        return model
+    model = look_through(model)
+    for name, module in model.named_modules():
+        if module is not model and _inner(module) is not None:
+            raise MupError(
+                f"{name!r} of this {type(model).__name__} is wrapped by {type(module).__name__}, which renames its "
+                f"parameters: wrap the whole model, or compile the part in place (model.{name}.compile())."
+            )
+    return model
+
+
+def look_through(model: nn.Module) -> nn.Module:
+    """:func:`unwrap` without a look at the parts, which takes long for every step."""
+    while (inner := _inner(model)) is not None:
+        model = inner
+    return model
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether parameters are DTensors, as after ``fully_shard``."""
+    return any(_is_dtensor(p) for p in model.parameters())
+
+
+def _is_dtensor(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "full_tensor")
+
+
+def check_unsharded(model: nn.Module, what: str) -> None:
+    """Refuse a model whose parameters are sharded."""
+    if is_sharded(model):
+        raise MupError(
+            f"The parameters of this {type(model).__name__} are sharded already, and {what} reads whole ones: call {what} "
+            "first (on the meta device it costs no memory), then neuralop_mup.shard(model)."
+        )

@@ -1,0 +1,81 @@
+"""What the blocks of a model return, and how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["call", "features", "inputs_of", "rms"]
+
+
+def inputs_of(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
+    inputs = {key: value for key, value in batch.items() if key != "y"}
+    return inputs["x"] if inputs.keys() == {"x"} else inputs
+
+
+def call(model: nn.Module, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Output of every block of ``model`` at ``x`` (several inputs: by name), from input to output.
+
+    A block is a child of the model that holds parameters (each member of a ModuleList counts as one); a child that is
+    called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, … Of a
+    block that returns several tensors each is an entry, by its index or key: ``encoder[0]``, ``encoder[1]``, …
+    """
+    seen: list[tuple[str, torch.Tensor]] = []
+    hooks = [
+        module.register_forward_hook(lambda _m, _in, out, name=name: seen.extend(_tensors(name, out)))
+        for name, module in _blocks(model)
+    ]
+    training = [(module, module.training) for module in model.modules()]  # a part may be in eval mode by itself
+    try:
+        model.eval()
+        with torch.no_grad():
+            call(model, x)
+    finally:
+        for module, mode in training:
+            module.training = mode
+        for hook in hooks:
+            hook.remove()
+    names = [name for name, _ in seen]
+    calls: dict[str, int] = {}
+    result = {}
+    for name, value in seen:
+        index = calls[name] = calls.get(name, -1) + 1
+        result[f"{name}.{index}" if names.count(name) > 1 else name] = value
+    return result
+
+
+def _tensors(name: str, output: Any) -> list[tuple[str, torch.Tensor]]:
+    """What a block returned, tensor by tensor; a single one goes by the block's own name."""
+    found = list(_leaves("", output))
+    return [(name if len(found) == 1 else name + key, value.detach()) for key, value in found]
+
+
+def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(output, torch.Tensor):
+        yield key, output
+    elif isinstance(output, (tuple, list, Mapping)):
+        for k, value in output.items() if isinstance(output, Mapping) else enumerate(output):
+            yield from _leaves(f"{key}[{k}]", value)
+
+
+def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+    blocks = []
+    for name, child in model.named_children():
+        if isinstance(child, nn.ModuleList):
+            blocks += _blocks(child, f"{prefix}{name}.")
+        elif any(True for _ in child.parameters()):
+            blocks.append((prefix + name, child))
+    return blocks
+
+
+def rms(x: torch.Tensor) -> float:
+    """Root mean square of |x|, in float64; complex entries count by their modulus."""
+    x = torch.view_as_real(x).double().square().sum(-1) if x.is_complex() else x.double().square()
+    return x.mean().sqrt().item()

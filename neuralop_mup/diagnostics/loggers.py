@@ -1,0 +1,133 @@
+"""Where a monitor's records go: a CSV file, wandb, TensorBoard, a function."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.files import replace_file
+
+__all__ = ["make_logger"]
+
+Record = dict[str, Any]
+Logger = Callable[[int, list[Record]], None]
+_COLUMNS = ("step", "kind", "name", "value")
+
+
+def make_logger(to: Any) -> Logger | None:
+    """A function ``log(step, records)`` for what a monitor was given as ``to``."""
+    if to is None:
+        return None
+    if to == "wandb":
+        return _Wandb()
+    if to == "tensorboard":
+        return _Scalars(_summary_writer())
+    if hasattr(to, "add_scalar"):
+        return _Scalars(to)
+    if isinstance(to, os.PathLike) or (isinstance(to, str) and to.endswith(".csv")):
+        return CsvLogger(Path(to))
+    if callable(to):
+        return lambda step, records: to(records)
+    raise MupError(
+        f"to is {to!r}; give a path ending in .csv, 'wandb', 'tensorboard', a SummaryWriter, or a function of a list of "
+        "records."
+    )
+
+
+def _tag(record: Record) -> str:
+    return f"mup/{record['kind']}/{record['name']}"
+
+
+class _Wandb:
+    """Into the active run, as neuralop's Trainer does it; without one nothing is logged."""
+
+    def __init__(self) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MupError("to='wandb' needs wandb, which is not installed: pip install wandb.") from error
+        self._wandb = wandb
+        self._run: Any = None
+
+    def __call__(self, step: int, records: list[Record]) -> None:
+        run = self._wandb.run
+        if run is None:
+            return
+        if run is not self._run:
+            run.define_metric("mup/*", step_metric="mup/step")
+            self._run = run
+        # No step and no commit of its own: neuralop's Trainer numbers wandb's rows by epochs and ends them.
+        self._wandb.log({**{_tag(r): r["value"] for r in records}, "mup/step": step}, commit=False)
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MupError("to='tensorboard' needs tensorboard, which is not installed: pip install tensorboard.") from error
+    return SummaryWriter()
+
+
+class _Scalars:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __call__(self, step: int, records: list[Record]) -> None:
+        for record in records:
+            self._writer.add_scalar(_tag(record), record["value"], step)
+
+
+class CsvLogger:
+    """Rows ``step, kind, name, value``: all those of a step are appended by one write.
+
+    On resume a row cut off by a crash and those of steps that are taken again are dropped first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.is_dir() or not path.resolve().parent.is_dir():
+            raise MupError(f"Cannot write records to {str(path)!r}: give a file in a folder that exists.")
+        self._rows()
+
+    def _rows(self) -> list[list[str]]:
+        """Complete rows of an earlier run, or none."""
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise MupError(f"Cannot read {str(self.path)!r}, which is to be appended to: {error}.") from error
+        head, *rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))) or [list(_COLUMNS)]
+        if (text and "\n" not in text and not _line(_COLUMNS).startswith(text)) or head != list(_COLUMNS):
+            raise MupError(f"{str(self.path)!r} exists and is no file of a monitor: give another path.")
+        return rows
+
+    def resume(self, start: int) -> None:
+        """Make the file ready for a run that has taken ``start`` steps already."""
+        rows = self._rows()
+        if rows and start == 0:
+            raise MupError(
+                f"{str(self.path)!r} holds an earlier run's records up to step {rows[-1][0]}, but this run starts at 0: "
+                "give another path or delete it; if this run goes on from there, pass start=… (steps taken so far)."
+            )
+        with replace_file(self.path, "records") as part:
+            part.write_text("".join(map(_line, [_COLUMNS, *(row for row in rows if int(row[0]) <= start)])))
+
+    def __call__(self, step: int, records: list[Record]) -> None:
+        lines = "".join(_line((step, r["kind"], r["name"], repr(float(r["value"])))) for r in records)
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, lines.encode())
+        finally:
+            os.close(handle)
+
+
+def _line(values: Any) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(values)
+    return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""Checkpoints of neuralop's, plans in files, and torch's FSDP2."""

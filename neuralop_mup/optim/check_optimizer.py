@@ -1,0 +1,114 @@
+"""Whether an optimizer, or the saved state of one, belongs to a model's plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim.incremental_modes import present_plan
+from neuralop_mup.optim.lr_ratios import off_plan
+from neuralop_mup.optim.step_hooks import follower_of, rule_mult
+
+__all__ = ["check_optimizer", "check_optimizer_state"]
+
+
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
+    """Refuse an optimizer whose learning rates do not follow the model's plan.
+
+    Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``, and
+    learning rates that a scheduler (``OneCycleLR(max_lr=0.01)``) or a callback made equal. Multipliers by role are allowed
+    for: a group's learning rate must stand to the others' as its ``lr_mult`` does.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    optimizer : torch.optim.Optimizer
+        The optimizer that is to train it.
+    family : {"adam", "sgd"}
+        Which of the plan's learning-rate columns applies.
+
+    Raises
+    ------
+    MupError
+        If a parameter is missing from the optimizer, or learning rates are not in the plan's ratios.
+    """
+    plan, model = present_plan(model), unwrap(model)
+    lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+    parameters = dict(model.named_parameters())
+    follower = follower_of(optimizer)
+    factors = follower.mode_mults(optimizer) if follower is not None else [1.0] * len(optimizer.param_groups)
+    rule_mult_of = {
+        id(p): group["rule_mult"] * factor if "rule_mult" in group else None
+        for group, factor in zip(optimizer.param_groups, factors, strict=True)
+        for p in group["params"]
+    }
+    # The plan's rule does not apply to kernels and hidden layers under MuMuon and MuSOAP: their updates are of one
+    # size at every width and number of modes.
+    depth_mult = {
+        id(p): group["rule_mult"] for group in optimizer.param_groups if group.get("layouts") for p in group["params"]
+    }
+    base_lr: dict[str, float] = {}
+    for row in plan.rows:
+        if id(parameters[row.name]) not in lr_of:
+            raise MupError(f"The optimizer does not hold {row.name!r}: build it from this model, after parametrize.")
+        # Groups of ours carry the rule's part by itself; elsewhere all learning rates must stand in the plan's ratios.
+        given, lr = rule_mult_of[id(parameters[row.name])], lr_of[id(parameters[row.name])]
+        expected = depth_mult.get(id(parameters[row.name]), rule_mult(row, family))
+        follows = (
+            math.isclose(base_lr.setdefault("lr", lr / expected), lr / expected, rel_tol=1e-6)
+            if given is None
+            else math.isclose(given, expected, rel_tol=1e-6)
+        )
+        if not follows:
+            raise MupError(
+                f"The optimizer gives {row.name!r} a learning rate of {lr:.4g}, which does not follow the plan "
+                f"(lr × {expected:.4g}): it was built before parametrize or from plain model.parameters(). Build it with "
+                "neuralop_mup.MuAdam(model, lr=…) or from param_groups."
+            )
+    if problem := off_plan(optimizer.param_groups):
+        raise MupError(problem)
+
+
+def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> None:
+    """Refuse the saved state of an optimizer whose groups are not those of ``optimizer``.
+
+    torch compares the numbers of groups and parameters alone, and then takes every learning rate from the file.
+
+    Raises
+    ------
+    MupError
+        If groups differ in number, parameters, name, or the multipliers of the rule or of the roles.
+    """
+    ours, theirs = optimizer.param_groups, state.get("param_groups") if isinstance(state, Mapping) else None
+    if not isinstance(theirs, list):
+        raise MupError("This is not the state dict of an optimizer (it has no param_groups): save optimizer.state_dict().")
+    problem = None
+    if len(ours) != len(theirs):
+        problem = f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
+    for a, b in zip(ours, theirs, strict=False):
+        if problem:
+            break
+        if len(a["params"]) != len(b["params"]):
+            problem = f"group {a.get('name')!r} has {len(a['params'])} parameters, {len(b['params'])} were saved"
+        elif a.get("name") != b.get("name"):
+            problem = f"group {a.get('name')!r} was saved as {b.get('name')!r}"
+        values: list[dict[str, Any]] = [{key: group.get(key) for key in ("rule_mult", "lr_mult")} for group in (a, b)]
+        if "mode_mult" in a and all(v["rule_mult"] and v["lr_mult"] for v in values):
+            # Its modes may have grown since: both are then right in their time. What was tuned is not of the time.
+            values = [{"lr_mult / rule_mult": v["lr_mult"] / v["rule_mult"]} for v in values]
+        for key in values[0]:
+            x, y = (v[key] for v in values)
+            if x != y and (x is None or y is None or not math.isclose(x, y, rel_tol=1e-9)):
+                problem = problem or f"{key} of group {a.get('name')!r} is {x}, saved was {y}"
+    if problem:
+        raise MupError(
+            f"This optimizer state belongs to other groups ({problem}): build the optimizer as it was, with the same base, "
+            "rule and lr_mult (and base_depth of MuMuon), from neuralop_mup's optimizers or param_groups."
+        )

@@ -1,0 +1,69 @@
+"""Gradient clipping for Fourier kernels, whose gradients are complex."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from neuralop_mup.core.parametrize import kernels_and_axes
+from neuralop_mup.core.plan_state import ATTRIBUTE
+from neuralop_mup.core.unwrap import look_through
+from neuralop_mup.errors import MupError
+from neuralop_mup.validation import check_positive
+
+__all__ = ["clip_spectral_grad_value_"]
+
+
+def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
+    """Clip the gradients of Fourier kernels elementwise, real and imaginary part each, in place.
+
+    This is what makes the paper's Assumption 3.4 (sub-Gaussian updates) hold (arXiv:2506.19396, section 3.3; 0.01 for
+    Navier–Stokes). ``torch.nn.utils.clip_grad_value_`` refuses complex gradients. Other parameters are left alone.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any model that can be classified, parametrized or not.
+    clip_value : float
+        Largest magnitude of Re and of Im of a gradient entry.
+
+    Raises
+    ------
+    MupError
+        If ``clip_value`` is not a positive number, or the model has no Fourier kernel.
+    """
+    check_positive("clip_value", clip_value, 0.01)
+    model = look_through(model)
+    for parameter in _kernels(model):
+        grad = parameter.grad
+        if grad is not None:
+            real = torch.view_as_real(grad) if grad.is_complex() else grad
+            real.clamp_(-clip_value, clip_value)
+
+
+# Of models without a plan, which are classified once: it takes longer than a step of a small model.
+_KERNELS: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _kernels(model: nn.Module) -> list[torch.Tensor]:
+    """Parameters of Fourier kernels, in time that does not count at every step."""
+    plan = vars(model).get(ATTRIBUTE)
+    names = plan.kernels if plan is not None else _KERNELS.get(model)
+    if names is None:
+        names = _KERNELS[model] = tuple(kernels_and_axes(model))
+    if not names:
+        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
+    try:
+        # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
+        parts = (name.rpartition(".") for name in names)
+        found = [model.get_submodule(owner)._parameters[leaf] for owner, _, leaf in parts]
+        return [parameter for parameter in found if parameter is not None]
+    except (AttributeError, KeyError):  # its layers were changed since
+        if plan is not None or _KERNELS.pop(model, None) is None:
+            raise MupError(
+                f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel "
+                "was removed): parametrize the finished model."
+            ) from None
+        return _kernels(model)

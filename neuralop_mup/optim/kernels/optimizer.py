@@ -1,0 +1,444 @@
+"""What MuMuon and MuSOAP share: groups, checks, AdamW for the rest, sharded and shared work. Their directions differ."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim.adamw import adamw
+
+from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.core.plan import check_multipliers
+from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim.check_optimizer import check_optimizer_state
+from neuralop_mup.optim.kernels.layouts import fourier_depth, is_paired, matrix_layouts
+from neuralop_mup.optim.kernels.scratch import Scratch
+from neuralop_mup.optim.param_groups import param_groups
+from neuralop_mup.optim.step_hooks import follow_plan
+from neuralop_mup.validation import check_count, check_decay, check_number, is_number
+
+__all__ = ["AUX_LR", "BASE_DEPTH", "Block", "KernelOptimizer", "as_real", "inside_compiled", "not_compiled"]
+
+AUX_LR = 4e-3
+BASE_DEPTH = 4
+# Numbers (a complex one counts once) that are worked on at a time: on a CPU temporaries then stay in its cache, on
+# other devices they fill it.
+_CHUNK = {"cpu": 2**17}
+_CHUNK_ELSEWHERE = 2**25
+
+# torch.compile is kept to the functions of tensors, where the work is. A method of an optimizer would, compiled, take every
+# parameter for the first one that it saw (torch 2.13), and the rest would be compiled anew for each shape and layout.
+# torch's own optimizers use this decorator: unlike torch.compiler.disable it loads the compiler when it is called first.
+not_compiled = torch._disable_dynamo
+inside_compiled = partial(torch._disable_dynamo, recursive=False)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One parameter that takes matrix updates, with everything that a step needs, as whole tensors.
+
+    Attributes
+    ----------
+    p, grad : torch.Tensor
+        The parameter, to be changed in place, and its gradient.
+    layout : str
+        See :mod:`neuralop_mup.optim.kernels.layouts`.
+    state : dict
+        The optimizer's state of it, to be changed in place; empty before the first step.
+    """
+
+    p: torch.Tensor
+    grad: torch.Tensor
+    layout: str
+    state: dict[str, Any]
+
+
+class KernelOptimizer(torch.optim.Optimizer):
+    """Matrix updates for kernels and hidden linear layers, AdamW under the model's plan for input, readout and vectors.
+
+    A subclass says in :meth:`update` how blocks of one shape move, and names in ``sharded_state`` the entries of its state
+    that have the parameter's shape. Everything else is here, once.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient
+        is not finite, before anything is changed.
+    """
+
+    sharded_state: ClassVar[tuple[str, ...]]
+    usual_lr: ClassVar[float]
+    _process_group: dist.ProcessGroup | None = None  # on the class: copies and pickles of an optimizer share nothing
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float,
+        aux_lr: float | None,
+        *,
+        settings: Mapping[str, Any],
+        weight_decay: float,
+        lr_mult: Mapping[str, float] | None,
+        base_depth: int | None,
+        process_group: dist.ProcessGroup | None,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        self._check_rates(lr, aux_lr)
+        check_decay("betas", betas)
+        check_number("weight_decay", weight_decay)
+        check_number("eps", eps)
+        if base_depth is not None:
+            check_count("base_depth", base_depth, "Fourier layers")
+        aux_lr, model = AUX_LR if aux_lr is None else aux_lr, unwrap(model)
+        groups = _groups(type(self).__name__, model, lr, aux_lr, base_depth, weight_decay, lr_mult)
+        self._process_group = process_group
+        super().__init__(
+            groups, {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps, **dict(settings)}
+        )
+        follow_plan(model, self)
+
+    def _check_rates(self, lr: float, aux_lr: float | None) -> None:
+        for what, value, why in (
+            ("lr", lr, f"it is the size of each update, where weights are of norm about 1; {self.usual_lr:g} is usual"),
+            ("aux_lr", aux_lr, f"it is AdamW's, by which every entry moves; {AUX_LR:g} is usual"),
+        ):
+            if not (value is None and what == "aux_lr") and not (is_number(value) and value <= 1):
+                raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
+        if aux_lr is not None and aux_lr != AUX_LR and 0 < lr < aux_lr:
+            warnings.warn(
+                f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of "
+                "the updates of kernels and hidden layers); usually it is the smaller one. Were they meant the other way "
+                "round?",
+                stacklevel=4,
+            )
+
+    @abstractmethod
+    def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
+        """Move blocks that have a :meth:`pack_key` in common by one step, in place."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.kernels.layouts`)."""
+        name = type(self).__name__
+        params = param_group["params"]
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        held = {id(p) for group in self.param_groups for p in group["params"]}
+        if len({id(p) for p in params} | held) < len(params) + len(held):
+            raise MupError("A parameter of this group is in the optimizer already: give each parameter one group.")
+        if "lr" not in param_group:
+            raise MupError(
+                f"This group has no lr, and {name} has two (that of kernels and hidden layers, and AdamW's aux_lr): say "
+                "which it is to be."
+            )
+        layouts = param_group.get("layouts")
+        if layouts is not None and not (
+            len(layouts) == len(params)
+            and all(
+                set(x) <= set("lcbio") and p.ndim - is_paired(p, x) == len(x) for p, x in zip(params, layouts, strict=True)
+            )
+        ):
+            raise MupError(
+                f"The group's layouts {layouts} do not fit its parameters: one letter (l, c, b, i or o) for each axis."
+            )
+        super().add_param_group({"layouts": None, **param_group, "params": params})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
+        """One step on the gradients as they are (accumulated, all-reduced).
+
+        Raises
+        ------
+        MupError
+            If a gradient holds a NaN or an infinity: nothing was changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_gradients()
+        self._step()
+        return loss
+
+    @inside_compiled
+    def _step(self) -> None:
+        scratch = Scratch()
+        with full_precision():
+            for group in self.param_groups:
+                if group["layouts"] is None:
+                    self._adamw(group)
+                else:
+                    self._matrices(group, scratch)
+
+    @inside_compiled
+    def _matrices(self, group: dict[str, Any], scratch: Scratch) -> None:
+        turn = 0
+        for pack in self._packs(group):
+            if self._process_group is None:
+                self._move(pack, group, scratch)
+                continue
+            # Each rank moves some parameters of the pack and sends them, with their state, to the others.
+            world, rank = dist.get_world_size(self._process_group), dist.get_rank(self._process_group)
+            owners = [(turn + i) % world for i in range(len(pack))]
+            turn += len(pack)
+            if own := [item for item, owner in zip(pack, owners, strict=True) if owner == rank]:
+                self._move(own, group, scratch)
+            for (p, layout), owner in zip(pack, owners, strict=True):
+                self._send(p, layout, owner, group)
+
+    @inside_compiled
+    def _move(self, pack: Sequence[tuple[torch.Tensor, str]], group: dict[str, Any], scratch: Scratch) -> None:
+        """Gather what is sharded, move it, and keep this process's part."""
+        blocks = []
+        for p, layout in pack:
+            state = {key: _whole(value) for key, value in self.state[p].items()}
+            blocks.append(Block(_whole(p.detach()), _whole(p.grad), layout, state))
+        self.update(blocks, group, scratch)
+        for (p, _), block in zip(pack, blocks, strict=True):
+            if _is_sharded(p):
+                p.to_local().copy_(_part(block.p, p).to_local())
+                self.state[p] = {k: _part(v, p) if k in self.sharded_state else v for k, v in block.state.items()}
+            else:
+                self.state[p] = block.state
+
+    @not_compiled
+    def _send(self, p: torch.Tensor, layout: str, owner: int, group: Mapping[str, Any]) -> None:
+        """Make a parameter and its state what they are on rank ``owner``."""
+        state = self.state[p]
+        if not state:
+            state.update(self.new_state(p, layout, group))
+        tensors = [p.detach(), *(value for value in state.values() if torch.is_tensor(value))]
+        source = dist.get_global_rank(self._process_group, owner)
+        for tensor in tensors:
+            real = as_real(tensor)
+            sent = real.contiguous()
+            dist.broadcast(sent, source, group=self._process_group)
+            if sent.data_ptr() != real.data_ptr():
+                real.copy_(sent)
+        if owner != dist.get_rank(self._process_group):
+            state["step"] += 1
+
+    def _packs(self, group: Mapping[str, Any]) -> Iterator[list[tuple[torch.Tensor, str]]]:
+        """Parameters whose blocks can be worked on together, until they fill a chunk."""
+        open_packs: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
+        for p, layout in zip(group["params"], group["layouts"], strict=True):
+            if p.grad is None:
+                continue
+            key = (self.pack_key(p, layout), p.dtype, is_paired(p, layout), p.device)
+            pack = open_packs.setdefault(key, [])
+            pack.append((p, layout))
+            if sum(q.numel() for q, _ in pack) / group.get("period", 1) >= chunk_size(p.device):
+                yield open_packs.pop(key)
+        yield from open_packs.values()
+
+    @abstractmethod
+    def pack_key(self, p: torch.Tensor, layout: str) -> tuple:
+        """What parameters that are updated together have in common."""
+
+    @abstractmethod
+    def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of a parameter before its first step; ``step`` counts from 0."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch.
+
+        Raises
+        ------
+        MupError
+            If its groups treat parameters in another way, or by other multipliers.
+        """
+        ours = [group["layouts"] for group in self.param_groups]
+        groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
+        if ours != [group.get("layouts") for group in groups]:
+            raise MupError(
+                f"This state is not of a {type(self).__name__} over the same parameters (their layouts differ): load it "
+                "into the optimizer and the model that it was saved from."
+            )
+        self._check_state(state_dict)
+        check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
+        super().load_state_dict(state_dict)
+
+    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse the state of another optimizer over the same parameters: its settings have other names."""
+        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if missing := sorted(set(self.defaults) - set(theirs)):
+                raise MupError(
+                    f"This state is not of a {type(self).__name__}: its group {ours.get('name')!r} has no {missing[0]!r}. "
+                    "Load it into the optimizer that it was saved from."
+                )
+
+    def _check_gradients(self) -> None:
+        pairs = [
+            (group, i, as_real(_local(p.grad)))
+            for group in self.param_groups
+            for i, p in enumerate(group["params"])
+            if p.grad is not None
+        ]
+        if not pairs:
+            return
+        # A sum is finite only if all its terms are: one pass, one synchronisation. An overflow is looked into below.
+        total = torch.stack([grad.sum().float().to(pairs[0][2].device) for *_, grad in pairs]).sum()
+        self._over_ranks(total)
+        if total.isfinite():
+            return
+        names = [_name(group, i) for group, i, grad in pairs if not grad.isfinite().all()]
+        bad = torch.tensor(float(len(names)), device=total.device)
+        self._over_ranks(bad)
+        if bad:
+            where = repr(names[0]) if names else "a parameter, on another process,"
+            raise MupError(
+                f"The gradient of {where} is not finite, so this step was not taken and nothing was changed: lower "
+                "the learning rate, clip gradients, or skip the batch."
+            )
+
+    def _over_ranks(self, number: torch.Tensor) -> None:
+        """Add a number over the processes that share parameters, so that all refuse a step or none."""
+        p = next((p for group in self.param_groups for p in group["params"] if _is_sharded(p)), None)
+        if p is not None:
+            for axis in range(p.device_mesh.ndim):
+                dist.all_reduce(number, group=p.device_mesh.get_group(axis))
+
+    @not_compiled
+    def _adamw(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            if not self.state[p]:
+                step = torch.tensor(0.0, dtype=torch.float32)  # whatever the default type: bfloat16 cannot count past 256
+                self.state[p].update(step=step, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        states = [self.state[p] for p in params]
+        adamw(
+            params,
+            [p.grad for p in params],
+            *([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq")),
+            [],
+            [state["step"] for state in states],
+            has_complex=any(p.is_complex() for p in params),
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to.
+
+    Beyond 1 the polynomials of :mod:`neuralop_mup.optim.muon.newton_schulz` are steep: with TF32's rounding a block whose
+    singular values are all at the bound comes out at twice its size. Bases of MuSOAP would lose their orthogonality.
+    """
+    matmuls = [getattr(backend, "matmul", None) for backend in (torch.backends.cuda, torch.backends.mkldnn)]
+    matmuls = [matmul for matmul in matmuls if hasattr(matmul, "fp32_precision")]
+    name, full = ("fp32_precision", "ieee") if matmuls else ("allow_tf32", False)  # the latter before torch 2.9
+    matmuls = matmuls or [torch.backends.cuda.matmul]
+    before = [getattr(matmul, name) for matmul in matmuls]
+    for matmul in matmuls:
+        setattr(matmul, name, full)
+    try:
+        yield
+    finally:
+        for matmul, value in zip(matmuls, before, strict=True):
+            setattr(matmul, name, value)
+
+
+def as_real(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of real ones, a view; real ones as they are."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def chunk_size(device: torch.device) -> int:
+    """How many numbers to work on at a time."""
+    return _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
+
+
+def _name(group: Mapping[str, Any], i: int) -> str:
+    return group["param_names"][i] if "param_names" in group else f"number {i} of group {group.get('name')}"
+
+
+# ------------------------------------------------------------------------------------------------- sharded parameters
+
+
+def _is_sharded(x: Any) -> bool:
+    return hasattr(x, "placements") and hasattr(x, "full_tensor")
+
+
+def _local(x: torch.Tensor) -> torch.Tensor:
+    return x.to_local() if _is_sharded(x) else x
+
+
+def _whole(x: Any) -> Any:
+    return x.full_tensor() if _is_sharded(x) else x
+
+
+def _part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This process's part of a tensor that every process has: nothing is sent."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = like.device_mesh
+    return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
+        placements=like.placements
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- set up
+
+
+def _groups(
+    optimizer: str,
+    model: nn.Module,
+    lr: float,
+    aux_lr: float,
+    base_depth: int | None,
+    weight_decay: float,
+    lr_mult: Mapping[str, float] | None,
+) -> list[dict[str, Any]]:
+    rows = {row.name: row for row in get_plan(model).rows}
+    multipliers = check_multipliers(lr_mult, "lr_mult")
+    # Checks that plan and parameters agree, and gives AdamW's groups with everything still in them.
+    auxiliary = param_groups(model, aux_lr, "adam", weight_decay=weight_decay, lr_mult=lr_mult)
+    parameters = dict(model.named_parameters())
+    names = {id(p): name for name, p in parameters.items()}
+    if not any(row.role == "spectral" for row in rows.values()):
+        raise MupError(
+            f"{type(model).__name__} has no Fourier kernel, and {optimizer} is for those: use neuralop_mup.MuAdam."
+        )
+    depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model, rows))
+    layouts = matrix_layouts(model, rows)
+    groups = []
+    for role in ROLES:
+        if of_role := [name for name in layouts if rows[name].role == role]:
+            multiplier = multipliers.get(role, 1.0)
+            groups.append(
+                {
+                    "params": [parameters[name] for name in of_role],
+                    "param_names": of_role,
+                    "name": role,
+                    "layouts": [layouts[name] for name in of_role],
+                    "lr": lr * multiplier * depth_mult,
+                    "lr_mult": multiplier * depth_mult,
+                    "rule_mult": depth_mult,
+                    "weight_decay": weight_decay / depth_mult,  # independent: lr · weight_decay is that at base_depth
+                }
+            )
+    for group in auxiliary:
+        group["params"] = [p for p in group["params"] if names[id(p)] not in layouts]
+        group["param_names"] = [names[id(p)] for p in group["params"]]
+        group["name"] = "aux " + "+".join(r for r in ROLES if r in {rows[name].role for name in group["param_names"]})
+    auxiliary = [group for group in auxiliary if group["params"]]
+    labels = [group["name"] for group in auxiliary]
+    for i, (group, label) in enumerate(zip(auxiliary, labels, strict=True)):
+        group["name"] = label if labels.count(label) == 1 else f"{label} {labels[: i + 1].count(label)}"
+    return groups + auxiliary

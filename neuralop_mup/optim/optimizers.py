@@ -1,0 +1,136 @@
+"""The three usual optimizers with μP learning rates: Adam, AdamW and SGD, or what is like one of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim.check_optimizer import check_optimizer_state
+from neuralop_mup.optim.param_groups import param_groups
+from neuralop_mup.optim.step_hooks import follow_plan
+
+__all__ = ["MuAdam", "MuAdamW", "MuSGD"]
+
+
+def MuAdam(
+    model: nn.Module,
+    lr: float = 1e-3,
+    *,
+    impl: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    weight_decay: float = 0.0,
+    lr_mult: Mapping[str, float] | None = None,
+    scale_eps: bool = False,
+    **kwargs: Any,
+) -> torch.optim.Optimizer:
+    """Adam, or any Adam-like ``impl``, with μP learning rates.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    lr : float
+        Learning rate at base. torch's Adam moves the real and the imaginary part of a kernel by lr each, neuralop's
+        AdamW its modulus: a learning rate tuned with one does not carry over to the other.
+    impl : callable
+        ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``.
+    weight_decay : float
+        At base (see :func:`param_groups`). It is independent of width only where ``impl`` decouples it: torch's Adam
+        adds it to the gradient and then normalises both, so that its effect grows with width. A warning says so; use
+        :func:`MuAdamW`.
+    lr_mult : mapping, optional
+        Multipliers of the learning rate by role.
+    scale_eps : bool
+        Scale Adam's eps with width as gradients scale; needs ``eps`` in ``kwargs``.
+    **kwargs
+        Passed on: ``betas``, ``eps``, …
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        What ``impl`` returns.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized or a number is not usable.
+    """
+    if scale_eps and "eps" not in kwargs:
+        raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
+    groups = param_groups(
+        model,
+        lr,
+        "adam",
+        weight_decay=weight_decay,
+        lr_mult=lr_mult,
+        eps=kwargs["eps"] if scale_eps else None,
+    )
+    built = impl(groups, lr=lr, **kwargs)
+    if weight_decay and _normalises_decay(built):
+        warnings.warn(
+            f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
+            "changes with width: use MuAdamW for decay that transfers.",
+            stacklevel=2,
+        )
+    return _hold_to_plan(model, built, "adam")
+
+
+# torch's optimizers that add weight decay to the gradient before they divide it by its size.
+_COUPLED = (
+    torch.optim.Adam,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+)
+
+
+def _normalises_decay(optimizer: object) -> bool:
+    """Whether an optimizer's decay depends on the gradient's size: what was built is asked, not what built it."""
+    if not isinstance(optimizer, _COUPLED) or isinstance(optimizer, torch.optim.AdamW):  # newer AdamWs are Adams, too
+        return False
+    return not any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
+
+
+def _hold_to_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
+    if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
+        follow_plan(model, optimizer, family)
+    if hasattr(optimizer, "register_load_state_dict_pre_hook"):
+        optimizer.register_load_state_dict_pre_hook(check_optimizer_state)
+    return optimizer
+
+
+def MuAdamW(
+    model: nn.Module,
+    lr: float = 1e-3,
+    *,
+    impl: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    weight_decay: float = 1e-2,
+    **kwargs: Any,
+) -> torch.optim.Optimizer:
+    """AdamW with μP learning rates and independent weight decay; arguments as for :func:`MuAdam`."""
+    return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
+
+
+def MuSGD(
+    model: nn.Module,
+    lr: float = 1e-3,
+    *,
+    impl: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    weight_decay: float = 0.0,
+    lr_mult: Mapping[str, float] | None = None,
+    **kwargs: Any,
+) -> torch.optim.Optimizer:
+    """SGD, or any SGD-like ``impl``, with μP learning rates.
+
+    They follow the width rule alone, since the mode rules are for Adam: parametrize with ``rule="none"`` for SGD, or
+    the kernels' initialisation alone follows the modes. Parameters and errors are those of :func:`MuAdam`.
+    """
+    groups = param_groups(model, lr, "sgd", weight_decay=weight_decay, lr_mult=lr_mult)
+    return _hold_to_plan(model, impl(groups, lr=lr, **kwargs), "sgd")

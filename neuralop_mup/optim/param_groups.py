@@ -1,0 +1,135 @@
+"""A plan as an optimizer's param groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.core.plan import Plan, check_multipliers
+from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.incremental_modes import growing_kernels, present_plan
+from neuralop_mup.optim.step_hooks import FAMILIES, rule_mult
+from neuralop_mup.validation import check_number
+
+__all__ = ["param_groups"]
+
+
+def param_groups(
+    model: nn.Module,
+    lr: float,
+    optimizer: str = "adam",
+    *,
+    weight_decay: float | None = None,
+    lr_mult: Mapping[str, float] | None = None,
+    eps: float | None = None,
+) -> list[dict[str, Any]]:
+    """Param groups that give each parameter its μP learning rate, for any optimizer of that family.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    lr : float
+        The learning rate at base: what was tuned on the proxy.
+    optimizer : {"adam", "sgd"}
+        Family. ``adam``: updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion, …). ``sgd``: they
+        do (SGD, momentum); the width rule alone, since the paper's mode rule is for Adam.
+    weight_decay : float, optional
+        At base. Each group's is divided by the rule's factor, so that lr · weight_decay is what it is at base
+        (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base).
+        If not given, groups carry none and the optimizer's own applies to each as it stands.
+    lr_mult : mapping, optional
+        Multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule.
+    eps : float, optional
+        Adam's eps at base. If given, each group carries it scaled as its gradients scale with width; if not, the
+        optimizer's own eps applies everywhere.
+
+    Returns
+    -------
+    list of dict
+        One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
+        ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay`` and
+        ``eps``. At base there is one group. A kernel whose modes may change (the model has ``max_n_modes``) has one of
+        its own, with ``mode_mult`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them
+        ``model.parameters()``.)
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, or a number or role is not usable.
+    """
+    plan = get_plan(model)
+    if optimizer not in FAMILIES:
+        raise MupError(f"There is no optimizer family {optimizer!r}: {nearest(str(optimizer), FAMILIES)}")
+    check_number("lr", lr, tensor=True)
+    for what, value in (("weight_decay", weight_decay), ("eps", eps)):
+        if value is not None:
+            check_number(what, value, tensor=True)
+    multipliers = check_multipliers(lr_mult, "lr_mult")
+    model = unwrap(model)
+    parameters = dict(model.named_parameters())
+    _check_complete(plan, parameters)
+    _check_drawn(plan, parameters)
+
+    growing = growing_kernels(model) if optimizer == "adam" else {}
+    groups: dict[tuple, dict[str, Any]] = {}
+    for row in present_plan(model).rows:
+        # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
+        divisor = 1 / rule_mult(row, optimizer)
+        multiplier = multipliers.get(row.role, 1.0)
+        settings = {
+            "lr": lr / divisor * multiplier,
+            "lr_mult": 1 / divisor * multiplier,
+            "rule_mult": 1 / divisor,
+        }
+        if weight_decay is not None:
+            settings["weight_decay"] = weight_decay * divisor
+        if eps is not None:
+            settings["eps"] = eps * row.eps_mult
+        key = (growing.get(row.name), *(float(value) for value in settings.values()))
+        if row.name in growing:
+            settings["mode_mult"] = 1.0
+        group = groups.setdefault(key, {"params": [], "name": [], **settings})
+        group["params"].append(parameters[row.name])
+        if row.role not in group["name"]:
+            group["name"].append(row.role)
+    return _name_groups(list(groups.values()), [key[0] for key in groups])
+
+
+def _name_groups(groups: list[dict[str, Any]], convolutions: list[str | None]) -> list[dict[str, Any]]:
+    """Name each group by its roles and its convolution, if it is of one; where that is the same, number them."""
+    roles = ["+".join(sorted(group["name"], key=ROLES.index)) for group in groups]
+    names = [f"{role} {conv}" if conv else role for role, conv in zip(roles, convolutions, strict=True)]
+    for i, (group, name) in enumerate(zip(groups, names, strict=True)):
+        group["name"] = name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"
+    return groups
+
+
+def _check_complete(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
+    if (missing := [row.name for row in plan.rows if row.name not in parameters]) or (
+        missing := [name for name in parameters if name not in {row.name for row in plan.rows}]
+    ):
+        raise MupError(
+            f"The model's parameters changed after parametrize ({missing[0]!r} was added, removed or tied): parametrize "
+            "the finished model, and keep one tensor a name."
+        )
+
+
+def _check_drawn(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
+    """An optimizer built too early would hold tensors that are not the model's any more."""
+    if any(p.is_meta for p in parameters.values()):
+        raise MupError(
+            "The model is on the meta device: call model.to_empty(device=…) and neuralop_mup.initialize(model), or load its "
+            "weights, before building the optimizer."
+        )
+    if plan.init_pending:
+        raise MupError(
+            "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
+            "optimizer."
+        )

@@ -1,0 +1,61 @@
+"""What numbers a user may give, and what is said of others."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+
+from neuralop_mup.errors import MupError
+
+__all__ = ["check_count", "check_decay", "check_number", "check_positive", "is_multiplier", "is_number"]
+
+
+def is_number(value: Any, tensor: bool = False) -> bool:
+    """Whether ``value`` is a finite number and not negative; with ``tensor`` it may be a tensor of one element."""
+    if isinstance(value, torch.Tensor):
+        return tensor and value.numel() == 1 and math.isfinite(value) and bool(value >= 0)
+    return _is_real(value) and math.isfinite(value) and value >= 0
+
+
+def is_multiplier(value: Any) -> bool:
+    """Whether ``value`` is a number that something may be multiplied by and still be a number: from 1e-12 to 1e12."""
+    return _is_real(value) and 1e-12 <= value <= 1e12
+
+
+def check_number(what: str, value: Any, tensor: bool = False) -> None:
+    """Raise MupError unless :func:`is_number`."""
+    if not is_number(value, tensor):
+        raise MupError(f"{what} is {value!r}; give a finite number that is not negative.")
+
+
+def check_positive(what: str, value: Any, example: float) -> None:
+    """Raise MupError unless ``value`` is above 0; infinity is."""
+    if not _is_real(value) or not value > 0:
+        raise MupError(f"{what} is {value!r}; give a positive number such as {example:g}.")
+
+
+def check_count(what: str, value: Any, unit: str, least: int = 1) -> None:
+    """Raise MupError unless ``value`` is a whole number of ``least`` or more."""
+    if type(value) is not int or value < least:
+        raise MupError(f"{what} is {value!r}; give a whole number of {unit}, {least} or more.")
+
+
+def check_decay(what: str, value: Any) -> None:
+    """Raise MupError unless ``value``, one number or for ``betas`` two, is of 0 or more and below 1."""
+    values = {what: value}
+    if what == "betas":
+        try:
+            first, second = value
+        except (TypeError, ValueError):
+            raise MupError(f"betas is {value!r}; give two numbers such as (0.9, 0.999).") from None
+        values = {"betas[0]": first, "betas[1]": second}
+    for name, number in values.items():
+        if not (is_number(number) and number < 1):
+            raise MupError(f"{name} is {number!r}; give a number of 0 or more and below 1.")
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,80 @@
+"""Imports point downward: core ← optim ← diagnostics, integrations ← problems, tuning ← experiments ← the command line."""
+
+import ast
+from pathlib import Path
+
+import neuralop_mup
+
+ROOT = Path(neuralop_mup.__file__).parent
+
+# From the bottom: a part imports from itself and from the lines above it here, and from none on its own line.
+LAYERS = (
+    ("errors", "_version"),
+    ("files", "validation", "counting"),
+    ("core",),
+    ("optim",),
+    ("diagnostics", "integrations"),
+    ("losses",),
+    ("problems", "tuning"),
+    ("plots",),  # below the experiments, whose reports they are drawn for: a figure knows of records alone
+    ("resume",),
+    ("report", "training"),
+    ("reproduce", "experiments"),
+    ("neuralop_mup",),  # the public names
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+
+# Upward on purpose.
+EXEMPT = {
+    ("diagnostics.coord_check", "plots"): "CoordCheck.plot() draws, and loads matplotlib when it is called",
+    ("report", "neuralop_mup"): "__version__, which is written in the report",
+}
+
+
+def test_every_module_has_a_layer():
+    assert {name.partition(".")[0] for name in _modules()} <= LEVEL.keys()
+
+
+def test_imports_point_downward():
+    upward = []
+    for name, path in _modules().items():
+        own = name.partition(".")[0]
+        for other in _imports(path, anywhere=True):
+            part = other.partition(".")[0]
+            if part != own and LEVEL[part] >= LEVEL[own] and (name, part) not in EXEMPT:
+                upward.append(f"{name} imports {other}")
+    assert upward == []
+
+
+def test_no_circle():
+    """Within a part, too: the modules can be put in an order in which each imports only earlier ones."""
+    imports = {name: _imports(path, anywhere=False) - {"neuralop_mup"} for name, path in _modules().items()}
+    done: set[str] = set()
+    while ready := {name for name, needs in imports.items() if name not in done and needs <= done}:
+        done |= ready
+    assert {name: needs - done for name, needs in imports.items() if name not in done} == {}
+
+
+def _modules() -> dict[str, Path]:
+    paths = (path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+def _imports(path: Path, anywhere: bool) -> set[str]:
+    """Modules of this package that a file imports, but for type checkers; ``neuralop_mup`` for its public names."""
+    tree, modules = ast.parse(path.read_text()), _modules()
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    typing = {node for block in blocks for node in ast.walk(block)}
+    nodes = set(ast.walk(tree) if anywhere else tree.body) - typing
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    found = set()
+    for name in names:
+        if name.partition(".")[0] == "neuralop_mup":
+            inner = name.partition(".")[2]
+            found.add(next((m for m in (inner, inner.rpartition(".")[0]) if m in modules), "neuralop_mup"))
+    return found
