@@ -52,7 +52,10 @@ def reference(weights, gradients, lr, momentum, nesterov, weight_decay, scale, d
         m = momentum * m + g
         x = g + momentum * m if nesterov else m
         bound = torch.linalg.svdvals(x).pow(8).sum(-1).pow(1 / 8)[:, None, None]
-        w = (1 - lr * weight_decay) * w - lr * scale * (exact(x) - damping * x / bound)
+        update = exact(x) - damping * x / bound
+        # Brought back to the root-mean-square singular value of the polar factor, which is 1.
+        update = update * math.sqrt(min(x.shape[1:])) / update.flatten(1).norm(dim=1)[:, None, None]
+        w = (1 - lr * weight_decay) * w - lr * scale * update
     return w
 
 
@@ -75,7 +78,7 @@ def test_steps_against_a_reference_written_out(nesterov, weight_decay, damping):
     want = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, nesterov, weight_decay, 1.0, damping)
     other = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, not nesterov, weight_decay, 1.0, damping)
     got = kernel.detach().permute(2, 0, 1)
-    bound = 4 * 0.1 * BAND
+    bound = 4 * 0.1 * BAND * (2 if damping else 1)  # damped singular values of about a half are doubled, errors with them
     assert torch.linalg.matrix_norm(got - want, 2).max() <= bound
     assert torch.linalg.matrix_norm(other - want, 2).max() > bound  # the test can tell
 
@@ -150,7 +153,7 @@ def test_trains_better_than_it_starts_and_through_the_trainer():
     [
         ({"lr": -0.1}, "lr is -0.1"),
         ({"lr": math.nan}, "lr is nan"),
-        ({"lr": 2}, "operator norm of each update"),
+        ({"lr": 2}, "size of each update"),
         ({"lr": "0.1"}, "lr is '0.1'"),
         ({"aux_lr": math.inf}, "aux_lr is inf"),
         ({"aux_lr": 8}, "it is AdamW's"),
