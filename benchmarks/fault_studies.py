@@ -27,7 +27,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     if multiprocessing.parent_process() is not None:
         limit_files(None)  # the full disk is the study's, not that of the marks
     key = trial_key(config.get("model"), config.get("rule"), config, config["seed"])
-    seen = key in (trial for _, trial in journaled(Path(config["folder"])))
+    seen = key in journaled(Path(config["folder"]))
     _mark(config, "again" if seen else "start", key)
     time.sleep(0.002 + 0.001 * (zlib.crc32(key.encode()) % 11))
     lr, width = config["lr"], (config.get("model") or {}).get("width", 0)
@@ -108,10 +108,10 @@ class Study:
         return path.stat().st_size if path.exists() else 0
 
 
-def journaled(folder: Path) -> dict[tuple[str, str], dict]:
-    """Records in the journal, by stage and trial: read off its whole lines, not by the package's or Optuna's reader.
+def journaled(folder: Path) -> dict[str, dict]:
+    """Records in the journal, by trial: read off its whole lines, not by the package's or Optuna's reader.
 
-    Not those of trials that raised, which are to run again.
+    Not those of trials that raised or were lost, which are to run again.
     """
     try:
         data = (folder / "journal.log").read_bytes()
@@ -119,17 +119,16 @@ def journaled(folder: Path) -> dict[tuple[str, str], dict]:
         return {}
     found = {}
     for line in data[: data.rfind(b"\n") + 1].splitlines():
-        if b'"record:' not in line:
+        if b'"seed:' not in line:
             continue
         try:
             entry = json.loads(line)
         except ValueError:  # a line that was cut and then written on; its record is lost
             continue
         for name, record in {**entry.get("user_attrs", {}), **entry.get("user_attr", {})}.items():
-            if name.startswith("record:") and not (record["error"] or "").startswith("ValueError"):
+            if name.startswith("seed:") and record["outcome"] not in ("raised", "lost"):
                 width = {"proxy": 8, "target": 64}.get(record["size"], 0)
-                key = trial_key(width, record["rule"], record["params"], record["seed"])
-                found[record["stage"], key] = record
+                found[trial_key(width, record["rule"], record["params"], record["seed"])] = record
     return found
 
 

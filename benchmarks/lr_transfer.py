@@ -16,8 +16,8 @@ import shutil
 from pathlib import Path
 
 import neuralop_mup as nm
-from neuralop_mup.plots import plot_transfer
-from neuralop_mup.training import train_run
+from neuralop_mup.experiments.training import train_run
+from neuralop_mup.plots import plot_study
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -63,27 +63,23 @@ def run(move: str, seeds: int, workers: int | None) -> str:
         "drift (steps) | regret |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in result.summary():
-        tests = [
-            r["metrics"]["test_loss"]
-            for r in result.select("verify", row["rule"])
-            if r["params"] == row["transferred_params"] and r["state"] == "complete"
-        ]
+    for rule in rules:
+        row = result.row(rule)
         lines.append(
-            f"| {'SP' if row['rule'] == 'standard' else row['rule']} | {row['transferred_loss']:.4f} ± "
-            f"{row['transferred_std']:.4f} | {sum(tests) / max(1, len(tests)):.4f} | {row['best_params']['lr']:g} | "
-            f"{row['best_loss']:.4f} | {row['drift_steps']:+d} | {100 * row['regret']:.1f} % |"
+            f"| {'SP' if rule == 'standard' else rule} | {row['transferred_loss']:.4f} ± {row['transferred_std']:.4f} | "
+            f"{row['transferred_test']:.4f} | {row['best']['lr']:g} | {row['best_loss']:.4f} | {row['drift']:+d} | "
+            f"{100 * row['regret']:.1f} % |"
         )
     lines += ["", "Mean validation loss over the target's grid:", ""]
     lines += ["| rule | " + " | ".join(f"{lr:g}" for lr in SPACE["lr"]) + " |", "|" + " --- |" * (len(SPACE["lr"]) + 1)]
     for rule in rules:
         cells = []
         for lr in SPACE["lr"]:
-            losses = [r["loss"] for r in result.select("verify", rule) if r["params"]["lr"] == lr]
+            losses = [r["loss"] for r in result.walk("target", rule) if r["params"]["lr"] == lr]
             cells.append("failed" if None in losses or not losses else f"{sum(losses) / len(losses):.4f}")
         lines.append(f"| {rule} | " + " | ".join(cells) + " |")
     RESULTS.mkdir(exist_ok=True)
-    plot_transfer(result.records, RESULTS / f"lr_transfer_{move}.png", title=lines[0].removeprefix("## "))
+    plot_study(result, RESULTS / f"lr_transfer_{move}.png", title=lines[0].removeprefix("## "))
     shutil.copy(HERE / "runs" / move / "results.jsonl", RESULTS / f"lr_transfer_{move}.jsonl")
     text = "\n".join(lines) + "\n"
     (RESULTS / f"lr_transfer_{move}.md").write_text(text)

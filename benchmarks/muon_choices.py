@@ -21,10 +21,10 @@ import torch
 from tqdm import tqdm
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.optim.muon import optimizer as muon
 from neuralop_mup.optim.muon.newton_schulz import Step, orthogonalize
-from neuralop_mup.training import train_run
-from neuralop_mup.tuning.records import mean_and_std
+from neuralop_mup.tuning.outcome import mean_and_std
 
 RESULTS = Path(__file__).parent / "results"
 CASES = {

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 import neuralop_mup as nm
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.problems import get_problem
-from neuralop_mup.training import train_run
-from neuralop_mup.tuning.records import mean_and_std
+from neuralop_mup.tuning.outcome import mean_and_std
 
 HERE = Path(__file__).parent
 FLOW = {"n_train": 80, "n_val": 20, "n_test": 20, "grid": 16, "time_points": 16, "reynolds": 20.0, "time": 1.0}
@@ -92,8 +92,8 @@ def main() -> None:
             final = run({"lr": [lr]}, seeds=(0, 1, 2), folder=folder / f"{lr:g}")
             tests = [record["metrics"]["test_loss"] for record in final.records]
             seconds[label] = sum(record["metrics"]["seconds"] for record in final.records)
-            edge = "*" if lr in (min(tuning.space["lr"]), max(tuning.space["lr"])) else ""
-            losses = [f"{row['loss']:.3f}" for row in sorted(tuning.summary(), key=lambda row: row["params"]["lr"])]
+            edge = "*" if lr in (min(tuning.study.space["lr"]), max(tuning.study.space["lr"])) else ""
+            losses = [f"{row['loss']:.3f}" for row in sorted(tuning.points(), key=lambda row: row["params"]["lr"])]
             model = settings["model"]
             lines.append(
                 f"| {name} | {model['hidden_channels']}, {model['n_modes']} | {label} | {lr:g}{edge} | "

@@ -14,17 +14,16 @@ Writes benchmarks/results/muon_transfer_PROBLEM_MOVE.md.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from neuralop_mup.experiments import experiment_study, train_run
 from neuralop_mup.problems import get_problem
-from neuralop_mup.reproduce import Experiment, Reproduction, run_experiment
-from neuralop_mup.training import train_run
-from neuralop_mup.tuning import log2_grid
-from neuralop_mup.tuning.records import by_point, mean_and_std
+from neuralop_mup.tuning import Results, Study, log2_grid, run
+from neuralop_mup.tuning.outcome import by_point, mean_and_std
 
 _DEPTH = {"muon": "updates of maps go as lr · √(4 / depth)", "adam": "nothing is scaled"}
 HERE = Path(__file__).parent
@@ -48,95 +47,88 @@ GRIDS = {
 AUX = log2_grid(1e-3, 1.6e-2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Move(Experiment):
-    """An experiment whose sizes have a depth, too."""
-
-    models: tuple[tuple[int, int, int], ...]
-    aux_lr: float | None = None
-
-    def model(self, index: int) -> dict[str, Any]:
-        width, k, depth = self.models[index]
-        n_modes = (2 * k,) * self.described_problem.n_dim
-        return {"hidden_channels": width, "n_modes": n_modes, "n_layers": depth}
-
-    def label(self, index: int) -> str:
-        width, k, depth = self.models[index]
-        return f"width {width}, K = {k}, depth {depth}"
-
-    def config(self, index: int, rule: str, point: dict[str, Any], seed: int) -> dict[str, Any]:
-        config = super().config(index, rule, point, seed)
-        # A base of the same depth: parametrize compares like with like and no rule for depth is involved.
-        return {**config, "base": {**config["base"], "n_layers": config["model"]["n_layers"]}}
+def train(config: dict[str, Any]) -> dict[str, float]:
+    """train_run with a base of the same depth: parametrize compares like with like and no rule for depth is involved."""
+    return train_run({**config, "base": {**config["base"], "n_layers": config["model"]["n_layers"]}})
 
 
-def make(problem: str, move: str, optimizer: str, seeds: int, walk_aux: bool, args: argparse.Namespace) -> Move:
-    """The experiment of one move."""
-    settings = {"optimizer": "muon", **({"muon": {"damping": args.damping}} if args.damping else {})}
+def make(problem: str, move: str, optimizer: str, seeds: int, walk_aux: bool, args: argparse.Namespace) -> Study:
+    """The study of one move."""
     muon = optimizer == "muon"
     rules = ("standard", "none") if not muon and move == "width" else ("none",)
-    grids = {"lr": tuple(GRIDS[optimizer][problem])}
-    if muon and walk_aux:
-        grids["aux_lr"] = tuple(AUX)
-    return Move(
-        name=f"{problem}-{move}",
-        size=optimizer,
-        shows="transfer of MuMuon's learning rates",
-        problem=problem,
-        problem_args=PROBLEMS[problem],
-        models=MOVES[problem, move],
-        aux_lr=4e-3 if muon and walk_aux else None,
-        grids=grids,
-        swept=tuple(grids),
+    grids = {"lr": tuple(GRIDS[optimizer][problem]), **({"aux_lr": tuple(AUX)} if muon and walk_aux else {})}
+    described = get_problem(problem, **PROBLEMS[problem])
+    study = experiment_study(
+        f"{problem}-{move}",
+        described,
+        [(width, k) for width, k, _ in MOVES[problem, move]],
+        {"lr": grids["lr"]},
         rules=rules,
         searched=rules,
         epochs=args.epochs,
-        seeds=tuple(range(seeds)),
-        under_mup=settings if muon else {},
+        seeds=range(seeds),
+        about="transfer of MuMuon's learning rates" if muon else "transfer of MuAdam's learning rates",
+    )
+    sizes = {
+        f"width {width}, K = {k}, depth {depth}": {
+            "hidden_channels": width,
+            "n_modes": (2 * k,) * described.n_dim,
+            "n_layers": depth,
+        }
+        for width, k, depth in MOVES[problem, move]
+    }
+    more = {"optimizer": "muon", **({"muon": {"damping": args.damping}} if args.damping else {})} if muon else {}
+    return replace(
+        study,
+        sizes=sizes,
+        space=grids,
+        swept=tuple(grids),
+        defaults={"aux_lr": 4e-3} if "aux_lr" in grids else {},
+        fixed={**study.fixed, **more},
     )
 
 
-def report(result: Reproduction, optimizer: str, move: str) -> str:
+def report(result: Results, optimizer: str, move: str) -> str:
     """The tables of one move."""
-    e = result.experiment
+    study, (base, target) = result.study, result.study.sizes
+    problem = study.fixed["problem"]
     name = {"muon": "MuMuon", "adam": "MuAdam"}[optimizer]
-    lines = [f"## {name}, {e.problem}: {e.label(0)} → {e.label(1)}", ""]
-    lines += [
-        f"Seeds: {len(e.seeds)}, {e.epochs} epochs, batch {e.batch_size}, {dict(e.problem_args)}. Best values by validation "
-        "error; errors are relative L2, ± std over seeds."
-        + (f" In depth the base has the model's own depth; {_DEPTH[optimizer]}." if "depth" in move else "")
-    ]
-    lines += [
+    lines = [
+        f"## {name}, {problem}: {base} → {target}",
+        "",
+        f"Seeds: {len(study.seeds)}, {study.fixed['epochs']} epochs, batch {study.fixed['batch_size']}, "
+        f"{PROBLEMS[problem]}. Best "
+        "values by validation error; errors are relative L2, ± std over seeds."
+        + (f" In depth the base has the model's own depth; {_DEPTH[optimizer]}." if "depth" in move else ""),
         "",
         "| walked | rule | best at proxy | best at target | drift (steps) | loss at the transferred value | its test error "
         "| best loss | regret |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in result.rows():
-        if row["index"] == 0:
-            continue
-        if row["best"] is None or row["transferred"] is None or row["transferred_test"] is None:
-            lines.append(f"| {row['hyperparameter']} | {_rule(row['rule'])} | failed | | | | | | |")
-            continue
-        lines.append(
-            f"| {row['hyperparameter']} | {_rule(row['rule'])} | {row['transferred']:g} | "
-            f"{row['best']:g}{' (edge of the grid)' if row['at_edge'] else ''} | {row['drift']:+d} | "
-            f"{row['transferred_loss']:.4f} ± {row['transferred_std']:.4f} | {row['transferred_test']:.4f} | "
-            f"{row['best_loss']:.4f} | {100 * row['regret']:.1f} % |"
-        )
+    for walked in study.swept:
+        for rule in study.rules:
+            row = result.row(rule, target, walked)
+            if row["best"] is None or row["transferred"] is None or row["transferred_test"] is None:
+                lines.append(f"| {walked} | {_rule(rule)} | failed | | | | | | |")
+                continue
+            lines.append(
+                f"| {walked} | {_rule(rule)} | {row['transferred'][walked]:g} | "
+                f"{row['best'][walked]:g}{' (edge of the grid)' if row['at_edge'] else ''} | {row['drift']:+d} | "
+                f"{row['transferred_loss']:.4f} ± {row['transferred_std']:.4f} | {row['transferred_test']:.4f} | "
+                f"{row['best_loss']:.4f} | {100 * row['regret']:.1f} % |"
+            )
     lines += ["", "Mean validation error over the grids:", ""]
-    for hyperparameter in e.swept:
-        grid = e.grids[hyperparameter]
-        lines += [f"| {hyperparameter} | " + " | ".join(f"{v:g}" for v in grid) + " |", "|" + " --- |" * (len(grid) + 1)]
-        for rule in e.rules:
-            for index in range(2):
-                groups = by_point(result.sweep(index, rule, hyperparameter)).values()
-                losses = {g[0]["params"][hyperparameter]: [r["loss"] for r in g] for g in groups}
-                cells = [_mean(losses.get(v, [])) for v in grid]
-                lines.append(f"| {_rule(rule)}, {e.label(index)} | " + " | ".join(cells) + " |")
+    for walked in study.swept:
+        grid = study.space[walked]
+        lines += [f"| {walked} | " + " | ".join(f"{v:g}" for v in grid) + " |", "|" + " --- |" * (len(grid) + 1)]
+        for rule in study.rules:
+            for size in study.sizes:
+                groups = by_point(result.walk(size, rule, walked)).values()
+                losses = {g[0]["params"][walked]: [r["loss"] for r in g] for g in groups}
+                lines.append(f"| {_rule(rule)}, {size} | " + " | ".join(_mean(losses.get(v, [])) for v in grid) + " |")
         lines.append("")
     if optimizer == "muon":
-        lines += beside(e.problem, move)
+        lines += beside(problem, move)
     return "\n".join(lines) + "\n"
 
 
@@ -180,17 +172,12 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     walk_aux = args.move != "depth-other" and not args.damping if args.aux is None else args.aux
-    experiment = make(args.problem, args.move, args.optimizer, args.seeds, walk_aux, args)
+    study = make(args.problem, args.move, args.optimizer, args.seeds, walk_aux, args)
     suffix = ("_damped" if args.damping else "") if args.optimizer == "muon" else "_adam"
     name = f"muon_transfer_{args.problem}_{args.move}{suffix}"
-    changed = ("" if args.epochs == 8 else f"_{args.epochs}") + ("_aux" if "aux_lr" in experiment.grids else "")
-    result = run_experiment(
-        train_run,
-        experiment,
-        HERE / "runs" / (name + changed),
-        n_workers=args.workers,
-        prepare=get_problem(args.problem, **PROBLEMS[args.problem]).load,
-    )
+    changed = ("" if args.epochs == 8 else f"_{args.epochs}") + ("_aux" if "aux_lr" in study.space else "")
+    prepare = get_problem(args.problem, **PROBLEMS[args.problem]).load
+    result = run(study, train, folder=HERE / "runs" / (name + changed), n_workers=args.workers, prepare=prepare)
     text = report(result, args.optimizer, args.move)
     output = args.output or RESULTS / f"{name}.md"
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -254,6 +254,61 @@ def choice_runs(records: Records) -> Iterator[dict[str, Any]]:
                     yield task(problem, name, lr, steps, kwargs=kwargs)
 
 
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def finals(records: Records, problem: str, name: str, steps: int) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    """The chosen point at one length and its results over the seeds that are done; None before it was chosen."""
+    best = records.best(task(problem, name, lr) for lr in CONTENDERS[name]["lrs"])
+    if best is not None and steps != STEPS:
+        best = records.best({**best, "lr": best["lr"] * factor, "steps": steps} for factor in (0.5, 1, 2))
+    if best is None:
+        return None
+    return best, [result for seed in (0, 1, 2) if (result := records.get({**best, "seed": seed}))]
+
+
+def report(records: Records) -> str:
+    """Test errors of tuned contenders, and their ratio to the reference on the problems that nothing was chosen on."""
+    lines = [
+        "# Contenders on eight problems",
+        "",
+        "`python benchmarks/suite.py main`. Test error (relative L2; mean ± standard deviation of the seeds, their number where "
+        "it is not 3), and the learning rate. * marks problems that defaults were chosen on; ratios to tuned "
+        f"{REFERENCE} are geometric means over the others.",
+    ]
+    for steps in (300, STEPS, 3000):
+        rows, ratios = [], {name: [] for name in CONTENDERS}
+        for problem in PROBLEMS:
+            found = {name: finals(records, problem, name, steps) for name in CONTENDERS}
+            if not any(found.values()):
+                continue
+            means = {}
+            cells = []
+            for chosen in found.values():
+                if chosen is None:
+                    cells.append("–")
+                    continue
+                best, results = chosen
+                errors = [result["test"] for result in results]
+                spread = f" ± {statistics.stdev(errors):.4f}" if len(errors) > 1 else ""
+                seeds = "" if len(errors) == 3 else f" ({len(errors)})"
+                means[best["contender"]] = statistics.fmean(errors)
+                cells.append(f"{statistics.fmean(errors):.4f}{spread}{seeds}, lr {best['lr']:g}")
+            rows.append(f"| {problem}{'*' if problem in CHOSEN_ON else ''} | " + " | ".join(cells) + " |")
+            if problem not in CHOSEN_ON and REFERENCE in means:
+                for name, mean in means.items():
+                    ratios[name].append(mean / means[REFERENCE])
+        if rows:
+            heads = "".join(f" {name} |" for name in CONTENDERS)
+            lines += ["", f"## {steps} steps", "", f"| problem |{heads}", "| --- |" + " --- |" * len(CONTENDERS), *rows]
+            cells = (
+                f"{statistics.geometric_mean(own):.2f} (largest {max(own):.2f}, {len(own)} problems)" if own else "–"
+                for own in ratios.values()
+            )
+            lines.append("| ratio to the reference, problems without * | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 STAGES = {"main": main_runs, "choices": choice_runs}
 
 
@@ -266,6 +321,9 @@ def main() -> None:
     records = Records(RUNS)
     if args.stage != "report":
         run(records, STAGES[args.stage], args.workers)
+    text = report(records)
+    (RESULTS / "suite.md").write_text(text)
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ What is not spelled out here, or by ``losses``, ``problems`` and ``tuning``, is 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
+from neuralop_mup._version import __version__ as __version__
 from neuralop_mup.core import rules
 from neuralop_mup.core.initialize import initialize
 from neuralop_mup.core.parametrize import is_parametrized, parametrize, save_base_shapes, summary, unparametrize
@@ -32,9 +33,9 @@ from neuralop_mup.optim.soap import MuSOAP
 from neuralop_mup.optim.step_hooks import follow_plan
 
 if TYPE_CHECKING:
+    from neuralop_mup.experiments.tune import tune
     from neuralop_mup.tuning import log2_grid, sweep, transfer
 
-__version__ = "0.1.0"
 
 __all__ = [
     # put a model into μP, look at it, take it out again
@@ -68,6 +69,7 @@ __all__ = [
     "CoordCheck",
     "sweep",
     "transfer",
+    "tune",
     "log2_grid",
     # the theory, a mode rule of your own (rules.RULES), layers of your own
     "rules",
@@ -83,6 +85,7 @@ __all__ = [
 _LAZY = {
     "sweep": "neuralop_mup.tuning",
     "transfer": "neuralop_mup.tuning",
+    "tune": "neuralop_mup.experiments.tune",
     "log2_grid": "neuralop_mup.tuning",
 }
 

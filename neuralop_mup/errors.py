@@ -1,15 +1,19 @@
-"""The one exception that this package raises for something the user can mend."""
+"""The exceptions that this package raises for something the user can mend."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["MupError", "nearest"]
+__all__ = ["Diverged", "MupError", "nearest"]
 
 
 class MupError(ValueError):
     """What was given cannot work; the message says what, why, and what to do instead."""
+
+
+class Diverged(MupError):
+    """Training left the finite numbers: these hyperparameters are too bold, nothing is wrong with the run itself."""
 
 
 # A typo of a short word still has this ratio (adma, adam); words that merely share letters (width, rank) do not.

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from neuralop_mup import tuning
-from neuralop_mup.cli import main, timing
-from neuralop_mup.cli.study import PRESETS
+from neuralop_mup.cli import main, studies
+from neuralop_mup.experiments.presets import PRESETS, SIZES, preset_of
+from neuralop_mup.experiments.training import build_model, train_run
 from neuralop_mup.problems import PROBLEMS
-from neuralop_mup.tuning import Transfer
+from neuralop_mup.tuning import Results
 
 TINY = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
 
@@ -35,34 +36,32 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A transfer that trains nothing; its arguments are appended to the list, its target losses can be set."""
+    """Trains nothing: what it was asked is appended to the list, and the rule that fails at the target can be set."""
     calls = []
 
-    def transfer(train, *, folder, proxy, target, space, rule, rules, seeds, **others):
-        calls.append(
-            {"train": train, "folder": folder, "proxy": proxy, "target": target, "space": space, **others}
-            | {"rule": rule, "rules": rules, "seeds": seeds}
-        )
-        base = {"seed": 0, "state": "complete", "error": None, "metrics": {}, "seconds": 1.0}
-        point = {name: values[len(values) // 2] for name, values in space.items()}
-        records = [
-            {**base, "stage": "proxy", "size": "proxy", "rule": rule, "params": {**point, "lr": lr}, "loss": loss}
-            for lr in space["lr"]
-            for loss in [1.0 if lr == point["lr"] else 2.0]
-        ]
-        for name in dict.fromkeys([rule, "standard", *rules]):
-            record = {**base, "stage": "target", "size": "target", "rule": name, "params": point, "loss": 0.5}
-            if name == getattr(transfer, "fails", None):
-                record |= {"state": "failed", "error": "loss is nan", "loss": None}
-            records.append(record)
-        return Transfer(records, proxy, target, space, rule, tuple(rules), (0,), Path(folder))
+    def run(study, train, *, folder, **others):
+        calls.append({"study": study, "train": train, "folder": folder, **others})
+        base = {"error": None, "metrics": {}, "seconds": 1.0}
+        if study.search:
+            points = [study.point("proxy", study.rules[0], {k: v.high for k, v in study.space.items()})]
+        else:
+            points = study.tuning()
+        best = points[len(points) // 2]
+        points = [*points, *study.rest(dict.fromkeys(study.rules, best.params))]
+        records = []
+        for point in dict.fromkeys(p.key for p in points):
+            size, rule, params = point[0], point[1], json.loads(point[2])
+            lost = size == "target" and rule == getattr(run, "fails", None)
+            outcome = {"outcome": "diverged", "error": "the loss is nan", "loss": None} if lost else {"outcome": "complete"}
+            loss = 1.0 if params == json.loads(best.key[2]) else 2.0
+            for seed in study.seeds:
+                records.append({"size": size, "rule": rule, "params": params, "seed": seed, **base, "loss": loss, **outcome})
+        return Results(study, records, Path(folder))
 
-    monkeypatch.setattr(tuning, "transfer", transfer)
-    for problem in PROBLEMS.values():
-        monkeypatch.setattr(problem, "load", lambda self: None)
-    calls_of = transfer
-    calls_of.calls = calls
-    return calls_of
+    monkeypatch.setattr(tuning, "run", run)
+    monkeypatch.setattr(studies, "step_seconds", lambda study, size: 0.1)
+    run.calls = calls
+    return run
 
 
 def test_help_and_version(capsys):
@@ -80,17 +79,25 @@ def test_help_and_version(capsys):
     [
         (
             "transfer",
-            ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "[0.004]", "6.4e-2"],
+            ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "muon 0.004", "--schedule"],
         ),
         ("summary", ["--base", "[text]", "n_layers [4]", "hidden_channels 128"]),
         ("coord-check", ["--widths", "[1,5,10]", "--tolerance", "n_train [800]"]),
         ("data", ["--list", "--plot", "viscosity [0.01]", "contrast [(3.0, 12.0)]"]),
     ],
 )
-def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
-    assert main([verb, "--help"]) == 0
+def test_help_all_of_each_verb_shows_defaults(verb, shown, capsys):
+    assert main([verb, "--help-all"]) == 0
     out = capsys.readouterr().out
     assert [text for text in shown if text not in out] == []
+
+
+@pytest.mark.parametrize("verb", ["transfer", "summary", "coord-check", "data", "reproduce"])
+def test_help_fits_a_screen_and_says_where_the_rest_is(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") <= 50 and max(map(len, out.splitlines())) <= 120
+    assert verb == "reproduce" or "--help-all" in out
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("--vers", "'--version'"),
         ("transfer burger", "'burgers'"),
         ("transfer --sedes 3", "'--seeds'"),
-        ("transfer --size cpu", "--optimizer, --output, --preset, --rule"),
+        ("transfer --size cpu", "--optimizer, --output, --preset"),
         ("transfer --proxy.hidden_chanels 3", "'--proxy.hidden_channels'"),
         ("transfer --target.width 64", "expected one of --target.channel_mlp_dropout"),
         ("transfer --target.width 64", "--target.hidden_channels"),
@@ -123,6 +130,23 @@ def test_help_of_each_verb_shows_defaults(verb, shown, capsys):
         ("transfer --lr", "expected one argument"),
         ("transfer --lr=-1,2", "above 0"),
         ("transfer --lr 1,1", "twice"),
+        ("transfer --lr log:1e-3", "KIND:LOW:HIGH"),
+        ("transfer --lr log:1e-1:1e-3", "is no distribution"),
+        ("transfer --lr log:1e-3:1e-1", "needs --trials N"),
+        ("transfer --trials 4", "a grid runs every point"),
+        ("transfer --search.lr 1e-3,2e-3 --lr 1e-3", "are the same"),
+        ("transfer --search.lr log:1e-3:1e-1 --trials 3 --verify", "needs a grid"),
+        ("transfer --sampler tpee", "'tpe'"),
+        ("transfer --pruner medain", "'median'"),
+        ("transfer --batch_size 401", "larger than the training data, 400 samples"),
+        ("transfer --proxy.hidden_channels 128", "times the target (width 64, modes 64): tuning it saves nothing"),
+        ("transfer --loss l3", "no loss 'l3'"),
+        ("transfer --data nowhere.npz", "There is no file nowhere.npz"),
+        ("transfer --data heat.csv", "its name must end in .npz"),
+        ("transfer burgers --data heat.npz", "leave the problem and its arguments out"),
+        ("transfer --data.x u", "give the file"),
+        ("transfer darcy-files", "There is no file darcy_train_16.pt"),
+        ("transfer --engine dask", "expected one of local, ray"),
         ("transfer --seeds many", "--seeds"),
         ("transfer --seeds 0", "1 or more"),
         ("transfer --epochs 0", "1 or more"),
@@ -162,7 +186,7 @@ def test_mistakes_take_one_line_and_exit_2(line, told, capsys, elsewhere, fake):
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1 and told in captured.err and captured.err.startswith("neuralop-mup: error: ")
     assert fake.calls == [] and captured.out == ""
-    assert list(elsewhere.iterdir()) == []
+    assert [path for path in elsewhere.iterdir() if path.name != "cache"] == []
 
 
 def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
@@ -174,20 +198,18 @@ def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
     out = capsys.readouterr().out
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in out.splitlines() if row.startswith("|")]
     table = {row[0]: row[1:] for row in cells}
-    # 4 lr × 2 multipliers × 2 seeds; three rules at the target; all of the space under each of three rules.
-    assert table["proxy"][0] == "16"
-    assert table["target"] == ["6", "6.00"]
-    assert table["verify"] == ["48 (6 shared with target)", "42.00"]
-    assert table["all"][0] == "70"
-    assert float(table["all"][1]) == pytest.approx(48 + float(table["proxy"][1]), abs=0.011)
-    assert "hidden_channels 64, n_modes 32: " in out and "parameters" in out
+    # 4 lr × 2 multipliers × 2 seeds; all of the space under each of three rules at the target.
+    assert table["proxy"][2] == "16"
+    assert table["target"] == ["width 64, modes 64", "1,132,097", "48", "48.00"]
+    assert table["all"][2] == "64"
+    assert float(table["all"][3]) == pytest.approx(48 + float(table["proxy"][3]), abs=0.011)
     assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, "4.8"), (3, "2.4"), (4, "2.2")])
 def test_dry_run_guesses_the_time(workers, seconds, capsys, monkeypatch):
     """2 steps a run; proxy: 4 runs of 0.1 s a step, then target: 2 of 1 s a step, each in rounds of the workers."""
-    monkeypatch.setattr(timing, "step_seconds", lambda study, stage: {"proxy": 0.1, "target": 1.0}[stage.size])
+    monkeypatch.setattr(studies, "step_seconds", lambda study, size: {"proxy": 0.1, "target": 1.0}[size])
     line = f"transfer --dry-run --lr 0.001:0.008 --seeds 1 --epochs 1 --problem.n_train 40 --workers {workers}"
     assert main(line.split()) == 0
     out = capsys.readouterr().out
@@ -196,11 +218,12 @@ def test_dry_run_guesses_the_time(workers, seconds, capsys, monkeypatch):
 
 def test_dry_run_times_real_steps_of_what_fits(capsys, monkeypatch):
     threads = torch.get_num_threads()
-    # One point: all of verify is already trained for the target.
-    line = words(f"transfer --dry-run --verify {TINY} --lr 0.001 --proxy.n_modes 4 --target.n_modes 8 --seeds 1")
+    line = words(
+        f"transfer --dry-run --verify {TINY} --batch_size 4 --lr 0.001 --proxy.n_modes 4 --target.n_modes 8 --seeds 1"
+    )
     assert main(line) == 0
     assert "Very roughly" in capsys.readouterr().out and torch.get_num_threads() == threads
-    monkeypatch.setattr(timing, "_MOST", 1.0)
+    monkeypatch.setattr(studies, "_MOST", 1.0)
     assert main(line) == 0
     assert "One step of the proxy is too large" in capsys.readouterr().out
 
@@ -215,17 +238,17 @@ def test_options_become_arguments(fake, capsys):
     )
     assert main(line.split()) == 0
     (call,) = fake.calls
-    shared = {"n_layers": 2, "norm": "group_norm"}
-    assert call["proxy"] == {"hidden_channels": 8, "n_modes": (4, 6), **shared}
-    assert call["target"] == {"hidden_channels": 12, "n_modes": (8, 8), **shared}
-    assert call["space"] == {
+    study, shared = call["study"], {"n_layers": 2, "norm": "group_norm"}
+    assert study.sizes["proxy"] == {"hidden_channels": 8, "n_modes": (4, 6), **shared}
+    assert study.sizes["target"] == {"hidden_channels": 12, "n_modes": (8, 8), **shared}
+    assert study.space == {
         "lr": [0.001, 0.002, 0.004],
         "init_mult.readout": [0.5, 1.0, 2.0],
         "batch_size": [5, 10],
     }
-    assert (call["rule"], call["rules"]) == ("operator-norm", ("operator-norm", "none", "standard"))
-    assert (call["seeds"], call["verify"], call["n_workers"], call["folder"]) == ((0, 1), True, 2, Path("out"))
-    fixed = call["fixed"]
+    assert study.rules == study.searched == ("operator-norm", "none", "standard")
+    assert (study.seeds, call["folder"]) == ((0, 1), Path("out")) and call["engine"](99).capacity == 2
+    fixed = study.fixed
     assert fixed["problem"] == "darcy" and fixed["problem_args"]["grid"] == 16 and fixed["problem_args"]["n_train"] == 10
     assert (fixed["epochs"], fixed["optimizer"], fixed["weight_decay"], fixed["clip_spectral"]) == (
         3,
@@ -233,33 +256,45 @@ def test_options_become_arguments(fake, capsys):
         0.01,
         0.1,
     )
-    assert "batch_size" not in fixed
-    from neuralop_mup.training import train_run
-
-    assert call["train"] is train_run
-    assert "Report, figures and every trial: out" in capsys.readouterr().out
-    assert {path.name for path in Path("out").iterdir()} == {"report.md", "run.json", "transfer.png", "transfer.svg"}
+    assert "batch_size" not in fixed and call["identity"] is call["train"].func is train_run
+    assert "every run: out" in capsys.readouterr().out
+    assert {path.name for path in Path("out").iterdir()} == {"report.md", "report.html", "run.json", "lr.png", "lr.svg"}
 
 
 def test_defaults_and_paper_preset(fake):
     assert main(["transfer"]) == 0
     assert main(["transfer", "--preset", "paper", "--problem.n_train", "100"]) == 0
-    stock, paper = fake.calls
-    assert stock["folder"] == Path("runs/burgers-transfer")
-    assert (stock["space"]["lr"][0], stock["space"]["lr"][-1], len(stock["space"]["lr"])) == (1e-3, 6.4e-2, 7)
-    assert stock["rules"] == ("log-modes", "standard") and not stock["verify"] and stock["n_workers"] is None
-    assert paper["target"] == {"hidden_channels": 64, "n_modes": (1024,)}
-    assert (paper["fixed"]["problem_args"]["viscosity"], paper["fixed"]["problem_args"]["n_train"]) == (0.1, 100)
-    assert paper["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
-    assert (paper["fixed"]["epochs"], paper["fixed"]["schedule"], paper["fixed"]["batch_size"]) == (750, "halve:50", 20)
-    assert stock["fixed"]["schedule"] == "cosine"
+    (stock, paper), calls = [call["study"] for call in fake.calls], fake.calls
+    assert calls[0]["folder"] == Path("runs/burgers-transfer")
+    assert (stock.space["lr"][0], stock.space["lr"][-1], len(stock.space["lr"])) == (4e-3, 1.28e-1, 6)
+    assert stock.rules == ("log-modes", "standard") and not stock.searched and len(stock.seeds) == 3
+    assert paper.sizes["target"] == {"hidden_channels": 64, "n_modes": (1024,)}
+    assert (paper.fixed["problem_args"]["viscosity"], paper.fixed["problem_args"]["n_train"]) == (0.1, 100)
+    assert paper.sizes["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
+    assert (paper.fixed["epochs"], paper.fixed["schedule"], paper.fixed["batch_size"]) == (750, "halve:50", 20)
+    assert stock.fixed["schedule"] == "cosine"
+
+
+def test_search_storage_sampler_and_pruner(fake):
+    import optuna
+
+    line = (
+        "transfer --search.lr log:1e-3:1e-1 --trials 7 --sampler random --pruner median --storage sqlite:///o.db --epochs 8"
+    )
+    assert main(line.split()) == 0
+    assert main([*line.split(), "--rungs", "3,5"]) == 0
+    call, given = fake.calls
+    assert call["study"].space["lr"] == optuna.distributions.FloatDistribution(1e-3, 1e-1, log=True)
+    assert call["study"].n_trials == 7 and call["storage"] == "sqlite:///o.db"
+    assert isinstance(call["sampler"], optuna.samplers.RandomSampler)
+    assert isinstance(call["pruner"], optuna.pruners.MedianPruner) and (call["rungs"], given["rungs"]) == ((2, 4), (3, 5))
 
 
 def test_muon_has_learning_rates_of_its_own(fake):
     """Those of Adam end below its best ones, and are no sizes of updates."""
     assert main(words("transfer darcy --optimizer muon")) == 0
     assert main(words("transfer darcy --optimizer muon --lr 0.02,0.04")) == 0
-    stock, given = (list(call["space"]["lr"]) for call in fake.calls)
+    stock, given = (list(call["study"].space["lr"]) for call in fake.calls)
     assert stock == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16]) and given == [0.02, 0.04]
 
 
@@ -269,19 +304,26 @@ def test_muon_tells_its_own_learning_rate_and_the_others_have_none(fake, capsys)
     assert main(words("transfer --optimizer muon --aux_lr 0.008")) == 0
     assert main(words("transfer --optimizer muon --search.aux_lr 0.002,0.004")) == 0
     assert main(["transfer"]) == 0
-    stock, given, searched, adam = [call["fixed"] for call in fake.calls]
+    stock, given, searched, adam = [call["study"].fixed for call in fake.calls]
     assert (stock["aux_lr"], given["aux_lr"], adam["aux_lr"]) == (0.004, 0.008, None) and "aux_lr" not in searched
     assert "| aux_lr " in Path("runs/burgers-transfer/report.md").read_text()
 
 
-def test_a_device_reaches_the_runs_and_a_gpu_has_one_worker(fake, capsys):
-    assert main(words("transfer --device auto")) == 0
-    assert main(words("transfer --device auto --workers 3")) == 0
-    assert main(words("transfer --device cpu")) == 0
-    auto, three, cpu = fake.calls
-    assert (auto["fixed"]["device"], auto["n_workers"], three["n_workers"]) == ("auto", 1, 3)
-    assert cpu["fixed"].get("device", "cpu") == "cpu" and cpu["n_workers"] is None
+def test_each_gpu_has_a_worker_and_auto_without_one_is_the_cpu(fake, capsys, monkeypatch):
+    for devices, line, sees in (
+        (["0", "3"], "", ["0", "3"]),
+        (["0", "3"], " --workers-per-device 2", ["0", "3", "0", "3"]),
+        (["0", "3"], " --workers 3", ["0", "3", "0"]),
+        ([], " --workers 2", [None, None]),
+    ):
+        monkeypatch.setattr(studies, "cuda_devices", lambda devices=devices: devices)
+        assert main(words("transfer --device auto" + line)) == 0
+        call = fake.calls[-1]
+        workers = call["engine"](99)._workers
+        assert call["study"].fixed["device"] == "auto"
+        assert [w._environment.get("CUDA_VISIBLE_DEVICES") for w in workers] == sees
     if not torch.cuda.is_available():
+        monkeypatch.undo()
         capsys.readouterr()
         assert main(words("transfer --device cuda --dry-run")) == 2
         assert "no CUDA device" in capsys.readouterr().err
@@ -289,7 +331,7 @@ def test_a_device_reaches_the_runs_and_a_gpu_has_one_worker(fake, capsys):
 
 @pytest.mark.parametrize("works", [False, True])
 def test_an_odd_grid_is_told_where_the_layer_is_wrong_on_it(works, fake, capsys, monkeypatch):
-    monkeypatch.setattr("neuralop_mup.reproduce.experiment.odd_grids_work", lambda: works)
+    monkeypatch.setattr("neuralop_mup.experiments.presets.odd_grids_work", lambda: works)
     assert main(words("transfer darcy-pino --preset paper")) == 0
     told = "61×61 points: the installed neuralop's SpectralConv is wrong on odd numbers of points"
     page = Path("runs/darcy-pino-transfer/report.md").read_text()
@@ -298,27 +340,40 @@ def test_an_odd_grid_is_told_where_the_layer_is_wrong_on_it(works, fake, capsys,
     assert "odd" not in capsys.readouterr().out
 
 
-def test_help_separates_names_from_values(capsys):
-    assert main(["transfer", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "    batch_size    4\n" in out and "    clip_spectral 0.01\n" in out
-
-
-def test_every_preset_of_every_problem_has_sizes():
-    assert set(PRESETS) == {(name, preset) for name, problem in PROBLEMS.items() for preset in problem.presets}
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_has_sizes_that_can_be_built(name):
+    """From its row, or from its grid where it has none."""
+    for size in SIZES if (name, "gpu") in PRESETS else ("cpu",):
+        if (name, size) not in PRESETS and size not in PROBLEMS[name].presets:
+            continue
+        problem = studies.get_problem(name)
+        preset = preset_of(problem, "cpu")
+        for width, modes in (preset.proxy, preset.target):
+            n_modes = (modes,) * problem.n_dim if isinstance(modes, int) else modes
+            with torch.device("meta"):
+                build_model(problem, {"hidden_channels": width, "n_modes": n_modes}, {}, "standard")
+        assert preset.proxy[0] < preset.target[0]
 
 
 def test_a_given_schedule_replaces_the_presets(fake):
     assert main(["transfer", "darcy", "--preset", "paper"]) == 0
     assert main(["transfer", "darcy", "--preset", "paper", "--schedule", "constant"]) == 0
-    paper, given = [call["fixed"] for call in fake.calls]
+    paper, given = [call["study"].fixed for call in fake.calls]
     assert (paper["epochs"], paper["schedule"], given["schedule"]) == (300, "halve:100,150,200", "constant")
+
+
+def test_the_paper_clips_under_mup_only(fake):
+    assert main(words("transfer navier-stokes --preset paper")) == 0
+    assert main(words("transfer navier-stokes --preset paper --clip_spectral 0.1")) == 0
+    paper, given = [call["study"] for call in fake.calls]
+    assert paper.under == {"log-modes": {"clip_spectral": 0.01}} and paper.fixed["clip_spectral"] is None
+    assert given.under == {} and given.fixed["clip_spectral"] == 0.1
 
 
 def test_failed_target_exits_1_and_failed_naive_transfer_does_not(fake, capsys):
     fake.fails = "log-modes"
     assert main(["transfer"]) == 1
-    assert "Target training failed under log-modes" in capsys.readouterr().out
+    assert "Training of the target failed under log-modes" in capsys.readouterr().out
     fake.fails = "standard"
     assert main(["transfer"]) == 0
     assert "under SP failed" in capsys.readouterr().out
@@ -328,7 +383,7 @@ def test_interrupt_exits_130_and_says_how_to_resume(fake, monkeypatch, capsys):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "transfer", stop)
+    monkeypatch.setattr(tuning, "run", stop)
     assert main(["transfer"]) == 130
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "the same command resumes" in err
@@ -348,7 +403,7 @@ def test_a_real_transfer_and_again(capsys):
     )
     assert main(line) == 0
     out = capsys.readouterr().out
-    assert "The proxy's best lr" in out and "| log-modes" in out and "| standard" in out and "regret" in out
+    assert "The best lr" in out and "| log-modes" in out and "| SP" in out and "regret" in out
     kept = Path("out/results.jsonl").read_text()
     assert main(line) == 0
     assert Path("out/results.jsonl").read_text() == kept
@@ -377,7 +432,7 @@ def test_summary_of_a_model_too_big_for_memory(capsys):
 
 
 def test_coord_check(capsys):
-    line = words(f"coord-check {TINY} --widths 4,8 --steps 1,2 --seeds 1 --model.n_modes 4 --output out")
+    line = words(f"coord-check {TINY} --widths 4,8 --steps 1,2 --seeds 2 --model.n_modes 4 --output out")
     assert main([*line, "--tolerance", "100"]) in (0, 1)
     out = capsys.readouterr().out
     record = json.loads(Path("out/coord_check.json").read_text())
@@ -394,6 +449,25 @@ def test_coord_check(capsys):
     assert "did not pass" in capsys.readouterr().out
 
 
+def test_coord_check_goes_on_where_it_was_and_calls_one_seed_too_few(capsys, monkeypatch):
+    line = words(f"coord-check {TINY} --widths 4,8 --steps 1 --model.n_modes 4 --output out")
+    assert main([*line, "--dry-run"]) == 0
+    assert "2 sizes × 10 seeds" in capsys.readouterr().out and not Path("out").exists()
+    assert main([*line, "--seeds", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "One seed is too few to judge" in captured.out and "did not pass" not in captured.out
+    assert "coord-check, models trained: 2 in all" in captured.err
+    assert json.loads(Path("out/coord_check.json").read_text())["passed"] is None
+    kept = Path("out/records.jsonl").read_text()
+    Path("out/records.jsonl").write_text(kept + '[{"cut": ')
+    assert main([*line, "--seeds", "2"]) in (0, 1)
+    assert "models trained: 2 in all" in capsys.readouterr().err and Path("out/records.jsonl").read_text().startswith(kept)
+    assert main([*line, "--seeds", "2"]) in (0, 1)
+    assert "models trained" not in capsys.readouterr().err
+    assert main([*line, "--lr", "0.5"]) == 2
+    assert "other settings: lr was 0.001 and is now 0.5. Choose" in capsys.readouterr().err
+
+
 def test_coord_check_over_modes(capsys):
     line = words(f"coord-check {TINY} --modes 4,8 --steps 1 --seeds 1 --model.hidden_channels 4 --output out")
     assert main(line) in (0, 1)
@@ -408,7 +482,7 @@ def test_data(name, capsys, elsewhere):
     assert main(line) == 0
     out = capsys.readouterr().out
     shape = "8×1×16" if name == "burgers" else "8×1×16×16"
-    (file,) = (elsewhere / "cache").glob("*.pt")
+    (file,) = (elsewhere / "cache").glob("*.safetensors")
     assert f"| train x | {shape} " in out and str(file) in out
     assert Path("figures/samples.png").stat().st_size > 5_000
     assert main(["data", "--list"]) == 0

@@ -14,6 +14,7 @@ from scipy.linalg import toeplitz
 from scipy.special import ellipj, ellipk
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.problems import (
     AllenCahn,
     GrayScott,
@@ -25,7 +26,6 @@ from neuralop_mup.problems import (
 )
 from neuralop_mup.problems.burgers import periodic_field
 from neuralop_mup.problems.spectral import etdrk4, smooth_field
-from neuralop_mup.training import train_run
 
 PI = math.pi
 SMALL = {

@@ -12,10 +12,10 @@ from support import random_gradients, small_fno
 from torch.utils.flop_counter import FlopCounterMode
 
 import neuralop_mup as nm
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.optim.muon import optimizer as muon
 from neuralop_mup.optim.muon.cost import step_cost
 from neuralop_mup.optim.muon.newton_schulz import BAND, orthogonalize
-from neuralop_mup.training import train_run
 
 # --------------------------------------------------------------------------------------------------------- a step
 

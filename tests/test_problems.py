@@ -440,7 +440,7 @@ def test_cached_data_is_the_generated_data_bit_for_bit(small, tmp_path, monkeypa
     first = small.load(tmp_path)
     monkeypatch.setattr(type(small), "solve", never)
     assert same(first, small.load(tmp_path))
-    assert [file.suffix for file in tmp_path.iterdir()] == [".pt"]
+    assert [file.suffix for file in tmp_path.iterdir()] == [".safetensors"]
 
 
 def test_key_follows_every_argument_and_the_version(small, monkeypatch):
@@ -519,6 +519,44 @@ def test_two_loads_at_once_are_safe(small, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_who_comes_second_waits_and_finds_the_data(small, tmp_path, monkeypatch):
+    solve, calls = type(small).solve, []
+    monkeypatch.setattr(
+        type(small), "solve", lambda self, generators: calls.append(len(generators)) or solve(self, generators)
+    )
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: small.load(tmp_path), range(3)))
+    assert sum(calls) == small.n_train + small.n_val + small.n_test
+
+
+def test_data_is_generated_with_one_thread_and_says_so_at_once(small, tmp_path, monkeypatch, capsys):
+    seen = []
+
+    def first(self, generators):
+        seen.append((torch.get_num_threads(), capsys.readouterr().err))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(small), "solve", first)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            small.load(tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    total = small.n_train + small.n_val + small.n_test
+    assert seen == [(1, f"generating {small.name} data, samples: {total} in all\n")]
+
+
+def test_a_file_is_hashed_once_in_a_process_and_mapped(small, tmp_path, monkeypatch):
+    small.load(tmp_path)
+    small.load(tmp_path)
+    monkeypatch.setattr(cache, "_digest", never)
+    again = small.load(tmp_path)
+    assert torch.equal(again.train[1], small.load(tmp_path).train[1])
+
+
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("NEURALOP_MUP_CACHE", raising=False)
@@ -559,8 +597,8 @@ def test_a_long_generation_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(Burgers, "solve", killed_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
         problem.load(tmp_path)
-    assert len(list(tmp_path.rglob("*.pt"))) == 3  # of five chunks; no data file yet
-    damaged = sorted(tmp_path.rglob("train-*.pt"))[0]
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 3  # of five chunks; no data file yet
+    damaged = sorted(tmp_path.rglob("train-*.safetensors"))[0]
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.warns(UserWarning, match="cannot be read"):
         data = problem.load(tmp_path)

@@ -1,10 +1,13 @@
 """A run that is stopped between epochs and started again is the run that was never stopped."""
 
+from dataclasses import asdict
+
 import pytest
 
-from neuralop_mup import training
 from neuralop_mup.errors import MupError
-from neuralop_mup.resume import RunState
+from neuralop_mup.experiments import training
+from neuralop_mup.experiments.run_state import RunState
+from neuralop_mup.experiments.settings import Settings
 
 CONFIG = {
     "problem": "burgers",
@@ -96,7 +99,7 @@ def test_divergence_is_told_at_its_step(every_epoch):
 
 def test_nothing_stays_of_a_run_that_ended(every_epoch, monkeypatch):
     """A checkpoint of a large kernel takes gigabytes: neither a divergence nor a kill while saving may leave one."""
-    run, epoch = RunState(every_epoch, training._complete(CONFIG)), training._Trainer.train_one_batch
+    run, epoch = RunState(every_epoch, asdict(Settings.of(CONFIG))), training._Trainer.train_one_batch
     every_epoch.mkdir()
     run.path.with_suffix(".tmp").write_bytes(b"cut off")
     training.train_run(CONFIG, checkpoints=every_epoch)

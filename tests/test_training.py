@@ -6,8 +6,9 @@ from neuralop.models import FNO
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
+from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, build_optimizer
+from neuralop_mup.experiments.training import build_model, estimate_flops, train_run
 from neuralop_mup.problems import get_problem
-from neuralop_mup.training import DEFAULTS, OPTIMIZERS, build_model, build_optimizer, estimate_flops, train_run
 
 TINY = {
     "problem": "burgers",
@@ -77,7 +78,6 @@ def test_settings_reach_the_run():
         ({"model": {"n_modes": (8, 8), "hidden_channels": 8}}, "one number of modes an axis"),
         ({"model": {"n_modes": (64,), "hidden_channels": 8}}, "beyond the grid"),
         ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO cannot be built"),
-        ({"lr": 1e6, "epochs": 4}, "diverged|not finite"),
     ],
 )
 def test_wrong_settings(change, match):
@@ -100,8 +100,45 @@ def test_flops_by_hand():
     assert estimate_flops(config) == 3 * (pointwise + kernel + bias_of_kernel) * 20 * 2
 
 
-def test_defaults_name_every_setting():
-    assert set(TINY) <= set(DEFAULTS)
+def test_settings_are_typed_completed_once_and_gather_masters():
+    settings = Settings.of({**TINY, "lr_mult.spectral": 2.0, "lr_mult": {"readout": 3.0}})
+    assert settings.lr_mult == {"spectral": 2.0, "readout": 3.0} and settings.schedule == "cosine" and settings.seed == 0
+    assert Settings.of(settings) is settings
+    assert (Settings.of({"optimizer": "muon"}).lr, Settings.of({}).lr) == (0.02, 1e-3)
+    with pytest.raises(AttributeError):
+        settings.lr = 1.0
+
+
+def test_divergence_is_a_kind_of_its_own():
+    with pytest.raises(nm.errors.Diverged, match="Training diverged"):
+        train_run({**TINY, "lr": 1e6, "epochs": 4})
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(nm.MupError, match="A batch of 21 is larger than the training data, 20 samples"):
+        train_run({**TINY, "batch_size": 21})
+
+
+def test_losses_by_name():
+    """The first one chooses and is told as loss."""
+    l2, h1 = train_run({**TINY, "epochs": 1}), train_run({**TINY, "epochs": 1, "loss": "h1"})
+    both = train_run({**TINY, "epochs": 1, "loss": "l2,h1"})
+    assert "h1_loss" not in l2 and {"h1_loss", "test_h1_loss"} <= set(both)
+    assert len({l2["loss"], h1["loss"], both["loss"]}) == 3
+    for wrong, told in (("l3", "no loss 'l3'"), ("l2,l2", "names a loss twice")):
+        with pytest.raises(nm.MupError, match=told):
+            train_run({**TINY, "loss": wrong})
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "halve:2"])
+def test_a_run_in_parts_is_the_run_in_one(tmp_path, schedule):
+    config = {**TINY, "epochs": 4, "schedule": schedule}
+    whole = train_run(config)
+    parts = [train_run({**config, "until": epochs}, checkpoints=tmp_path) for epochs in (1, 3)]
+    assert len(list(tmp_path.iterdir())) == 1
+    last = train_run(config, checkpoints=tmp_path)
+    assert {**last, "seconds": 0} == {**whole, "seconds": 0} and parts[0]["loss"] != parts[1]["loss"] != last["loss"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_parametrized_model_is_an_fno():
@@ -149,6 +186,9 @@ def test_muon_has_a_learning_rate_and_settings_of_its_own():
     muon = {"period": 2, "damping": 0.7, "base_depth": 1}
     group = build_optimizer(model, {"optimizer": "muon", "lr": 0.04, "muon": muon}).param_groups[0]
     assert (group["period"], group["damping"], group["lr"]) == (2, 0.7, pytest.approx(0.02))
-    for optimizer, wrong in (("adam", muon), ("muon", {"perod": 2})):
-        with pytest.raises(nm.MupError, match="belongs to the optimizer muon"):
-            build_optimizer(model, {"optimizer": optimizer, "muon": wrong})
+    for optimizer, given, told in (
+        ("adam", muon, "belongs to the optimizer muon"),
+        ("muon", {"perod": 2}, "no argument 'perod'; did you mean 'period'"),
+    ):
+        with pytest.raises(nm.MupError, match=told):
+            build_optimizer(model, {"optimizer": optimizer, "muon": given})

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from neuralop_mup.errors import MupError
-from neuralop_mup.tuning import Transfer, log2_grid, plan_transfer, sweep, transfer
-from neuralop_mup.tuning.records import raised
+from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.tuning import Results, log2_grid, sweep, transfer, transfer_study
+from neuralop_mup.tuning.outcome import is_final
 
 GRID = log2_grid(2**-7, 2**-2)
 
@@ -147,7 +147,11 @@ def test_log2_grid_refuses(ends, says):
         ({"lr": [1]}, {"seeds": (0, 0)}, "distinct"),
         ({"lr": [1]}, {"n_trials": 4}, "leave it out"),
         ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
-        ({"lr": [1]}, {"name": "proxy"}, "cannot name"),
+        ({"lr": [1]}, {"name": "a/b"}, "cannot name"),
+        ({"lr": [1]}, {"rungs": (2,)}, "rungs"),
+        ({"lr": [1]}, {"engine": "rai"}, "local, ray"),
+        ({"lr": [1]}, {"executor": 3}, "executor"),
+        ({"lr": [1]}, {"engine": "local", "executor": lambda: None}, "two ways"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_written(tmp_path, space, arguments, says):
@@ -169,9 +173,7 @@ def test_grid_runs_every_point_once_seed_by_seed(tmp_path):
     assert found.best == {"lr": 0.25, "n_modes": [4, 4]}
     # (log2 0.25 + 4)^2 / 10 = 0.4, floor 2, the noise of seeds 3 and 4 cancels.
     assert found.best_loss == pytest.approx(2.4)
-    assert set(found.records[0]) == {
-        *("stage", "size", "rule", "params", "seed", "state", "error", "loss", "metrics", "seconds")
-    }
+    assert set(found.records[0]) == {*("size", "rule", "params", "seed", "outcome", "error", "loss", "metrics", "seconds")}
 
 
 def test_workers_give_the_same_results_in_the_same_order_as_one_process(tmp_path):
@@ -187,21 +189,45 @@ def test_workers_give_the_same_results_in_the_same_order_as_one_process(tmp_path
     assert os.environ.get("OMP_NUM_THREADS") == threads()
 
 
-def test_failed_trials_are_kept_and_do_not_compete(tmp_path, capsys):
+def test_failed_runs_are_kept_do_not_compete_and_stop_their_point(tmp_path, capsys):
+    """By hand: 0.25 diverges with seed 0, so seed 1 is not run; 0.125 raises with seed 1; 0.0625 completes."""
     space = {"lr": [0.0625, 0.125, 0.25]}
-    arguments = {"seeds": (0, 1), "progress": True}
-    found = quiet(fragile, space, tmp_path, **arguments)
+    found = quiet(fragile, space, tmp_path, seeds=(0, 1), progress=True)
     shown = capsys.readouterr().err
     by = {(r["params"]["lr"], r["seed"]): r for r in found.records}
-    assert by[0.25, 0]["state"] == "failed" and by[0.25, 0]["error"] == "the loss is nan"
+    assert set(by) == {(0.0625, 0), (0.0625, 1), (0.125, 0), (0.125, 1), (0.25, 0)}
+    assert (by[0.25, 0]["outcome"], by[0.25, 0]["error"]) == ("diverged", "the loss is nan")
     assert by[0.25, 0]["loss"] is None and by[0.25, 0]["metrics"] == {"loss": None, "train_loss": None}
-    assert by[0.125, 1]["error"] == "RuntimeError: out of luck"
+    assert (by[0.125, 1]["outcome"], by[0.125, 1]["error"]) == ("raised", "RuntimeError: out of luck")
     assert by[0.125, 0]["loss"] == 8.0
     # 1/0.125 = 8 beats 1/0.0625 = 16, but its seed 1 failed.
     assert found.best == {"lr": 0.0625}
-    assert shown.count("FAILED") == 3 and "out of luck" in shown and str(tmp_path) in shown
-    assert "[6/6]" in shown and "lr=0.0625" in shown
-    assert Counter(t.state.name for t in optuna_trials(tmp_path, "sweep")) == {"COMPLETE": 3, "FAIL": 3}
+    assert "DIVERGED" in shown and "RAISED" in shown and "out of luck" in shown and str(tmp_path) in shown
+    assert "[5/5]" in shown and "best so far 16 at lr=0.0625, mean of 2 seeds" in shown
+    trials = optuna_trials(tmp_path, "sweep")
+    assert {t.params["lr"]: t.state.name for t in trials} == {0.0625: "COMPLETE", 0.125: "FAIL", 0.25: "PRUNED"}
+    # The seeds are reports, their mean is the value, and Optuna's best trial is ours.
+    complete = next(t for t in trials if t.state.name == "COMPLETE")
+    assert complete.intermediate_values == {0: 16.0, 1: 16.0} and complete.value == found.best_loss == 16.0
+    assert "out of" in next(t for t in trials if t.state.name == "FAIL").user_attrs["traceback:1"]
+
+
+def kinds(config):
+    """Every way to end."""
+    if config["how"] == "lost":
+        os._exit(1)
+    errors = {"refused": MupError("no"), "diverged": Diverged("inf"), "raised": ValueError("oops"), "exits": SystemExit(3)}
+    if config["how"] in errors:
+        raise errors[config["how"]]
+    return math.inf if config["how"] == "inf" else 1.0
+
+
+def test_the_kind_of_an_outcome_is_a_value(tmp_path):
+    hows = ["complete", "refused", "diverged", "inf", "raised", "exits", "lost"]
+    found = quiet(kinds, {"how": hows}, tmp_path, n_workers=2)
+    got = {r["params"]["how"]: r["outcome"] for r in found.records}
+    assert got == {h: {"inf": "diverged", "exits": "raised"}.get(h, h) for h in hows}
+    assert {r["params"]["how"] for r in found.records if not is_final(r)} == {"raised", "exits", "lost"}
 
 
 REFUSED = {0.03125: MupError, 0.0625: KeyError, 0.125: MemoryError}
@@ -216,45 +242,25 @@ def careless(config):
 
 
 def test_what_raised_runs_again_once_and_what_diverged_or_was_refused_does_not(tmp_path, capsys):
-    """By hand: 5 values, 2 seeds. With seed 0, 1/32 is refused and 1/16, 1/8 raise; 1.0 diverges with both seeds."""
+    """By hand: 5 values, 2 seeds. With seed 0, 1/32 is refused, 1/16 and 1/8 raise and 1.0 diverges: seed 1 waits for
+    them."""
     fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
     space, arguments = {"lr": [0.03125, 0.0625, 0.125, 0.25, 1.0]}, {"fixed": fixed, "seeds": (0, 1)}
     found = quiet(careless, space, tmp_path, **arguments)
-    assert sum(r["state"] == "failed" for r in found.records) == 5 and found.best == {"lr": 0.25}
-    # Not mended yet: two trials run, and fail, once more.
+    assert sum(r["outcome"] != "complete" for r in found.records) == 4 and found.best == {"lr": 0.25}
+    # Not mended yet: two runs fail once more.
     assert [r["error"] for r in quiet(careless, space, tmp_path, **arguments).records] == [r["error"] for r in found.records]
     Path(fixed["flag"]).touch()
     mended = quiet(careless, space, tmp_path, **arguments, progress=True)
     assert "run again: 2\n" in capsys.readouterr().err
-    assert [r["params"]["lr"] for r in mended.records if r["state"] == "failed"] == [0.03125, 1.0, 1.0]
-    assert mended.best == {"lr": 0.0625} and len(mended.records) == len(lines(tmp_path)) == 10
+    assert [r["params"]["lr"] for r in mended.records if r["outcome"] != "complete"] == [0.03125, 1.0]
+    assert mended.best == {"lr": 0.0625} and len(mended.records) == len(lines(tmp_path)) == 8
     assert quiet(careless, space, tmp_path, **arguments).records == mended.records
     runs = executions(fixed["log"])
-    assert {key: n for key, n in runs.items() if n > 1} == {(0.0625, 0): 3, (0.125, 0): 3} and len(runs) == 10
-
-
-def test_a_search_goes_on_with_the_seeds_that_did_not_raise(tmp_path):
-    """Killed wherever it may be after the bug is mended, the search ends where one without the bug does."""
-    fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
-    arguments = {"n_trials": 4, "seeds": (0, 1), "fixed": fixed}
-    found = quiet(trips_first, search_space(), tmp_path, **arguments)
-    assert sum(r["state"] == "failed" for r in found.records) == 4
-    path = tmp_path / "journal.log"
-    before = path.read_bytes()
-    Path(fixed["flag"]).touch()
-    mended = quiet(trips_first, search_space(), tmp_path, **arguments)
-    losses = [(r["params"], r["seed"], r["loss"]) for r in mended.records]
-    assert [loss[:2] for loss in losses] == [(r["params"], r["seed"]) for r in found.records]
-    assert None not in [loss for *_, loss in losses]
-    # Once for each seed, and the four with seed 0 once more.
-    assert sorted(executions(fixed["log"]).values()) == [1] * 4 + [2] * 4
-    rows = path.read_bytes()[len(before) :].splitlines(keepends=True)
-    for cut in range(len(rows)):
-        path.write_bytes(before + b"".join(rows[:cut]))
-        resumed = quiet(trips_first, search_space(), tmp_path, **arguments)
-        assert [(r["params"], r["seed"], r["loss"]) for r in resumed.records] == losses
-    trials = optuna_trials(tmp_path, "sweep")
-    assert all(t.state.is_finished() for t in trials)
+    assert runs == {
+        **{(0.03125, 0): 1, (1.0, 0): 1, (0.25, 0): 1, (0.25, 1): 1},
+        **{(0.0625, 0): 3, (0.125, 0): 3, (0.0625, 1): 1, (0.125, 1): 1},
+    }
 
 
 def trips_first(config):
@@ -264,6 +270,28 @@ def trips_first(config):
     return config["lr"]
 
 
+def test_a_search_goes_on_with_points_that_raised(tmp_path):
+    """Killed wherever it may be after the bug is mended, the search ends where one that is not killed does."""
+    fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
+    arguments = {"n_trials": 4, "seeds": (0, 1), "fixed": fixed}
+    found = quiet(trips_first, search_space(), tmp_path, **arguments)
+    assert [r["outcome"] for r in found.records] == ["raised"] * 4
+    path = tmp_path / "journal.log"
+    before = path.read_bytes()
+    Path(fixed["flag"]).touch()
+    mended = quiet(trips_first, search_space(), tmp_path, **arguments)
+    losses = [(r["params"], r["seed"], r["loss"]) for r in mended.records]
+    assert [r["params"] for r in found.records] == [loss[0] for loss in losses if loss[1] == 0]
+    assert None not in [loss for *_, loss in losses] and len(losses) == 8
+    assert sorted(executions(fixed["log"]).values()) == [1] * 4 + [2] * 4
+    rows = path.read_bytes()[len(before) :].splitlines(keepends=True)
+    for cut in range(len(rows)):
+        path.write_bytes(before + b"".join(rows[:cut]))
+        resumed = quiet(trips_first, search_space(), tmp_path, **arguments)
+        assert [(r["params"], r["seed"], r["loss"]) for r in resumed.records] == losses
+    assert all(t.state.is_finished() for t in optuna_trials(tmp_path, "sweep"))
+
+
 def test_a_transfer_that_raised_says_how_to_go_on_and_does_so(tmp_path):
     arguments = {**TRANSFER, "verify": True, "progress": False}
     fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
@@ -271,7 +299,7 @@ def test_a_transfer_that_raised_says_how_to_go_on_and_does_so(tmp_path):
         transfer(trips_first, folder=tmp_path / "run", fixed=fixed, **arguments)
     Path(fixed["flag"]).touch()
     found = transfer(trips_first, folder=tmp_path / "run", fixed=fixed, **arguments)
-    assert all(r["state"] == "complete" for r in found.records) and found.best == {"lr": GRID[0]}
+    assert all(r["outcome"] == "complete" for r in found.records) and found.best == {"lr": GRID[0]}
 
 
 def trips_at_the_target(config):
@@ -281,14 +309,15 @@ def trips_at_the_target(config):
     return config["lr"]
 
 
-def test_a_raised_trial_that_verify_shares_with_the_target_runs_again(tmp_path):
+def test_runs_that_raised_at_the_target_run_again(tmp_path):
     arguments = {**TRANSFER, "verify": True, "progress": False}
     fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
     found = transfer(trips_at_the_target, folder=tmp_path / "run", fixed=fixed, **arguments)
-    assert {r["state"] for r in found.records if r["size"] == "target"} == {"failed"}
+    assert {r["outcome"] for r in found.records if r["size"] == "target"} == {"raised"}
     Path(fixed["flag"]).touch()
     again = transfer(trips_at_the_target, folder=tmp_path / "run", fixed=fixed, **arguments)
-    assert len(again.records) == len(found.records) and all(r["state"] == "complete" for r in again.records)
+    # 6 values, 2 seeds, at the proxy and under two rules at the target.
+    assert len(again.records) == 36 and all(r["outcome"] == "complete" for r in again.records)
 
 
 def test_progress_false_is_silent(tmp_path, capfd):
@@ -306,7 +335,7 @@ def test_best_of_a_sweep_that_failed_says_why(tmp_path):
 @pytest.mark.parametrize("value", ["text", {"error": 1}, None])
 def test_a_train_function_that_returns_no_loss_is_told_so(tmp_path, value):
     (record,) = quiet(lambda config: value, {"lr": [0.5]}, tmp_path).records
-    assert record["state"] == "failed" and record["error"].startswith("TypeError: train returned")
+    assert record["outcome"] == "raised" and record["error"].startswith("TypeError: train returned")
 
 
 # Resume
@@ -325,9 +354,9 @@ def test_a_finished_sweep_runs_nothing_and_growth_runs_only_what_is_new(tmp_path
 @pytest.mark.parametrize(
     ("space", "arguments", "says"),
     [
-        ({"lr": [0.5]}, {}, "grid was"),
-        ({"lr": [0.5, 0.25], "wd": [0]}, {}, "grid was"),
-        ({"lr": [0.5, 0.25]}, {"fixed": {"epochs": 3}}, "fixed was .*epochs.* 2.* is now .*epochs.* 3"),
+        ({"lr": [0.5]}, {}, "grid.lr was .0.5, 0.25. and is now .0.5."),
+        ({"lr": [0.5, 0.25], "wd": [0]}, {}, "grid.wd was None and is now .0."),
+        ({"lr": [0.5, 0.25]}, {"fixed": {"epochs": 3}}, "settings: fixed.epochs was 2 and is now 3. Its"),
         ({"lr": [0.5, 0.25]}, {"seeds": (1,)}, "seeds was"),
         ({"lr": [0.5, 0.25]}, {"train": slow}, "train was .*bowl.* is now .*slow"),
     ],
@@ -341,12 +370,11 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path, space, argument
     assert (tmp_path / "journal.log").read_bytes() == before
 
 
-def test_two_named_sweeps_share_a_folder_and_its_results(tmp_path):
+def test_a_folder_holds_one_study(tmp_path):
     quiet(bowl, {"lr": [0.5]}, tmp_path, name="a")
-    found = quiet(bowl, {"lr": [0.25]}, tmp_path, name="b")
-    assert [r["stage"] for r in found.records] == ["b"]
-    assert [r["stage"] for r in lines(tmp_path)] == ["a", "b"]
-    with pytest.raises(MupError, match="needs its folder for itself"):
+    with pytest.raises(MupError, match="already holds another study .'a'., not 'b'"):
+        quiet(bowl, {"lr": [0.25]}, tmp_path, name="b")
+    with pytest.raises(MupError, match="already holds another study"):
         transfer(bowl, folder=tmp_path, progress=False, **TRANSFER)
 
 
@@ -386,10 +414,9 @@ def test_sigkill_loses_only_what_was_running(tmp_path):
     found = quiet(slow, {"lr": lrs}, folder, fixed={"log": log})
     assert executions(log) == {(lr, 0): 1 + (lr in running and lr in started) for lr in lrs}
     assert sorted(r["params"]["lr"] for r in lines(folder)) == sorted(lrs)
-    assert all(r["state"] == "complete" for r in found.records)
-    interrupted = [t for t in optuna_trials(folder, "sweep") if "interrupted" in t.user_attrs]
-    assert {t.params["lr"] for t in interrupted} == running
-    assert {t.state.name for t in interrupted} == {"FAIL"}
+    assert all(r["outcome"] == "complete" for r in found.records)
+    states = Counter(t.state.name for t in optuna_trials(folder, "sweep"))
+    assert states == {"COMPLETE": 7, "FAIL": len(running)}
 
 
 @pytest.mark.parametrize("tail", [b'{"op_code":6,"wor', b"\0\0\0\n", b'{"op_code":'])
@@ -402,22 +429,24 @@ def test_a_journal_that_ends_in_half_a_line_resumes(tmp_path, tail):
     assert set(executions(fixed["log"]).values()) == {1}
 
 
-def test_a_journal_cut_at_any_byte_of_its_last_trial_resumes(tmp_path):
+def test_a_journal_cut_anywhere_in_its_last_trial_resumes(tmp_path):
     fixed = {"log": str(tmp_path / "log")}
     first = quiet(bowl, {"lr": [0.5, 0.25]}, tmp_path, fixed=fixed)
-    whole = (tmp_path / "journal.log").read_bytes()
-    rows = whole.splitlines(keepends=True)
-    # The last three lines of the journal: the trial starts, its record, its state.
-    for kept, runs_again in ((3, True), (2, True), (1, False)):
-        start = len(whole) - sum(map(len, rows[-kept:]))
-        for cut in (start, start + 1, start + len(rows[-kept]) - 1):
-            (tmp_path / "journal.log").write_bytes(whole[:cut])
+    path = tmp_path / "journal.log"
+    whole = path.read_bytes()
+    starts = whole.index(b'"point":{"lr":0.25}')
+    record = whole.index(b'"seed:0"', starts)
+    rows = [i + 1 for i, byte in enumerate(whole) if byte == 10 and i > whole.rindex(b"\n", 0, starts) - 1]
+    for end in rows[:-1]:
+        for cut in (end, end + 1, end + 9):
+            path.write_bytes(whole[:cut])
             before = executions(fixed["log"])[0.25, 0]
             again = quiet(bowl, {"lr": [0.5, 0.25]}, tmp_path, fixed=fixed)
-            assert executions(fixed["log"])[0.25, 0] - before == runs_again
+            kept = whole.index(b"\n", record) < cut
+            assert executions(fixed["log"])[0.25, 0] - before == (not kept)
             assert [r["loss"] for r in again.records] == [r["loss"] for r in first.records]
             states = Counter(t.state.name for t in optuna_trials(tmp_path, "sweep"))
-            assert states["COMPLETE"] == 2 and states["RUNNING"] == 0
+            assert states["COMPLETE"] == 2 and not states["RUNNING"] and not states["WAITING"]
     assert executions(fixed["log"])[0.5, 0] == 1
 
 
@@ -434,8 +463,7 @@ def test_ctrl_c_says_where_to_go_on(tmp_path, capsys):
     arguments = {"fixed": fixed, "progress": True}
     with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
         quiet(interrupts, {"lr": [1.0, 2.0, 3.0]}, tmp_path, **arguments)
-    assert f"Finished trials are in {tmp_path}" in capsys.readouterr().err
-    assert [t.state.name for t in optuna_trials(tmp_path, "sweep")] == ["COMPLETE", "FAIL"]
+    assert f"Finished runs are in {tmp_path}" in capsys.readouterr().err
     assert len(quiet(interrupts, {"lr": [1.0, 2.0, 3.0]}, tmp_path, **arguments).records) == 3
     assert executions(fixed["log"]) == {(1.0, 0): 1, (2.0, 0): 2, (3.0, 0): 1}
 
@@ -494,15 +522,10 @@ def test_a_worker_that_dies_costs_one_retry_and_not_the_sweep(tmp_path):
     fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
     found = quiet(deadly, {"lr": [1.0, 0.5, 0.25, 0.125]}, tmp_path, fixed=fixed, n_workers=2)
     by = {r["params"]["lr"]: r for r in found.records}
-    assert by[0.5]["state"] == "failed" and "exit code 3, twice" in by[0.5]["error"]
-    assert raised(by[0.5])  # it may have been memory: the next command tries again
-    assert all(by[lr]["state"] == "complete" for lr in (1.0, 0.25, 0.125))
+    assert by[0.5]["outcome"] == "lost" and "exit code 3, twice" in by[0.5]["error"]
+    assert not is_final(by[0.5])  # it may have been memory: the next command tries again
+    assert all(by[lr]["outcome"] == "complete" for lr in (1.0, 0.25, 0.125))
     assert executions(fixed["log"]) == {(1.0, 0): 1, (0.5, 0): 2, (0.25, 0): 2, (0.125, 0): 1}
-    why = [t.user_attrs.get("interrupted") for t in optuna_trials(tmp_path, "sweep")]
-    assert sorted(filter(None, why)) == [
-        "its worker process ended with exit code 3",
-        "its worker process was killed by signal 9",
-    ]
 
 
 # Search
@@ -516,14 +539,17 @@ def search_space():
 
 def test_search_finds_the_optimum_and_averages_over_seeds(tmp_path):
     found = quiet(valley, search_space(), tmp_path, n_trials=40, seeds=(0, 2))
-    assert len(found.records) == 80
+    # 40 points of two seeds; those that diverge stop at the first.
+    assert len(found.records) == 80 - sum(r["outcome"] == "diverged" for r in found.records) < 80
     assert found.best["kind"] == "a"
     # log10 lr is uniform on (-5, 1); within 0.3 of the optimum -2 lies a tenth of it.
     assert abs(math.log10(found.best["lr"]) + 2) < 0.3
-    (row, *_) = found.summary()
+    (row, *_) = found.points()
     assert row["loss"] == pytest.approx((math.log10(found.best["lr"]) + 2) ** 2 + 0.001)
-    best = min((t for t in optuna_trials(tmp_path, "sweep") if t.value is not None), key=lambda t: t.value)
+    complete = [t for t in optuna_trials(tmp_path, "sweep") if t.state.name == "COMPLETE"]
+    best = min(complete, key=lambda t: t.value)  # what study.best_trial gives
     assert best.value == pytest.approx(row["loss"]) and best.params == found.best
+    assert [best.intermediate_values[i] for i in (0, 1)] == [r["loss"] for r in found.records if r["params"] == found.best]
 
 
 def test_an_interrupted_search_ends_where_an_uninterrupted_one_does(tmp_path):
@@ -540,7 +566,7 @@ def test_an_interrupted_search_ends_where_an_uninterrupted_one_does(tmp_path):
         assert losses == [(r["params"], r["seed"], r["loss"]) for r in whole.records]
         trials = optuna_trials(tmp_path, "sweep")
         assert all(t.state.is_finished() for t in trials)
-        assert sum("interrupted" not in t.user_attrs for t in trials) == 8
+        assert sum(t.state.name != "FAIL" for t in trials) == 8
     with pytest.raises(MupError, match="seeds was"):
         quiet(valley, search_space(), tmp_path, n_trials=8, seeds=(0, 1, 2))
 
@@ -566,32 +592,35 @@ def test_transfer_on_an_example_worked_by_hand(tmp_path):
     arguments = {**TRANSFER, "fixed": {"log": str(log)}, "verify": True, "rules": rules, "progress": False}
     found = transfer(bowl, folder=tmp_path / "t", **arguments)
     assert found.best == {"lr": 2**-4}
-    rows = {row["rule"]: row for row in found.summary()}
+    rows = {row["rule"]: row for row in found.summary() if row["size"] == "target"}
     expected = {"log-modes": (0.6, 2**-5, -1, 0.2), "standard": (0.9, 2**-6, -2, 0.8), "none": (0.6, 2**-3, 1, 0.2)}
     assert list(rows) == list(expected)
+    proxy = sum(r["seconds"] for r in found.records if r["size"] == "proxy")
     for rule, (loss, best, drift, regret) in expected.items():
         row = rows[rule]
-        assert row["transferred_params"] == {"lr": 2**-4}
+        assert row["transferred"] == {"lr": 2**-4}
         assert row["transferred_loss"] == pytest.approx(loss)
         assert row["transferred_std"] == pytest.approx(0.01)
-        assert row["best_params"] == {"lr": best}
+        assert row["best"] == {"lr": best}
         assert row["best_loss"] == pytest.approx(0.5)
-        assert row["drift_steps"] == drift
+        assert row["drift"] == drift
         assert row["regret"] == pytest.approx(regret)
-        assert row["at_edge"] is False and row["failed_seeds"] == 0
-        assert row["tuning_seconds"] == sum(r["seconds"] for r in found.records if r["stage"] == "proxy")
-    # 6 points, 2 seeds: proxy 12; target 3 rules; verify 3 rules.
-    assert Counter(r["stage"] for r in found.records) == {"proxy": 12, "target": 6, "verify": 36}
-    # The transferred point was trained once for both stages: 12 + 36.
+        assert row["at_edge"] is False and row["failed"] == 0 and row["trials"] == 2
+        assert row["tuning_seconds"] == pytest.approx(proxy)
+        searched = sum(r["seconds"] for r in found.walk("target", rule))
+        assert row["cost_seconds"] == pytest.approx((proxy + row["seconds"]) / searched)
+    # 6 points, 2 seeds: at the proxy, and under each of three rules at the target, the carried point among them.
+    assert Counter((r["size"], r["rule"]) for r in found.records) == {
+        ("proxy", "log-modes"): 12,
+        **{("target", rule): 12 for rule in rules},
+    }
     assert len(log.read_text().splitlines()) == 48
     assert found.records == lines(tmp_path / "t")
-    assert Transfer.load(tmp_path / "t").summary() == found.summary()
+    loaded = Results.load(tmp_path / "t")
+    assert loaded.summary() == found.summary() and loaded.best == found.best
     # What ran is what was planned.
-    plan = plan_transfer(best=found.best, **{k: v for k, v in arguments.items() if k not in ("n_workers", "progress")})
-    keys = ("stage", "size", "rule", "params", "seed")
-    assert Counter(json.dumps([getattr(p, k) for k in keys]) for p in plan) == Counter(
-        json.dumps([r[k] for k in keys]) for r in found.records
-    )
+    plan = transfer_study(**{k: v for k, v in arguments.items() if k not in ("n_workers", "progress")}).planned()
+    assert Counter(p.key for p in plan) == Counter(dict.fromkeys((p.key for p in plan), 1)) and len(plan) * 2 == 48
     # Again: nothing runs.
     assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
     assert len(log.read_text().splitlines()) == 48
@@ -603,13 +632,14 @@ def test_transfer_without_verify_leaves_what_it_did_not_measure_open_and_grows_t
     found = transfer(bowl, folder=tmp_path / "t", **arguments)
     assert "at the edge of its grid" in capsys.readouterr().err
     for row in found.summary():
-        assert row["at_edge"] is True
-        assert row["drift_steps"] is row["regret"] is row["best_params"] is row["best_loss"] is None
-    assert Counter(r["stage"] for r in found.records) == {"proxy": 4, "target": 4}
+        assert row["at_edge"] is (row["size"] == "proxy")
+        if row["size"] == "target":
+            assert row["drift"] is row["regret"] is row["best"] is row["best_loss"] is row["cost_seconds"] is None
+    assert Counter(r["size"] for r in found.records) == {"proxy": 4, "target": 4}
     transfer(bowl, folder=tmp_path / "t", **arguments, verify=True)
     # 2 lr, 2 seeds: 4 at the proxy, and 8 at the target under two rules, of which 4 were there.
     assert len(log.read_text().splitlines()) == 12
-    with pytest.raises(MupError, match="verify was true"):
+    with pytest.raises(MupError, match="searched was"):
         transfer(bowl, folder=tmp_path / "t", **arguments)
 
 
@@ -618,16 +648,14 @@ def test_a_larger_grid_moves_the_best_point_and_drops_the_old_target(tmp_path):
     first = transfer(bowl, **{**arguments, "space": {"lr": [2**-6, 2**-5]}})
     second = transfer(bowl, **{**arguments, "space": {"lr": [2**-6, 2**-5, 2**-4]}})
     assert (first.best, second.best) == ({"lr": 2**-5}, {"lr": 2**-4})
-    assert {r["params"]["lr"] for r in second.select("target")} == {2**-4}
+    assert {r["params"]["lr"] for r in second.records if r["size"] == "target"} == {2**-4}
     assert second.records == lines(tmp_path)
 
 
 def test_configs_of_a_transfer():
-    plan = plan_transfer(
-        proxy={"width": 8}, target={"width": 64}, space={"lr": [0.5]}, fixed={"epochs": 2}, best={"lr": 0.5}, seeds=(7,)
-    )
+    study = transfer_study(proxy={"width": 8}, target={"width": 64}, space={"lr": [0.5]}, fixed={"epochs": 2}, seeds=(7,))
     base = {"epochs": 2, "base": {"width": 8}, "lr": 0.5, "seed": 7}
-    assert [p.config for p in plan] == [
+    assert [study.config(p, 7) for p in study.planned()] == [
         {**base, "model": {"width": 8}, "rule": "log-modes"},
         {**base, "model": {"width": 64}, "rule": "log-modes"},
         {**base, "model": {"width": 64}, "rule": "standard"},
@@ -636,16 +664,19 @@ def test_configs_of_a_transfer():
 
 def test_planning_writes_nothing_and_knows_the_count(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan = plan_transfer(**{k: v for k, v in TRANSFER.items() if k != "n_workers"}, verify=True)
-    assert Counter(p.stage for p in plan) == {"proxy": 12, "target": 4, "verify": 24}
-    assert all(p.params is None and p.config is None for p in plan if p.stage == "target")
+    study = transfer_study(**{k: v for k, v in TRANSFER.items() if k != "n_workers"}, verify=True)
+    assert Counter(p.cell for p in study.planned()) == {
+        ("proxy", "log-modes"): 6,
+        ("target", "log-modes"): 6,
+        ("target", "standard"): 6,
+    }
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_transfer_whose_proxy_failed_says_so(tmp_path):
-    with pytest.raises(MupError, match="No point of the proxy .*the loss is nan. Such a trial is not repeated"):
+    with pytest.raises(MupError, match="No point of the proxy .*the loss is nan. Such a run is not repeated"):
         transfer(always_nan, folder=tmp_path, progress=False, **TRANSFER)
-    assert len(lines(tmp_path)) == 12
+    assert len(lines(tmp_path)) == 6  # each point stops at its first seed
 
 
 def fails_under_standard(config):
@@ -658,24 +689,24 @@ def test_a_transferred_point_that_failed_has_infinite_regret(tmp_path):
     found = transfer(
         fails_under_standard, folder=tmp_path, progress=False, verify=True, **{**TRANSFER, "space": {"lr": [0.25, 0.5]}}
     )
-    good, naive = found.summary()
+    good, naive = (row for row in found.summary() if row["size"] == "target")
     # Carried: lr 0.5. At the target the loss is lr itself: best 0.25, one step down, regret 0.5/0.25 - 1 = 1.
-    assert (good["regret"], good["drift_steps"], good["failed_seeds"]) == (1.0, -1, 0)
-    assert (naive["regret"], naive["failed_seeds"], naive["transferred_loss"]) == (math.inf, 1, 0.5)
+    assert (good["regret"], good["drift"], good["failed"]) == (1.0, -1, 0)
+    assert (naive["regret"], naive["failed"], naive["transferred_loss"]) == (math.inf, 1, 0.5)
 
 
 @pytest.mark.parametrize("search", [False, True])
 def test_a_transfer_of_ones_own_gives_the_report_that_the_guide_shows(tmp_path, search):
     from optuna.distributions import FloatDistribution
 
-    from neuralop_mup import report
+    from neuralop_mup.experiments import report
 
     space = {"space": {"lr": FloatDistribution(2**-8, 1, log=True)}, "n_trials": 3} if search else {}
     result = transfer(bowl, folder=tmp_path, progress=False, **{**TRANSFER, **space})
-    for found in (result, Transfer.load(tmp_path)):
-        page = report.write_report(found, tmp_path, settings={"optimizer": "MuAdam"}, command="python mine.py").read_text()
+    for found in (result, Results.load(tmp_path)):
+        page = report.write_report(found, settings={"optimizer": "MuAdam"}, command="python mine.py").read_text()
         assert report.verdict(found)[0] in page and report.aligned(report.table(found)) in page and "python mine.py" in page
-    assert {"report.md", "run.json", "transfer.png", "transfer.svg"} < {path.name for path in tmp_path.iterdir()}
+    assert {"report.md", "report.html", "run.json", "lr.png", "lr.svg"} < {path.name for path in tmp_path.iterdir()}
 
 
 def test_transfer_can_search_its_proxy(tmp_path):
@@ -683,8 +714,8 @@ def test_transfer_can_search_its_proxy(tmp_path):
 
     arguments = {**TRANSFER, "space": {"lr": FloatDistribution(2**-8, 1, log=True)}, "n_trials": 8, "progress": False}
     found = transfer(bowl, folder=tmp_path, **arguments)
-    assert Counter(r["stage"] for r in found.records) == {"proxy": 16, "target": 4}
-    assert {json.dumps(r["params"]) for r in found.select("target")} == {json.dumps(found.best)}
+    assert Counter(r["size"] for r in found.records) == {"proxy": 16, "target": 4}
+    assert {json.dumps(r["params"]) for r in found.records if r["size"] == "target"} == {json.dumps(found.best)}
     assert transfer(bowl, folder=tmp_path, **arguments).records == found.records
     with pytest.raises(MupError, match="needs a grid"):
         transfer(bowl, folder=tmp_path, **arguments, verify=True)

@@ -49,9 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"neuralop-mup: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        again = (
-            "the same command resumes after the last finished trial" if verb in ("transfer", "reproduce") else "run it again"
-        )
+        resumes = verb in ("transfer", "reproduce", "coord-check")
+        again = "the same command resumes after the last finished run" if resumes else "run it again"
         print(f"neuralop-mup: interrupted; {again}.", file=sys.stderr)
         return 130
     except SystemExit as stop:  # argparse's --help and --version

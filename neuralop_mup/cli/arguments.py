@@ -9,9 +9,10 @@ from typing import Any
 
 from neuralop.models import FNO
 
-from neuralop_mup.cli.options import count, filled, given, like, listed
-from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.problems import PROBLEMS, Problem, get_problem
+from neuralop_mup.cli.options import count, filled, given, like, listed, positive
+from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.presets import problem_with
+from neuralop_mup.problems import PROBLEMS, OwnData, Problem, get_problem
 
 #: Arguments of FNO that no option sets, and why.
 _NOT_HERE = {
@@ -25,11 +26,26 @@ _NOT_HERE = {
 
 def problem_of(name: str, texts: Mapping[str, str], preset: str = "cpu") -> Problem:
     """The problem with the preset's arguments and the user's on top."""
-    if name not in PROBLEMS:
-        raise MupError(f"There is no problem {name!r}; {nearest(name, PROBLEMS)}")
-    stock = dataclasses.asdict(PROBLEMS[name].preset(preset))
+    stock = dataclasses.asdict(problem_with(name, preset, {}))
     readers = {argument: like(default) for argument, default in stock.items()}
-    return get_problem(name, **{**stock, **given("problem", texts, readers)})
+    return problem_with(name, preset, given("problem", texts, readers))
+
+
+#: How the arguments of one's own data are read.
+_OWN = {
+    "x": str,
+    "y": str,
+    "channels": str,
+    "time_step": count,
+    "split": listed(positive),
+    "crop": like(False),
+    "in_memory": positive,
+}
+
+
+def own_data(files: str, texts: Mapping[str, str]) -> OwnData:
+    """The user's own files."""
+    return get_problem("data", files=tuple(f.strip() for f in files.split(",")), **given("data", texts, _OWN))
 
 
 def fno_defaults() -> dict[str, Any]:

@@ -6,21 +6,25 @@ import dataclasses
 import json
 import math
 import shlex
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup import report
 from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
 from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
 from neuralop_mup.core.rules import check_rule
+from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments import report
+from neuralop_mup.experiments.settings import OPTIMIZERS, build_optimizer, default_lr
+from neuralop_mup.experiments.training import build_model, n_params, training_loss
 from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import PROBLEMS, Problem
-from neuralop_mup.training import OPTIMIZERS, build_model, build_optimizer, default_lr, training_loss
+from neuralop_mup.tuning.study import describe, differences
 
 
 def run(argv: list[str]) -> int:
@@ -49,15 +53,8 @@ def run(argv: list[str]) -> int:
     with torch.device("meta"):  # refuse before any data is made
         for size in sizes:
             build(size)
-    folder = made(Path(options.output or f"runs/{problem.name}-coord-check"))
-    batches, loss = _batches(problem, options.batch_size, max(options.steps))
-
-    def optimizer(built: Any, lr: float) -> torch.optim.Optimizer:
-        return build_optimizer(built, {"optimizer": options.optimizer, "lr": lr})
-
+    folder = Path(options.output or f"runs/{problem.name}-coord-check")
     lr = options.lr or default_lr(options.optimizer)
-    measured = {"lr": lr, "steps": options.steps, "seeds": options.seeds, "optimizer": optimizer, "loss": loss}
-    check = nm.coord_check(build, sizes, batches, size_name=varied, **measured)
     settings = {
         "problem": problem.name,
         "problem_args": dataclasses.asdict(problem),
@@ -66,16 +63,74 @@ def run(argv: list[str]) -> int:
         "rule": options.rule,
         "optimizer": options.optimizer,
         "lr": lr,
+        "batch_size": options.batch_size,
         "varied": varied,
         "sizes": sizes,
         "steps": options.steps,
-        "seeds": options.seeds,
-        "tolerance": options.tolerance,
     }
-    said = _verdict(check, f"{options.rule} over {varied} {', '.join(map(str, sizes))}", options.tolerance)
+    print(_plan(settings, options.seeds, folder, build))
+    if options.dry_run:
+        return 0
+    made(folder)
+    records, path = _kept(folder, settings)
+    missing = [seed for seed in range(options.seeds) if seed not in {r["seed"] for r in records}]
+    if missing:
+        batches, loss = _batches(problem, options.batch_size, max(options.steps))
+
+        def optimizer(built: Any, lr: float) -> torch.optim.Optimizer:
+            return build_optimizer(built, {"optimizer": options.optimizer, "lr": lr})
+
+        measured = {"lr": lr, "steps": options.steps, "optimizer": optimizer, "loss": loss}
+        with Counting("coord-check, models trained", len(missing) * len(sizes)) as counting:
+
+            def counted(size: int) -> Any:
+                counting.update()
+                return build(size)
+
+            for seed in missing:
+                found = nm.coord_check(counted, sizes, batches, size_name=varied, seeds=[seed], **measured).records
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(found) + "\n")
+                records += found
+    check = nm.CoordCheck([r for r in records if r["seed"] < options.seeds], varied)
+    settings |= {"seeds": options.seeds, "tolerance": options.tolerance}
+    said = _verdict(check, f"{options.rule} over {varied} {', '.join(map(str, sizes))}", options.tolerance, options.seeds)
     _write(folder, check, said, settings, shlex.join(["neuralop-mup", "coord-check", *argv]))
-    print(f"{check.to_markdown()}\n\n{said}\nTable, records and figure: {folder}")
-    return 0 if check.passed(options.tolerance) else 1
+    print(f"\n{check.to_markdown()}\n\n{said}\nTable, records and figure: {folder}")
+    return 0 if options.seeds == 1 or check.passed(options.tolerance) else 1
+
+
+def _plan(settings: Mapping[str, Any], seeds: int, folder: Path, build: Callable[[int], Any]) -> str:
+    """What will be trained."""
+    sizes, steps = settings["sizes"], settings["steps"]
+    rows = [["size", "parameters"]]
+    for size in sizes:
+        with torch.device("meta"):
+            rows.append([f"{settings['varied']} {size}", f"{n_params(build(size)):,}"])
+    lines = [
+        f"coord-check on {settings['problem']}, rule {settings['rule']}, {settings['optimizer']} at lr {settings['lr']:g}",
+        f"  {len(sizes)} sizes × {seeds} {'seed' if seeds == 1 else 'seeds'}, {max(steps)} steps each",
+        f"  output  {folder}",
+        "",
+        report.aligned(rows),
+    ]
+    return "\n".join(lines)
+
+
+def _kept(folder: Path, settings: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Path]:
+    """Records of the seeds that an earlier command measured, and the file that holds them: settings, then a line a seed."""
+    path, described = folder / "records.jsonl", describe(settings)
+    if not path.exists():
+        path.write_text(json.dumps(described) + "\n", encoding="utf-8")
+        return [], path
+    # A last line without its end was cut off by a kill.
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    path.write_text("".join(lines), encoding="utf-8")
+    if differ := differences(json.loads(lines[0]) if lines else {}, described):
+        raise MupError(
+            f"{folder} holds a coordinate check with other settings: {'; '.join(differ)}. Choose another --output."
+        )
+    return [record for line in lines[1:] for record in json.loads(line)], path
 
 
 def _parser() -> Parser:
@@ -104,7 +159,8 @@ def _parser() -> Parser:
     parser.option("--seeds", "number of seeds; a few leave slopes noisy", count, default="10")
     parser.option("--batch_size", "samples a batch", count, default="20")
     parser.option("--tolerance", "largest |slope| of an update that passes", not_negative, default="0.25")
-    parser.option("--output", "folder for coord_check.md, .json and .png [runs/PROBLEM-coord-check]")
+    parser.option("--output", "folder for the results; the same command resumes there [runs/PROBLEM-coord-check]")
+    parser.flag("--dry-run", "print what would be trained, and stop")
     return parser
 
 
@@ -118,22 +174,30 @@ def _batches(
     train, _ = data.loaders(batch_size=batch_size, seed=0)
     samples = [processor.preprocess(batch) for batch, _ in zip(train, range(at_most), strict=False)]
     whole = {id(sample["y"]): sample for sample in samples}
-    total = training_loss(problem)
+    total = training_loss(problem.losses())
 
     def loss(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
         # An equation needs x in physical units besides, which the model is not given.
         prediction, sample = processor.postprocess(prediction, whole[id(y)])
-        return total(prediction, **sample) / len(y)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+            return total(prediction, **sample) / len(y)
 
     return [{"x": sample["x"], "y": sample["y"]} for sample in samples], loss
 
 
-def _verdict(check: nm.CoordCheck, what: str, tolerance: float) -> str:
+def _verdict(check: nm.CoordCheck, what: str, tolerance: float, seeds: int) -> str:
     passed = check.passed(tolerance)
     updates = [row for row in check.slopes if row["kind"] == "update"]
     # NaN, from features that are zero or diverged, is worse than any number.
     worst = max(updates, key=lambda row: math.inf if math.isnan(row["slope"]) else abs(row["slope"]))
     flat = abs(worst["slope"]) <= tolerance
+    if seeds == 1:
+        return (
+            f"One seed is too few to judge the coordinate check of {what}: its slopes scatter by ±0.5 (the steepest update "
+            "here "
+            f"is {worst['slope']:+.2f}). Take --seeds 5 or more; this one is kept."
+        )
     return (
         f"Coordinate check of {what} {'passed' if passed else 'did not pass'}: the steepest update has slope "
         f"{worst['slope']:+.2f} ({worst['block']}, t = {worst['step']}; |slope| ≤ {tolerance:g} passes)"
@@ -145,7 +209,7 @@ def _write(folder: Path, check: nm.CoordCheck, said: str, settings: dict[str, An
     problem, varied, tolerance = settings["problem"], settings["varied"], settings["tolerance"]
     record = {
         "command": command,
-        "passed": check.passed(tolerance),
+        "passed": check.passed(tolerance) if settings["seeds"] > 1 else None,
         **settings,
         "versions": report.versions(),
         "slopes": check.slopes,

@@ -9,9 +9,9 @@ from neuralop_mup import plots
 from neuralop_mup.cli.arguments import problem_help, problem_of
 from neuralop_mup.cli.options import Parser, made, phrase
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.report import aligned
 from neuralop_mup.problems import PROBLEMS, ProblemData
 from neuralop_mup.problems.cache import cache_folder
-from neuralop_mup.report import aligned
 
 
 def run(argv: list[str]) -> int:
@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
     options, dotted = parser.read(argv)
     folder = cache_folder()
     if options.list:
-        files = sorted(folder.glob("*.pt")) if folder.is_dir() else []
+        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
         for path in files:
             print(f"{path.stat().st_size / 2**20:9.1f} MiB  {path}")
         print(f"{len(files)} cached {'file' if len(files) == 1 else 'files'} in {folder}")

@@ -21,6 +21,8 @@ Dotted = dict[str, dict[str, str]]
 class Parser(argparse.ArgumentParser):
     """Options of one verb. Raises MupError for what it cannot read, and takes no abbreviations.
 
+    ``--help`` fits a screen; ``--help-all`` shows the options that few need, too, and the notes.
+
     Parameters
     ----------
     prog, about : str
@@ -28,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     groups : mapping of str to str
         What dotted options of each group set.
     notes : sequence of str
-        Lines under the dotted options in the help.
+        Lines at the end of ``--help-all``.
     """
 
     def __init__(
@@ -36,38 +38,69 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         self._groups = dict(groups or {})
         self._readers: dict[str, tuple[str, Callable[[str], Any]]] = {}
-        lines = [f"  {f'--{group}.NAME':<18}{sets}" for group, sets in self._groups.items()]
-        head = ["options that are named after what they set (--NAME VALUE or --NAME=VALUE):"] if lines else []
-        super().__init__(
-            prog=prog,
-            description=about,
-            epilog="\n".join([*head, *lines, *notes]),
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            **options,
-        )
+        self._notes, self._rare = list(notes), []
+        options = {"usage": f"{prog} [options]", "allow_abbrev": False, "add_help": False, **options}
+        wide = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=118)  # noqa: E731
+        super().__init__(prog=prog, description=about, formatter_class=wide, **options)
+        self._section: Any = self
+
+    def section(self, title: str) -> None:
+        """Options from here on stand under this title in the help."""
+        self._section = self.add_argument_group(title)
 
     def error(self, message: str) -> None:
         raise MupError(f"{message.removeprefix('argument ')} ({self.prog} --help lists the options).")
 
-    def option(self, name: str, help: str, read: Callable[[str], Any] = str, **options: Any) -> None:
-        """An option whose value is read by ``read`` and whose default is shown."""
+    def option(self, name: str, help: str, read: Callable[[str], Any] = str, rare: bool = False, **options: Any) -> None:
+        """An option whose value is read by ``read`` and whose default is shown; a rare one only in ``--help-all``."""
         default = options.get("default")
         shown = help if default is None else f"{help} [{default}]"
-        self._readers[self.add_argument(name, help=shown, **options).dest] = name, read
+        if name.startswith("-"):
+            options.setdefault("metavar", "X")
+        action = self._section.add_argument(name, help=shown, **options)
+        self._readers[action.dest] = name, read
+        self._rare += [action] if rare else []
 
-    def flag(self, name: str, help: str) -> None:
+    def flag(self, name: str, help: str, rare: bool = False) -> None:
         """An option without a value."""
-        self.add_argument(name, help=help, action="store_true")
+        action = self._section.add_argument(name, help=help, action="store_true")
+        self._rare += [action] if rare else []
+
+    def help_text(self, everything: bool) -> str:
+        """The help, on one screen or with everything."""
+        hidden = {} if everything else {action: action.help for action in self._rare}
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        lines = [f"  {f'--{group}.NAME X':<24}{sets}" for group, sets in self._groups.items()]
+        head = ["named after what they set:"] if lines else []
+        more = bool(self._rare or self._notes)
+        tail = (
+            self._notes
+            if everything
+            else ["", f"{self.prog} --help-all lists every option, argument and preset."]
+            if more
+            else []
+        )
+        self.epilog = "\n".join([*head, *lines, *tail])
+        try:
+            return self.format_help()
+        finally:
+            for action, text in hidden.items():
+                action.help = text
 
     def read(self, argv: Sequence[str]) -> tuple[argparse.Namespace, Dotted]:
         """Plain options, and the dotted ones as ``{group: {name: text}}``."""
+        if help_asked := [word for word in argv if word in ("-h", "--help", "--help-all")]:
+            print(self.help_text(help_asked[0] == "--help-all"))
+            raise SystemExit(0)
         plain, dotted = self._split(argv)
         options, rest = self.parse_known_args(plain)
         for word in rest:
             option = word.partition("=")[0]
             if option.startswith("-"):
-                valid = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+                valid = [name for action in self._actions for name in action.option_strings if name.startswith("--")] + [
+                    "--help"
+                ]
                 raise MupError(f"There is no option {option!r}; {nearest(option, valid)}")
         if rest:
             raise MupError(f"There is an argument too many: {rest[0]!r}.")
@@ -152,6 +185,28 @@ def grid(read: Callable[[str], Any]) -> Callable[[str], list]:
     return read_all
 
 
+def searched(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reader of a grid, or of a distribution: ``log:1e-3:1e-1``, ``uniform:0:1``, ``int:4:64``."""
+
+    def read_any(text: str) -> Any:
+        kind, colon, ends = text.partition(":")
+        if kind not in ("log", "uniform", "int", "logint") or not colon:
+            return grid(read)(text)
+        try:
+            low, high = (read(end) for end in ends.split(":"))
+            if kind.endswith("int"):
+                from optuna.distributions import IntDistribution
+
+                return IntDistribution(int(low), int(high), log=kind == "logint")
+            from optuna.distributions import FloatDistribution
+
+            return FloatDistribution(float(low), float(high), log=kind == "log")
+        except ValueError as error:
+            raise MupError(f"{text!r} is no distribution ({error}): give KIND:LOW:HIGH, such as log:1e-3:1e-1.") from None
+
+    return read_any
+
+
 def like(default: Any) -> Callable[[str], Any]:
     """Reader of a value, or a comma list of them, of the kind that the default has."""
 
@@ -214,11 +269,6 @@ def device(text: str) -> str:
     if text not in ("cpu", "auto", "cuda") and not (text.startswith("cuda:") and text[5:].isdecimal()):
         raise MupError(f"must be cpu, cuda, cuda:N or auto, but it is {text!r}.")
     return text
-
-
-def workers_on(device: str, asked: int | None) -> int | None:
-    """Runs at once: one on a GPU, whose memory is shared and which a large run fills; None, all cores, on a CPU."""
-    return asked or (None if device == "cpu" else 1)
 
 
 def made(folder: Path) -> Path:

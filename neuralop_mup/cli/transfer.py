@@ -1,112 +1,257 @@
-"""``neuralop-mup transfer``: Algorithm 1 from the command line."""
+"""``neuralop-mup transfer``: Algorithm 1 from the command line, on a generated problem or on the user's own data."""
 
 from __future__ import annotations
 
-import shlex
+import argparse
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from neuralop_mup import report, tuning
-from neuralop_mup.cli.arguments import fno_help, problem_help
+from neuralop_mup import tuning
+from neuralop_mup.cli import studies
+from neuralop_mup.cli.arguments import fno_arguments, fno_defaults, fno_help, own_data, problem_help, problem_of
 from neuralop_mup.cli.options import (
+    Dotted,
     Parser,
     below_one,
     count,
-    device,
     filled,
+    given,
     grid,
     listed,
-    made,
     not_negative,
     one_of,
     positive,
-    workers_on,
+    searched,
 )
-from neuralop_mup.cli.plan import plan_text
-from neuralop_mup.cli.study import MUON_LRS, PRESETS, SEARCHED, study_of
-from neuralop_mup.cli.timing import timing_text
-from neuralop_mup.core.rules import check_rule
-from neuralop_mup.optim.kernels.optimizer import AUX_LR
-from neuralop_mup.problems import PROBLEMS
-from neuralop_mup.training import train_run
+from neuralop_mup.core.rules import ROLES, check_rule
+from neuralop_mup.errors import MupError
+from neuralop_mup.experiments import report
+from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
+from neuralop_mup.experiments.settings import OPTIMIZERS
+from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
+from neuralop_mup.problems import PROBLEMS, Problem
+from neuralop_mup.tuning import Study
+from neuralop_mup.tuning.space import is_search
 
 _CARRYING = ("log-modes", "operator-norm", "none")
 _GROUPS = {
-    "proxy": "argument of FNO at the proxy",
+    "proxy": "argument of FNO at the proxy, such as --proxy.hidden_channels 16 --proxy.n_modes 8",
     "target": "argument of FNO at the target",
-    "model": "argument of FNO at both sizes",
-    "problem": "argument of the problem",
-    "search": "also searched: LOW:HIGH in factors of 2, or a comma list",
+    "model": "argument of FNO at both sizes, such as --model.n_layers 6",
+    "problem": "argument of the problem, such as --problem.viscosity 0.1",
+    "data": "how --data is read: x, y (keys), channels, time_step, split, crop, in_memory",
+    "search": "also searched, such as --search.lr_mult.spectral 1,2,4",
 }
+#: Settings of a training run that have an option of their own.
+_SETTINGS = ("epochs", "batch_size", "optimizer", "aux_lr", "weight_decay", "beta2", "schedule", "clip_spectral")
+#: Hyperparameters that may be searched, with how their values are read.
+_SEARCHED = {
+    "lr": searched(positive),
+    **{f"{kind}.{role}": searched(positive) for kind in ("lr_mult", "init_mult") for role in ROLES},
+    "batch_size": searched(count),
+    "aux_lr": searched(positive),
+    "weight_decay": searched(not_negative),
+    "beta2": searched(below_one),
+    "epochs": grid(count),
+}
+#: Arguments in which proxy and target may differ.
+_SCALED = ("hidden_channels", "n_modes", "max_n_modes")
 
 
 def run(argv: list[str]) -> int:
     """Plan, train, report. 1 if the target's training failed under the rule."""
-    parser = _parser()
-    options, dotted = parser.read(argv)
-    study = study_of(options, dotted)
-    folder = Path(options.output or f"runs/{study.problem.name}-transfer")
-    workers = workers_on(options.device, options.workers)
-    print(plan_text(study, folder))
-    if options.dry_run:
-        if options.device == "cpu" or not torch.cuda.is_available():
-            print(timing_text(study, workers))
-        return 0
-    made(folder)
-    # Here and not in the workers, which would each generate the same data.
-    study.problem.load()
-    result = tuning.transfer(train_run, folder=folder, n_workers=workers, **study.arguments)
-    report.write_report(
-        result,
-        folder,
-        settings=study.settings,
-        command=shlex.join(["neuralop-mup", "transfer", *argv]),
-        title=f"μTransfer on {study.problem.name}",
+    options, dotted = _parser().read(argv)
+    problem = _problem(options, dotted)
+    title = getattr(problem, "title", problem.name)
+    options.output = options.output or f"runs/{title}-transfer"
+    pruner = studies.pruner_of(options.pruner)
+    study = study_of(options, dotted, problem)
+    results = studies.run(
+        study,
+        options,
+        argv,
+        "transfer",
+        title=f"μTransfer on {title}",
+        settings=settings_of(study, problem),
+        sampler=studies.sampler_of(options.sampler),
+        pruner=pruner,
+        rungs=studies.rungs_of(options.rungs, pruner, study.fixed.get("epochs", 0)),
     )
-    print("", *report.verdict(result), "", report.aligned(report.table(result)), sep="\n")
-    print(f"\nReport, figures and every trial: {folder}")
-    return 1 if report.target_failures(result, result.rule) else 0
+    return 1 if results is not None and report.target_failures(results) else 0
+
+
+def _problem(options: argparse.Namespace, dotted: Dotted) -> Problem:
+    if options.data is None:
+        if dotted["data"]:
+            raise MupError(f"--data.{next(iter(dotted['data']))} says how --data FILE is read; give the file.")
+        problem = problem_of(options.problem or "burgers", dotted["problem"], options.preset)
+        getattr(problem, "check_files", lambda: None)()
+        return problem
+    if options.problem or dotted["problem"]:
+        raise MupError("--data FILE takes the place of a problem; leave the problem and its arguments out.")
+    return own_data(options.data, dotted["data"])
+
+
+def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> Study:
+    """The study that the options describe: what fails here would fail in every run.
+
+    Raises
+    ------
+    MupError
+        If the model cannot be built at one of the sizes, or a setting cannot work.
+    """
+    preset = preset_of(problem, options.preset)
+    sizes = _sizes(preset, dotted, problem)
+    choice = OPTIMIZERS.get(options.optimizer, OPTIMIZERS["adam"])
+    space = given("search", dotted["search"], _SEARCHED)
+    if options.lr is not None and "lr" in space:
+        raise MupError("--lr and --search.lr are the same; give one of them.")
+    stock = grid(positive)(choice.lrs) if choice.lrs else preset.lrs
+    space = {"lr": options.lr or stock, **space}
+    run = {k: getattr(preset, k, None) if (value := getattr(options, k)) is None else value for k in _SETTINGS}
+    run["aux_lr"] = choice.aux_lr if run["aux_lr"] is None else run["aux_lr"]
+    if options.loss != "l2":
+        run["loss"] = options.loss
+    if options.device != "cpu":  # the default of a run
+        run["device"] = options.device
+    fixed = {"problem": problem.name, "problem_args": dataclasses.asdict(problem), **run}
+    fixed = {name: value for name, value in fixed.items() if name not in space}
+    run_losses(problem, options.loss)
+    sizes_of_batches = space["batch_size"] if isinstance(space.get("batch_size"), list) else [fixed.get("batch_size", 1)]
+    check_batch_size(max(sizes_of_batches), problem.n_train)
+    if is_search(space) != (options.trials is not None):
+        raise MupError(
+            f"--trials {options.trials} is for searches over a distribution, such as --search.lr log:1e-3:1e-1; a grid runs "
+            "every point."
+            if options.trials is not None
+            else "A search over a distribution needs --trials N: how many points to try."
+        )
+    study = tuning.transfer_study(
+        **sizes,
+        space=space,
+        rule=options.rule,
+        rules=tuple(dict.fromkeys([options.rule, *options.rules])),
+        fixed=fixed,
+        seeds=tuple(range(options.seeds)),
+        verify=options.verify,
+        n_trials=options.trials,
+        name=Path(options.output).name,
+    )
+    note = odd_grid_note(problem)
+    under = {rule: dict(preset.under_mup) for rule in study.rules if rule != "standard" and preset.under_mup}
+    if options.clip_spectral is not None:
+        under = {}
+    study = dataclasses.replace(study, under=under, notes=(note,) if note else ())
+    costs = [estimate_flops({**fixed, "model": size, "base": sizes["proxy"]}) for size in sizes.values()]
+    with torch.device("meta"):
+        build_model(problem, sizes["proxy"], sizes["proxy"], options.rule)
+        for rule in study.rules:
+            build_model(problem, sizes["target"], sizes["proxy"], rule)
+    if costs[0] >= costs[1] and not options.allow_large_proxy:
+        raise MupError(
+            f"The proxy ({report.size_text(sizes['proxy'])}) costs {costs[0] / costs[1]:.3g} times the target "
+            f"({report.size_text(sizes['target'])}): tuning it saves nothing. Make it smaller, or insist with "
+            "--allow-large-proxy."
+        )
+    return study
+
+
+def _sizes(preset: Preset, dotted: Dotted, problem: Problem) -> dict[str, dict[str, Any]]:
+    shared = fno_arguments("model", dotted["model"], problem.n_dim)
+    sizes = {}
+    for which in ("proxy", "target"):
+        width, modes = getattr(preset, which)
+        stock = {"hidden_channels": width, "n_modes": (modes,) * problem.n_dim if isinstance(modes, int) else modes}
+        sizes[which] = {**stock, **shared, **fno_arguments(which, dotted[which], problem.n_dim)}
+    _same_otherwise(sizes["proxy"], sizes["target"])
+    return sizes
+
+
+def _same_otherwise(proxy: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+    """Refuse sizes that differ in what no rule scales: the base would not be the model that was tuned."""
+    stock = fno_defaults()
+    for name in dict.fromkeys([*proxy, *target]):
+        ends = [size.get(name, stock[name]) for size in (proxy, target)]
+        if name not in _SCALED and ends[0] != ends[1]:
+            raise MupError(
+                f"{name} is {ends[0]} at the proxy and {ends[1]} at the target, but no rule carries hyperparameters "
+                f"over that: let only {', '.join(_SCALED)} differ, and set --model.{name} for both."
+            )
+
+
+def settings_of(study: Study, problem: Problem) -> dict[str, Any]:
+    """Everything that decides the result, flat."""
+    sizes = {f"{which}.{name}": value for which, size in study.sizes.items() for name, value in size.items()}
+    return {
+        "data": getattr(problem, "title", problem.name),
+        **({"read as": problem.description} if hasattr(problem, "description") else {}),
+        **{f"problem.{name}": value for name, value in study.fixed["problem_args"].items()},
+        **sizes,
+        **{f"search.{name}": values for name, values in study.space.items()},
+        "rules": study.rules,
+        "seeds": study.seeds,
+        "verify": bool(study.searched),
+        **{name: value for name, value in study.fixed.items() if name not in ("problem", "problem_args")},
+        **{f"under {rule}": more for rule, more in study.under.items()},
+    }
 
 
 def _parser() -> Parser:
     parser = Parser(
         "neuralop-mup transfer",
-        "Algorithm 1 of arXiv 2506.19396: search at a small size, carry the best values to a large one.",
+        "Tune a small FNO, train a large one with the same hyperparameters, compare with the naive way (arXiv 2506.19396).",
         _GROUPS,
-        [*fno_help(), "", "search:", filled(SEARCHED), *problem_help(), "", "by preset:", *_presets()],
+        [*fno_help(), "", "search:", filled(_SEARCHED), *problem_help(), "", "by preset:", *_presets()],
+        usage="neuralop-mup transfer [PROBLEM | --data FILE] [options]",
     )
-    parser.option("problem", f"one of {', '.join(PROBLEMS)}", nargs="?", default="burgers")
-    parser.option("--preset", "sizes, data and epochs: cpu (minutes), gpu or paper (as published)", default="cpu")
+    parser.section("what to learn")
+    parser.option("problem", f"{', '.join(PROBLEMS)} [burgers]", nargs="?", metavar="PROBLEM")
+    parser.option("--data", "your own fields instead: .npz, .pt or .h5; several with commas")
+    parser.option("--preset", "sizes, data and epochs: cpu (minutes), gpu or paper", one_of(SIZES), default="cpu")
+    parser.section("what to tune")
     parser.option(
-        "--rule", f"μP rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default="log-modes"
-    )
-    parser.option("--rules", "rules to compare with it, a comma list", listed(check_rule), default="standard")
-    parser.option(
-        "--lr", f"learning rates: LOW:HIGH in factors of 2, or a comma list [by preset; muon {MUON_LRS}]", grid(positive)
+        "--lr", "learning rates: LOW:HIGH in factors of 2, a comma list, or log:LOW:HIGH [by preset]", searched(positive)
     )
     parser.option("--seeds", "number of seeds", count, default="3")
+    parser.option("--trials", "points of a search over a distribution (log:LOW:HIGH)", count)
+    parser.option("--sampler", "Optuna's: tpe, random, qmc, gp, cmaes [tpe]", rare=True)
+    parser.option("--pruner", "Optuna's: median, percentile, halving, hyperband, wilcoxon [none]", rare=True)
+    parser.option(
+        "--rungs", "epochs at which the pruner judges a run [a quarter and a half of them]", listed(count), rare=True
+    )
+    parser.section("how to carry it over")
+    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default="log-modes")
+    parser.option("--rules", "rules to compare with it, a comma list", listed(check_rule), default="standard")
+    parser.flag("--verify", "search at the target too, to measure drift and regret")
+    parser.flag("--allow-large-proxy", "accept a proxy that costs as much as the target", rare=True)
+    parser.section("how to train")
     parser.option("--epochs", "epochs of each run [by preset]", count)
     parser.option("--batch_size", "samples a batch [by preset]", count)
-    parser.option("--optimizer", "adam, adamw, neuralop-adamw, sgd or muon", default="adam")
-    parser.option("--aux_lr", f"muon's AdamW learning rate, for input, readout and vectors [{AUX_LR:g}]", positive)
-    parser.option("--weight_decay", "weight decay", not_negative, default="0.0")
-    parser.option("--beta2", "second beta of Adam", below_one, default="0.999")
-    parser.option("--schedule", "of lr: cosine, constant, halve:50 (every 50 epochs), halve:100,150 [by preset]")
-    parser.option("--clip_spectral", "clip each gradient entry of the spectral kernels here", positive)
-    parser.flag("--verify", "search at the target too, to measure drift and regret")
-    parser.option("--device", "cpu, cuda, cuda:N or auto", device, default="cpu")
-    parser.option("--workers", "trials at once, each in its own process [all cores; on a GPU 1]", count)
-    parser.option("--output", "folder for results; the same command resumes there [runs/PROBLEM-transfer]")
-    parser.flag("--dry-run", "print the plan, time a few steps for a rough guess of its duration, and stop")
+    parser.option("--optimizer", ", ".join(OPTIMIZERS), one_of(OPTIMIZERS), default="adam")
+    lrs = "; ".join(f"{name} {c.aux_lr:g}" for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
+    parser.option(
+        "--aux_lr", f"learning rate of input, readout and vectors, for optimizers that have one [{lrs}]", positive, rare=True
+    )
+    parser.option("--loss", "l2, h1 or l2,h1; by the first one runs are compared", default="l2")
+    parser.option("--weight_decay", "weight decay", not_negative, rare=True, default="0.0")
+    parser.option("--beta2", "second beta of Adam", below_one, rare=True, default="0.999")
+    parser.option("--schedule", "of lr: cosine, constant, halve:50 (every 50 epochs), halve:100,150 [by preset]", rare=True)
+    parser.option("--clip_spectral", "clip each gradient entry of the spectral kernels here", positive, rare=True)
+    studies.add_options(parser, "cpu", "runs/NAME-transfer")
     return parser
 
 
 def _presets() -> list[str]:
     lines = []
-    for (problem, preset), values in PRESETS.items():
-        lines.append(f"  {problem} {preset}:")
-        for name, value in values.items():
-            text = "hidden_channels {}, n_modes {}".format(*value) if isinstance(value, tuple) else value
-            lines.append(f"    {name:<14}{text}")
+    for (problem, size), preset in PRESETS.items():
+        lines.append(f"  {problem} {size}:")
+        for name, value in dataclasses.asdict(preset).items():
+            if name in ("proxy", "target"):
+                value = "hidden_channels {}, n_modes {}".format(*value)
+            if value not in ({}, "cpu"):
+                lines.append(f"    {name:<14}{value}")
     return lines

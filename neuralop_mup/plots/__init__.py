@@ -5,9 +5,8 @@ display, in a worker, and never changes what the user's own script has open.
 """
 
 from neuralop_mup.plots.coord_check import plot_coord_check
-from neuralop_mup.plots.curves import Curve, finished, loss_curve
-from neuralop_mup.plots.experiments import plot_experiment
+from neuralop_mup.plots.curves import Curve, loss_curve
 from neuralop_mup.plots.fields import plot_fields
-from neuralop_mup.plots.transfer import plot_transfer
+from neuralop_mup.plots.study import panels_of, plot_panels, plot_study
 
-__all__ = ["Curve", "finished", "loss_curve", "plot_coord_check", "plot_experiment", "plot_fields", "plot_transfer"]
+__all__ = ["Curve", "loss_curve", "panels_of", "plot_coord_check", "plot_fields", "plot_panels", "plot_study"]

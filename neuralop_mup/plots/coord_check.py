@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.plots.canvas import MARKERS, PALETTE, new_figure, save, ticks_at, value_axis
+from neuralop_mup.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
     path : str or Path
         Where to write; the suffix picks the format.
     tolerance : float, optional
-        Update slopes beyond it are written in bold.
+        Update slopes beyond it are marked.
     title : str, optional
         Title of the figure.
 
@@ -47,44 +47,43 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
     if not panels:
         raise MupError("There is no coordinate check to draw: the list of records is empty.")
     blocks = list(dict.fromkeys(record["block"] for record in records))
-    columns = min(len(panels), 4)
+    columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)
-    legend_height = 0.19 * len(blocks) + 0.2
-    height = 2.9 + legend_height
-    figure, grid = new_figure(3.5 * columns, height * rows + 0.45, rows, columns, squeeze=False)
+    inner, names, ticks = 3.2, 0.4 + 0.068 * (max(map(len, blocks)) + 14), 0.65
+    width, height = columns * (ticks + inner + names) + 0.2, 3.3 * rows + 0.5
+    figure, grid = style.new_figure(width, height, rows, columns, squeeze=False)
+    figure.subplots_adjust(
+        left=(ticks + 0.2) / width,
+        right=1 - names / width,
+        wspace=(ticks + names) / inner,
+        top=1 - 0.75 / height,
+        bottom=0.5 / height,
+        hspace=0.42,
+    )
     sizes = sorted({float(record["size"]) for record in records})
     slope_of = {(s["kind"], s["step"], s["block"]): float(s["slope"]) for s in check.slopes}
     for axes, (kind, step) in zip(grid.flat, panels, strict=False):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         limit = tolerance if kind == "update" else None
-        for index, block in enumerate(blocks):
+        ends = [
             _draw_block(axes, records, kind, step, block, index, slope_of.get((kind, step, block)), limit)
-        ticks_at(axes, sizes)
-        axes.set_xlabel(x)
-        axes.set_title("features at init" if kind == "init" else f"update after {_steps(step)}", fontsize=10)
-        value_axis(axes)
-        if axes.get_legend_handles_labels()[0]:
-            legend = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, handlelength=2.2)
-            for text in legend.get_texts():
-                if text.get_text().endswith("!"):
-                    text.set_fontweight("bold")
+            for index, block in enumerate(blocks)
+        ]
+        style.ticks_at(axes, sizes)
+        axes.set_xlabel(x, fontsize=style.TEXT)
+        axes.set_ylabel("RMS over features", fontsize=style.TEXT)
+        title_of = "features at init" if kind == "init" else f"update after {_steps(step)}"
+        axes.set_title(title_of, fontsize=style.TEXT + 1, loc="left")
+        style.value_axis(axes)
+        style.label_lines(axes, [end for end in ends if end])
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("RMS over features")
     if title:
-        figure.suptitle(title, x=0.01, y=0.985, ha="left", va="top", fontsize=11)
-    total = height * rows + 0.45
-    figure.subplots_adjust(
-        left=0.85 / (3.5 * columns),
-        right=1 - 0.12 / (3.5 * columns),
-        top=1 - 0.7 / total,
-        bottom=(legend_height + 0.45) / total,
-        hspace=(legend_height + 0.9) / 2.0,
-        wspace=0.28,
-    )
-    return save(figure, path)
+        figure.suptitle(title, x=0.01, y=0.99, ha="left", va="top", fontsize=style.TITLE)
+    parts = ["lines: geometric mean over seeds", "dots: seeds"]
+    style.key_line(figure, parts + ([f"!: steeper than {tolerance:g}"] if tolerance is not None else []))
+    return style.save(figure, path)
 
 
 def _draw_block(
@@ -96,8 +95,8 @@ def _draw_block(
     index: int,
     slope: float | None,
     tolerance: float | None,
-) -> None:
-    """RMS of one block against size, its mean over seeds as a line and the seeds as faint dots."""
+) -> tuple[float, float, str, str] | None:
+    """RMS of one block against size, its mean over seeds as a line and the seeds as faint dots; its end and its name."""
     by_size: dict[float, list[float]] = {}
     for record in records:
         if (record["kind"], record["step"], record["block"]) == (kind, step, block):
@@ -105,8 +104,8 @@ def _draw_block(
             if math.isfinite(value) and value > 0:
                 by_size.setdefault(float(record["size"]), []).append(value)
     if not by_size:
-        return
-    colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
+        return None
+    colour, marker = style.PALETTE[index % 8], style.MARKERS[index % 8]
     text = block
     if slope is not None:
         beyond = tolerance is not None and not abs(slope) <= tolerance
@@ -114,10 +113,11 @@ def _draw_block(
     sizes = sorted(by_size)
     # Feature sizes spread evenly on a log axis, so the line is the geometric mean: what the slopes are fitted to.
     means = [math.exp(fmean([math.log(v) for v in by_size[size]])) for size in sizes]
-    axes.plot(sizes, means, color=colour, marker=marker, markersize=4, linewidth=1.5, label=text)
+    axes.plot(sizes, means, color=colour, marker=marker, markersize=4, linewidth=1.5)
     for size in sizes:
         if len(by_size[size]) > 1:
             axes.plot([size] * len(by_size[size]), by_size[size], ".", color=colour, alpha=0.3, markersize=3)
+    return sizes[-1], means[-1], text, colour
 
 
 def _steps(step: int) -> str:

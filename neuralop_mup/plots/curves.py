@@ -1,27 +1,31 @@
-"""Loss against learning rate, gathered from trial records; nothing is drawn here."""
+"""Loss against a hyperparameter, gathered from records; nothing is drawn here."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from neuralop_mup.tuning.outcome import is_complete
+from neuralop_mup.tuning.space import params_key
+
+__all__ = ["Curve", "loss_curve"]
+
 
 @dataclass(frozen=True)
 class Curve:
-    """Loss against learning rate at one (stage, size, rule), summarised over seeds.
+    """Loss against a hyperparameter, summarised over seeds.
 
     Attributes
     ----------
-    lr, mean, low, high : list of float
-        Learning rates with at least one finished run, and the mean, lowest and highest loss over seeds there.
+    x, mean, low, high : list of float
+        Values with every seed complete, and the mean, lowest and highest loss over seeds there.
     failed : list of float
-        Learning rates at which some seed failed.
+        Values at which some seed failed.
     """
 
-    lr: list[float]
+    x: list[float]
     mean: list[float]
     low: list[float]
     high: list[float]
@@ -29,59 +33,45 @@ class Curve:
 
     @property
     def optimum(self) -> tuple[float, float] | None:
-        """The learning rate of lowest mean loss and that loss; None when every run failed."""
-        if not self.lr:
+        """The value of lowest mean loss and that loss; None when every run failed."""
+        if not self.x:
             return None
-        best = min(range(len(self.lr)), key=self.mean.__getitem__)
-        return self.lr[best], self.mean[best]
+        best = min(range(len(self.x)), key=self.mean.__getitem__)
+        return self.x[best], self.mean[best]
 
 
-def loss_curve(records: Iterable[Mapping[str, Any]], stage: str, rule: str | None = None, name: str = "lr") -> Curve:
-    """Collect one curve from trial records.
+def loss_curve(records: Iterable[Mapping[str, Any]], name: str = "lr") -> Curve:
+    """Collect one curve from records.
 
-    With more searched hyperparameters than ``lr``, each learning rate shows the best of the others (the lower
-    envelope of their seed means). A point counts only where every seed finished, since a mean over the
-    seeds that happened to survive flatters an unstable learning rate.
+    With more searched hyperparameters than one, each value shows the best of the others (the lower envelope of their
+    seed means). A point counts only where every seed completed, since a mean over the seeds that happened to survive
+    flatters an unstable value.
 
     Parameters
     ----------
     records : iterable of dict
-        Records as :func:`neuralop_mup.transfer` returns them.
-    stage : {"proxy", "target", "verify"}
-        Which stage to read.
-    rule : str, optional
-        Only the records under this rule; all of them by default.
+        Records of one size under one rule.
     name : str
-        The hyperparameter that the curve runs over, in the place of ``lr``.
-
-    Returns
-    -------
-    Curve
+        The hyperparameter that the curve runs over.
     """
-    points: dict[tuple, list[Mapping[str, Any]]] = {}
+    points: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
-        if record["stage"] == stage and (rule is None or record["rule"] == rule) and name in record["params"]:
-            points.setdefault(tuple(sorted(record["params"].items())), []).append(record)
-    by_lr: dict[float, list[float]] = {}
+        if name in record["params"]:
+            points.setdefault(params_key(record["params"]), []).append(record)
+    by_value: dict[float, list[float]] = {}
     failed = set()
-    for key, group in points.items():
-        lr = float(dict(key)[name])
-        losses = [float(record["loss"]) for record in group if finished(record)]
+    for group in points.values():
+        value = float(group[0]["params"][name])
+        losses = [float(record["loss"]) for record in group if is_complete(record)]
         if len(losses) < len(group):
-            failed.add(lr)
-        elif lr not in by_lr or fmean(losses) < fmean(by_lr[lr]):
-            by_lr[lr] = losses
-    lrs = sorted(by_lr)
+            failed.add(value)
+        elif value not in by_value or fmean(losses) < fmean(by_value[value]):
+            by_value[value] = losses
+    xs = sorted(by_value)
     return Curve(
-        lrs,
-        [fmean(by_lr[lr]) for lr in lrs],
-        [min(by_lr[lr]) for lr in lrs],
-        [max(by_lr[lr]) for lr in lrs],
-        sorted(failed),
+        xs,
+        [fmean(by_value[x]) for x in xs],
+        [min(by_value[x]) for x in xs],
+        [max(by_value[x]) for x in xs],
+        sorted(failed - set(xs)),
     )
-
-
-def finished(record: Mapping[str, Any]) -> bool:
-    """Whether a trial ended with a finite loss."""
-    loss = record.get("loss")
-    return record["state"] == "complete" and loss is not None and math.isfinite(loss)

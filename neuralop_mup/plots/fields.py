@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralop_mup.plots.canvas import PALETTE, bare, new_figure, save
+from neuralop_mup.plots.style import PALETTE, bare, new_figure, save
 
 
 def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str | None = None) -> Path:

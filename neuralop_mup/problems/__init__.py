@@ -17,6 +17,7 @@ from neuralop_mup.problems.files import BurgersFiles, DarcyFiles, NavierStokesFi
 from neuralop_mup.problems.gray_scott import GrayScott, solve_gray_scott
 from neuralop_mup.problems.korteweg_de_vries import KortewegDeVries, solve_korteweg_de_vries
 from neuralop_mup.problems.navier_stokes import NavierStokes, solve_navier_stokes
+from neuralop_mup.problems.own import OwnData
 from neuralop_mup.problems.pino import BurgersPino, DarcyPino
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "KortewegDeVries",
     "NavierStokes",
     "NavierStokesFiles",
+    "OwnData",
     "Problem",
     "ProblemData",
     "get_problem",
@@ -67,7 +69,7 @@ def get_problem(name: str, **arguments: Any) -> Problem:
     Parameters
     ----------
     name : str
-        A key of ``PROBLEMS``, such as ``"burgers"``.
+        A key of ``PROBLEMS``, such as ``"burgers"``, or ``"data"`` for files of your own (:class:`OwnData`).
     **arguments
         Arguments of the problem's class, such as ``n_train=800`` or ``viscosity=0.01``.
 
@@ -80,9 +82,10 @@ def get_problem(name: str, **arguments: Any) -> Problem:
     MupError
         For an unknown name, an unknown argument or a value that cannot work.
     """
-    if name not in PROBLEMS:
-        raise MupError(f"There is no problem {name!r}; {nearest(str(name), PROBLEMS)}")
-    cls = PROBLEMS[name]
+    known = {**PROBLEMS, OwnData.name: OwnData}
+    if name not in known:
+        raise MupError(f"There is no problem {name!r}; {nearest(str(name), known)}")
+    cls = known[name]
     valid = [field.name for field in fields(cls)]
     for argument in arguments:
         if argument not in valid:

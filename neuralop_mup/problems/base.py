@@ -7,6 +7,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
-from tqdm import tqdm
 
+from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import cache
 
@@ -233,7 +234,7 @@ class Problem(ABC):
     @property
     def file_name(self) -> str | None:
         """Name of the data's file in the cache folder; None for data that is not kept there."""
-        return f"{self.name}-{self.key[:24]}.pt"
+        return f"{self.name}-{self.key[:24]}.safetensors"
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
@@ -243,7 +244,7 @@ class Problem(ABC):
         """
 
     def generate(self) -> ProblemData:
-        """Compute the data, with a progress bar if stderr is a terminal; the cache is not touched.
+        """Compute the data, on one thread and telling how far it is on stderr; the cache is not touched.
 
         Returns
         -------
@@ -255,12 +256,12 @@ class Problem(ABC):
         """Every split; chunks of samples are kept in ``parts`` on the way, once it takes long."""
         sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
         started = time.monotonic()
-        with tqdm(total=sum(sizes.values()), desc=f"generating {self.name}", disable=None, leave=False) as bar:
+        with _one_thread(), Counting(f"generating {self.name} data, samples", sum(sizes.values())) as bar:
             tensors = {}
             for number, (split, size) in enumerate(sizes.items()):
                 chunks = []
                 for indices in _chunks(size, self.chunk):
-                    path = None if parts is None else parts / f"{split}-{indices.start}.pt"
+                    path = None if parts is None else parts / f"{split}-{indices.start}.safetensors"
                     shapes = self._shapes(len(indices))
                     chunk = None if path is None else cache.read(path, self.key, shapes)
                     if chunk is None:
@@ -268,8 +269,8 @@ class Problem(ABC):
                         pairs = zip(shapes.items(), fields, strict=True)
                         chunk = {letter: _with_channels(values, shape).float() for (letter, shape), values in pairs}
                         if path is not None and time.monotonic() - started > _KEPT_AFTER:
-                            with cache.atomic(path) as stream:
-                                cache.write(stream, self.key, chunk)
+                            with cache.atomic(path) as partial:
+                                cache.write(partial, self.key, chunk)
                     chunks.append(chunk)
                     bar.update(len(indices))
                 tensors |= {f"{split}_{letter}": torch.cat([chunk[letter] for chunk in chunks]) for letter in "xy"}
@@ -312,12 +313,15 @@ class Problem(ABC):
         }
         tensors = cache.read(path, self.key, shapes)
         if tensors is None:
-            # The temporary file is opened first: a folder that cannot be written is told before the work.
-            with cache.atomic(path) as stream:
-                parts = path.with_name(f".{path.name}.parts")
-                tensors = self._solve_all(parts)
-                cache.write(stream, self.key, tensors)
-            shutil.rmtree(parts, ignore_errors=True)
+            # The temporary file is made first: a folder that cannot be written is told before the work. Whoever wants the
+            # same data at the same time waits, and then finds it.
+            with cache.atomic(path) as partial, cache.alone(self.key):
+                tensors = cache.read(path, self.key, shapes)
+                if tensors is None:
+                    parts = path.with_name(f".{path.name}.parts")
+                    tensors = self._solve_all(parts)
+                    shutil.rmtree(parts, ignore_errors=True)
+                cache.write(partial, self.key, tensors)
         return self._data(tensors)
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
@@ -326,6 +330,17 @@ class Problem(ABC):
 
 def _with_channels(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return values if values.ndim == len(shape) else values.unsqueeze(1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small solves on many threads of shared cores spend their time waiting for each other: 26 to 46 times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _chunks(size: int, chunk: int) -> Iterator[range]:

@@ -1,25 +1,25 @@
-"""Files of tensors under a content key: written atomically, checked when read, made anew when unreadable."""
+"""Files of tensors under a content key: written atomically, mapped when read, made anew when unreadable."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
+import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["atomic", "cache_folder", "content_key", "read", "write"]
+__all__ = ["alone", "atomic", "cache_folder", "content_key", "read", "store", "write"]
 
-_DIGEST_BYTES = hashlib.sha256().digest_size
+_verified: set[tuple[str, int, int]] = set()  # (path, time of change, size) of files whose digest this process has checked
 
 
 def cache_folder(folder: str | Path | None = None) -> Path:
@@ -49,11 +49,11 @@ def content_key(description: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose content appears at ``path`` all at once when the block ends, and not at all if it fails.
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary file whose content appears at ``path`` all at once when the block ends, and not at all if it fails.
 
-    Each writer has a temporary file of its own in the same folder: two processes that make the same file do
-    the work twice, and a reader sees the one or the other, never a mixture.
+    Each writer has a file of its own in the same folder: two processes that make the same file do the work twice, and a
+    reader sees the one or the other, never a mixture.
 
     Raises
     ------
@@ -63,8 +63,8 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "xb") as stream:
-            yield stream
+        open(partial, "xb").close()
+        yield partial
         os.replace(partial, path)
     except OSError as error:
         raise MupError(
@@ -76,29 +76,65 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
             partial.unlink(missing_ok=True)
 
 
-def write(stream: BinaryIO, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write the tensors and their key, preceded by the digest of both."""
-    body = io.BytesIO()
-    torch.save({"key": key, "tensors": dict(tensors)}, body)
-    stream.write(hashlib.sha256(body.getbuffer()).digest())
-    stream.write(body.getbuffer())
+@contextmanager
+def alone(key: str) -> Iterator[None]:
+    """Wait until no other process of this machine is in such a block with the same key."""
+    from filelock import FileLock
+
+    with FileLock(Path(tempfile.gettempdir()) / f"neuralop_mup-{os.getuid()}-{key[:24]}.lock"):
+        yield
+
+
+def write(path: Path, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write the tensors with their key and their digest."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    tensors = {name: values.contiguous() for name, values in tensors.items()}
+    try:
+        save_file(tensors, path, {"key": key, "digest": _digest(tensors)})
+    except SafetensorError as error:  # how its writer tells a full disk
+        raise OSError(None, str(error)) from error
+
+
+def store(path: Path, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a file of tensors all at once."""
+    with atomic(path) as partial:
+        write(partial, key, tensors)
 
 
 def read(path: Path, key: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor] | None:
-    """The tensors at ``path``, or None if there is no such file or, with a warning, no readable one."""
+    """The tensors at ``path``, or None if there is no such file or, with a warning, no readable one.
+
+    They are mapped: processes that read the same file share its memory. A process checks the digest of a file once.
+    """
+    from safetensors import safe_open
+
     try:
-        content = path.read_bytes()
-        if hashlib.sha256(content[_DIGEST_BYTES:]).digest() != content[:_DIGEST_BYTES]:
-            raise ValueError("its content does not match its digest")
-        stored = torch.load(io.BytesIO(content[_DIGEST_BYTES:]), weights_only=True)
-        if stored["key"] != key:
+        status = os.stat(path)
+        with safe_open(path, framework="pt") as file:
+            stored = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if stored.get("key") != key:
             raise ValueError("it holds the data of other arguments")
-        tensors = stored["tensors"]
-        if {name: tuple(value.shape) for name, value in tensors.items()} != dict(shapes):
+        if {name: tuple(value.shape) for name, value in tensors.items()} != {n: tuple(s) for n, s in shapes.items()}:
             raise ValueError("its tensors have other shapes")
+        known = (str(path), status.st_mtime_ns, status.st_size)
+        if known not in _verified:
+            if _digest(tensors) != stored.get("digest"):
+                raise ValueError("its content does not match its digest")
+            _verified.add(known)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
+    except Exception as error:  # a damaged file can fail in as many ways as its header and its tensors can
         warnings.warn(f"The cached file {path} cannot be read ({error}); its data is generated anew.", stacklevel=3)
         return None
     return tensors
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().numpy().data)
+    return digest.hexdigest()

@@ -58,7 +58,12 @@ class _Files(Problem):
     def _cut(self, y: torch.Tensor) -> torch.Tensor:
         return y
 
-    def _read(self, part: str, needed: int) -> Pair:
+    def check_files(self) -> None:
+        """MupError unless both files are there."""
+        for part in ("train", "test"):
+            self._path(part)
+
+    def _path(self, part: str) -> Path:
         path = Path(self.data_root).expanduser() / f"{self.prefix}_{part}_{self.grid}.pt"
         if not path.is_file():
             there = sorted(found.name for found in path.parent.glob(f"{self.prefix}_*.pt"))
@@ -67,6 +72,10 @@ class _Files(Problem):
                 f"(the folder has {', '.join(there) or f'no {self.prefix}_*.pt'}). Nothing is downloaded here: "
                 f"name the folder that has it (data_root), or another resolution (grid)."
             )
+        return path
+
+    def _read(self, part: str, needed: int) -> Pair:
+        path = self._path(part)
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know

@@ -1,13 +1,28 @@
-"""Hyperparameter search and zero-shot transfer: Algorithm 1 of arXiv 2506.19396, on Optuna.
+"""Hyperparameter search and zero-shot transfer (Algorithm 1 of arXiv 2506.19396), on Optuna.
 
-Nothing heavy is imported here; Optuna, tqdm and worker processes are loaded when a sweep starts.
+A :class:`Study` says what is trained: sizes, hyperparameters, rules and seeds. Its points are trained by an engine and kept
+in Optuna's storage; :class:`Results` computes every number from the records. Nothing heavy is imported here: Optuna, tqdm
+and worker processes are loaded when a study starts.
 """
 
 from __future__ import annotations
 
-from neuralop_mup.tuning.records import Record
+from neuralop_mup.tuning.outcome import Kind, Record
 from neuralop_mup.tuning.space import log2_grid
-from neuralop_mup.tuning.sweeps import Sweep, sweep
-from neuralop_mup.tuning.transfers import Planned, Transfer, plan_transfer, transfer
+from neuralop_mup.tuning.study import Point, Study
+from neuralop_mup.tuning.summary import Results
+from neuralop_mup.tuning.sweeps import run, sweep, sweep_study, transfer, transfer_study
 
-__all__ = ["Planned", "Record", "Sweep", "Transfer", "log2_grid", "plan_transfer", "sweep", "transfer"]
+__all__ = [
+    "Kind",
+    "Point",
+    "Record",
+    "Results",
+    "Study",
+    "log2_grid",
+    "run",
+    "sweep",
+    "sweep_study",
+    "transfer",
+    "transfer_study",
+]

@@ -1,120 +1,118 @@
-"""What the user sees while trials run: a bar on a terminal, a line per trial elsewhere."""
+"""What the user sees while runs are trained: a bar on a terminal, a line a run elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralop_mup.tuning.records import Record, format_params
+from neuralop_mup.counting import format_seconds
+from neuralop_mup.tuning.outcome import Kind, Record, by_point, is_complete, mean_and_std
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "format_params"]
 
 
-def format_seconds(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``: as exact as an estimate deserves."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+def format_params(params: Mapping[str, Any]) -> str:
+    """``lr=0.004, batch_size=20``."""
+    return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
 
 
 class Progress:
-    """Trials done, best so far and time left, on stderr.
+    """Runs done, the best point so far and the time left, on stderr.
 
     Parameters
     ----------
     name : str
         Shown in front.
-    expected : dict
-        Number of trials of each size, finished ones included.
-    n_workers : int
-        How many run at once.
+    runs : mapping
+        Number of runs of each size, finished ones included.
+    costs : mapping
+        Relative cost of a run of each size, for the time left before a size was measured; may be empty.
     enabled : bool
         If False nothing is ever written.
     """
 
-    def __init__(self, name: str, expected: dict[str | None, int], n_workers: int, enabled: bool) -> None:
-        self.name, self.n_workers, self.enabled = name, n_workers, enabled
-        self.total = sum(expected.values())
-        self.done = 0
-        self._left = dict(expected)
-        self._seconds: dict[str | None, list[float]] = {}
-        self._best: dict[tuple, Record] = {}
+    def __init__(self, name: str, runs: Mapping[Any, int], costs: Mapping[Any, float], enabled: bool) -> None:
+        self.name, self.enabled, self.costs = name, enabled, dict(costs)
+        self.total, self.done, self.n_workers = sum(runs.values()), 0, 1
+        self._left = Counter(runs)
+        self._seconds: dict[Any, list[float]] = {}
+        self._records: list[Record] = []
         self._bar: Any = None
 
-    def start(self, folder: Path, finished: Iterable[Record]) -> None:
+    def start(self, folder: Path, finished: Iterable[Record], n_workers: int) -> None:
         """Say where the results go, and count what an earlier command finished."""
+        self.n_workers = n_workers
         for record in finished:
-            self._count(record)
+            if self._left[record["size"]] > 0:
+                self._count(record)
         resumed = f", {self.done} of them finished before" if self.done else ""
-        self.note(f"{self.name}: {self.total} trials{resumed}; results in {folder}")
+        self.note(f"{self.name}: {self.total} runs{resumed}; results in {folder}")
         if self.enabled and sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(
-                total=self.total,
-                initial=self.done,
-                desc=self.name,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}",
-            )
+            layout = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
+            options = {"file": sys.stderr, "dynamic_ncols": True, "bar_format": layout}
+            self._bar = tqdm(total=self.total, initial=self.done, desc=self.name, **options)
 
-    def _count(self, record: Record, trained: bool = True) -> None:
+    def _count(self, record: Record) -> None:
         self.done += 1
-        size = record["size"]
-        self._left[size] = self._left.get(size, 0) - 1
-        if trained:
-            self._seconds.setdefault(size, []).append(record["seconds"])
-        if record["state"] == "complete":
-            key = (record["stage"], record["rule"])
-            best = self._best.get(key)
-            if best is None or record["loss"] < best["loss"]:
-                self._best[key] = record
+        self._left[record["size"]] -= 1
+        self._seconds.setdefault(record["size"], []).append(record["seconds"])
+        self._records.append(record)
 
-    def time_left(self) -> tuple[float, bool] | None:
-        """Seconds left, and whether every size that is still to run has been measured; None before any has."""
-        if not self._seconds:
-            return None
-        seconds, exact = 0.0, True
-        for size, n in self._left.items():
-            measured = self._seconds.get(size)
-            if measured:
-                seconds += max(n, 0) * sum(measured) / len(measured)
-            elif n > 0:
-                exact = False
-        return seconds / self.n_workers, exact
+    def skip(self, size: Any, count: int) -> None:
+        """Runs that will not be needed: further seeds of a point that failed."""
+        count = min(count, self._left[size])
+        self.total -= count
+        self._left[size] -= count
+        if self._bar is not None:
+            self._bar.total = self.total
 
-    def _summary(self, record: Record) -> str:
-        parts = []
-        best = self._best.get((record["stage"], record["rule"]))
-        if best is not None:
-            parts.append(f"best {best['loss']:.4g} at {format_params(best['params'])}")
-        left = self.time_left()
-        if left is not None and self.done < self.total:
-            # A size that has not run yet may cost anything; the estimate is then only a lower end.
-            parts.append(f"{'about' if left[1] else 'more than'} {format_seconds(left[0])} left")
-        return ", ".join(parts)
+    def time_left(self) -> float | None:
+        """Seconds left; sizes not yet measured are taken at their relative cost. None where nothing is known."""
+        means = {size: sum(s) / len(s) for size, s in self._seconds.items()}
+        rates = [seconds / self.costs[size] for size, seconds in means.items() if self.costs.get(size)]
+        total = 0.0
+        for size, count in self._left.items():
+            if count > 0:
+                if size not in means and not (rates and self.costs.get(size)):
+                    return None
+                total += count * (means[size] if size in means else self.costs[size] * max(rates))
+        return total / self.n_workers
 
-    def finished(self, record: Record, trained: bool = True) -> None:
-        """Show one more finished trial."""
-        self._count(record, trained)
+    def _best(self, record: Record) -> str:
+        """The best point of the record's cell by its mean, among those with as many seeds as any."""
+        cell = [r for r in self._records if (r["size"], r["rule"]) == (record["size"], record["rule"]) and is_complete(r)]
+        groups = list(by_point(cell).values())
+        if not groups:
+            return ""
+        most = max(map(len, groups))
+        mean, group = min((mean_and_std([r["loss"] for r in g])[0], i) for i, g in enumerate(groups) if len(g) == most)
+        seeds = f", mean of {most} seeds" if most > 1 else ""
+        return f"best so far {mean:.4g} at {format_params(groups[group][0]['params'])}{seeds}"
+
+    def finished(self, record: Record) -> None:
+        """Show one more finished run."""
+        self._count(record)
         if not self.enabled:
             return
-        where = " ".join(x for x in (record["stage"], record["rule"]) if x)
-        what = f"{where} {format_params(record['params'])} seed={record['seed']}"
+        left = self.time_left() if self.done < self.total else None
+        summary = ", ".join(filter(None, (self._best(record), left is not None and f"about {format_seconds(left)} left")))
+        where = " ".join(x for x in (record["size"], record["rule"]) if x)
+        what = f"{where} {format_params(record['params'])} seed={record['seed']}".strip()
+        kind = record["outcome"]
+        result = f"loss {record['loss']:.4g}" if is_complete(record) else f"{kind.upper()}, {record['error']}"
         if self._bar is None:
-            result = f"loss {record['loss']:.4g}" if record["state"] == "complete" else f"FAILED, {record['error']}"
-            summary = self._summary(record)
             self.note(
-                f"[{self.done}/{self.total}] {what}: {result} ({record['seconds']:.1f} s)"
-                + (f"; {summary}" if summary else "")
+                f"[{self.done}/{self.total}] {what}: {result} ({record['seconds']:.1f} s)" + (summary and f"; {summary}")
             )
             return
-        if record["state"] == "failed":
-            self.note(f"{what}: FAILED, {record['error']}")
-        self._bar.set_postfix_str(self._summary(record), refresh=False)
+        if kind not in (Kind.COMPLETE.value, Kind.PRUNED.value):
+            self.note(f"{what}: {result}")
+        self._bar.set_postfix_str(summary, refresh=False)
         self._bar.update()
 
     def note(self, text: str) -> None:
@@ -127,6 +125,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
+        """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -182,7 +182,7 @@ def distributions(space: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v if is_distribution(v) else CategoricalDistribution(tuple(v)) for k, v in space.items()}
 
 
-def point_distributions(params: Mapping[str, Any], space: Mapping[str, Any]) -> tuple[dict, dict]:
+def optuna_point(params: Mapping[str, Any], space: Mapping[str, Any]) -> tuple[dict, dict]:
     """One grid point as Optuna parameters and distributions, so that its dashboards can draw the study.
 
     Numbers get a range (a range may grow when the grid does; categories may not); anything else is a category, as
@@ -197,11 +197,9 @@ def point_distributions(params: Mapping[str, Any], space: Mapping[str, Any]) -> 
             values[key], kinds[key] = value, choices
         elif all(is_number(v) for v in choices):
             values[key] = float(value)
-            kinds[key] = FloatDistribution(
-                float(min(choices)), float(max(choices)), log=len(choices) > 1 and min(choices) > 0
-            )
+            kinds[key] = FloatDistribution(float(min(choices)), float(max(choices)), log=min(choices) > 0)
         else:
-            plain = all(v is None or isinstance(v, (bool, int, float, str)) for v in choices)
-            values[key] = value if plain else json.dumps(value)
-            kinds[key] = CategoricalDistribution(tuple(choices) if plain else tuple(json.dumps(v) for v in choices))
+            known = all(v is None or isinstance(v, (bool, int, float, str)) for v in choices)
+            values[key] = value if known else json.dumps(value)
+            kinds[key] = CategoricalDistribution(tuple(choices) if known else tuple(json.dumps(v) for v in choices))
     return values, kinds

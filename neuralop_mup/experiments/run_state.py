@@ -58,7 +58,8 @@ class RunState:
             state = torch.load(self.path, map_location="cpu", weights_only=False)
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
-            self._loader.generator.set_state(state["order"])
+            if state["order"] is not None:
+                self._loader.generator.set_state(state["order"])
             torch.set_rng_state(state["random"])
             return state["epoch"], state["seconds"]
         except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
@@ -68,15 +69,19 @@ class RunState:
             ) from error
 
     def save_if_due(self, epoch: int, seconds: float) -> None:
-        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so a kill leaves the old one.
+        """Save before ``epoch`` starts, unless the last checkpoint is recent."""
+        if time.monotonic() - self._last >= self.every:
+            self.save(epoch, seconds)
+
+    def save(self, epoch: int, seconds: float) -> None:
+        """Save before ``epoch`` starts, all at once, so that a kill leaves the old state.
 
         Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
         """
-        if time.monotonic() - self._last < self.every:
-            return
         partial = self.path.with_suffix(".tmp")
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        order, random = self._loader.generator.get_state(), torch.get_rng_state()
+        generator = getattr(self._loader, "generator", None)
+        order, random = generator and generator.get_state(), torch.get_rng_state()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             torch.save({**state, "order": order, "random": random, "epoch": epoch, "seconds": seconds}, partial)

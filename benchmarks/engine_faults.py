@@ -1,0 +1,236 @@
+"""Faults on each engine: nothing finished is lost or run again, and the final table is as if nothing had happened.
+
+    python benchmarks/engine_faults.py --engine loky [--rounds 50] [--seed 0] [--write]
+
+Each round runs one sweep (6 learning rates, 2 seeds) into two faults. A worker is killed in mid-run (SIGKILL; on Ray a whole
+node is removed, and another added), and the driver is stopped in the middle of the sweep, at random points; the same call
+then goes on to the end. Engines: loky, a Dask cluster, a Ray cluster of several nodes on this machine, and the local
+workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full disks, jumping clocks).
+
+Also ``--scaling``: a sweep of 64 points on a Ray cluster with one and with two workers, timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tqdm import trange
+
+from neuralop_mup.tuning import sweep
+from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine
+
+HERE = Path(__file__).resolve().parent
+LRS = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625]
+WORKERS = 2
+
+
+class Stopped(BaseException):
+    """The driver ends here."""
+
+
+def train(config: dict) -> dict:
+    """A few milliseconds; marks its start with its process."""
+    mark(config, "start")
+    time.sleep(0.05)
+    mark(config, "end")
+    return {"loss": abs(config["lr"] - 0.1) + 0.01 * config["seed"]}
+
+
+def mark(config: dict, what: str) -> None:
+    descriptor = os.open(config["marks"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(descriptor, (json.dumps([what, config["lr"], config["seed"], os.getpid()]) + "\n").encode())
+    os.close(descriptor)
+
+
+def marked(path: Path) -> list[list]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Faulty:
+    """An engine that meets its faults at given submissions."""
+
+    def __init__(self, engine: Any, kill_at: int, stop_at: int, kill: Callable[[], bool]) -> None:
+        self._engine, self._kill_at, self._stop_at, self._kill = engine, kill_at, stop_at, kill
+        self.loses_together, self._sent, self.killed = engine.loses_together, 0, False
+        self.check = engine.check
+
+    @property
+    def capacity(self) -> int:
+        return min(WORKERS, self._engine.capacity)
+
+    def submit(self, *job: Any) -> Any:
+        self._sent += 1
+        if self._sent == self._stop_at:
+            raise Stopped
+        future = self._engine.submit(*job)
+        if self._sent >= self._kill_at and not self.killed:
+            time.sleep(0.03)
+            self.killed = self._kill()
+        return future
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def kill_a_runner(path: Path) -> bool:
+    """SIGKILL to a process that is in the middle of a run; False if there is none."""
+    ends = Counter((lr, seed, pid) for what, lr, seed, pid in marked(path) if what == "end")
+    for what, lr, seed, pid in reversed(marked(path)):
+        if what == "start" and not ends[lr, seed, pid] and pid != os.getpid():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            return True
+    return False
+
+
+def _light(folder: str) -> None:
+    """First thing in a worker: without torch, whose import takes longer than all runs of a round."""
+    sys.path.insert(0, folder)
+
+
+@contextmanager
+def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], bool]]]:
+    """A function that makes an engine, and one that kills something of it."""
+    if name == "local":
+        yield lambda: LocalEngine(WORKERS), kill_a_runner
+    elif name == "loky":
+        import loky
+
+        light = {"initializer": _light, "initargs": (str(HERE),)}
+        yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS, **light), WORKERS), kill_a_runner
+    elif name == "dask":
+        from distributed import Client, LocalCluster
+
+        with (
+            LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            yield lambda: ExecutorEngine(client.get_executor(pure=False), WORKERS), kill_a_runner
+    else:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(WORKERS)]
+        cluster.wait_for_nodes()
+        paths = os.pathsep.join(p for p in [str(HERE), *sys.path] if p)
+        ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+
+        def remove(_: Path) -> bool:
+            cluster.remove_node(nodes.pop(0), allow_graceful=False)
+            nodes.append(cluster.add_node(num_cpus=1))
+            return True
+
+        try:
+            yield RayEngine, remove
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def run(name: str, rounds: int, seed: int, root: Path) -> dict[str, int]:
+    """Every round, with faults drawn from ``seed``; figures by what they count."""
+    figures: Counter = Counter()
+    lrs = {"lr": LRS}
+    common = {"seeds": (0, 1), "progress": False}
+    expected = sweep(
+        train, lrs, folder=root / "expected", n_workers=1, fixed={"marks": str(root / "marks")}, **common
+    ).records
+    with engines(name) as (make, kill):
+        for i in trange(rounds, desc=name, file=sys.stderr, disable=not sys.stderr.isatty()):
+            rng, folder, marks = random.Random(f"{seed} {i}"), root / str(i), root / f"marks{i}"
+            stop = rng.randint(2, len(expected) - 1)
+            faulty = Faulty(make(), rng.randint(1, stop), stop, lambda marks=marks: kill(marks))
+            known: list[dict] = []
+            for engine in (faulty, Faulty(make(), rng.randint(1, 4), 10**9, lambda marks=marks: kill(marks))):
+                done_before = {(r["params"]["lr"], r["seed"]) for r in known if r["outcome"] == "complete"}
+                before = len(marked(marks))
+                try:
+                    found = sweep(train, lrs, folder=folder, engine=engine, fixed={"marks": str(marks)}, **common).records
+                except Stopped:
+                    figures["drivers stopped"] += 1
+                figures["workers or nodes killed"] += engine.killed
+                engine.close()
+                time.sleep(0.2)
+                again = {(lr, s) for what, lr, s, _ in marked(marks)[before:] if what == "start"}
+                figures["finished runs run again"] += len(again & done_before)
+                text = (folder / "results.jsonl").read_text()
+                now = {(r["params"]["lr"], r["seed"]): r["loss"] for r in map(json.loads, text.splitlines())}
+                figures["finished runs lost"] += sum(now.get((r["params"]["lr"], r["seed"])) != r["loss"] for r in known)
+                known = [json.loads(line) for line in text.splitlines()]
+            keys = ("params", "seed", "outcome", "loss")
+            figures["tables equal to the undisturbed"] += [[r[k] for k in keys] for r in found] == [
+                [r[k] for k in keys] for r in expected
+            ]
+            starts = Counter((lr, s) for what, lr, s, _ in marked(marks) if what == "start")
+            figures["interrupted, started again"] += sum(n - 1 for n in starts.values())
+            figures["runs"] += len(expected)
+            figures["rounds"] += 1
+    order = ("rounds", "runs", "workers or nodes killed", "drivers stopped", "interrupted, started again")
+    return {
+        k: figures[k] for k in (*order, "finished runs lost", "finished runs run again", "tables equal to the undisturbed")
+    }
+
+
+def second(config: dict) -> float:
+    """A run of one second that computes nothing, so that the machine's load does not matter."""
+    time.sleep(1.0)
+    return config["lr"]
+
+
+def scaling(root: Path) -> str:
+    """A sweep of 64 points on Ray with one and with two workers."""
+    lines, times = [], {}
+    with engines("ray") as (make, _):
+        sweep(second, {"lr": [1.0, 2.0]}, folder=root / "warm", engine=make(), progress=False)
+        for workers in (1, 2):
+            engine = make()
+            engine._most = workers
+            start = time.perf_counter()
+            sweep(
+                second, {"lr": [float(i) for i in range(1, 65)]}, folder=root / str(workers), engine=engine, progress=False
+            )
+            times[workers] = time.perf_counter() - start
+            lines.append(f"{workers} {'worker' if workers == 1 else 'workers'}: {times[workers]:.1f} s for 64 runs of 1 s")
+    return "\n".join([*lines, f"ratio {times[1] / times[2]:.2f}", ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("local", "loky", "dask", "ray"), default="local")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scaling", action="store_true", help="time a sweep on Ray with 1 and 2 workers instead")
+    parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="engine-faults-") as folder:
+        root = Path(folder)
+        if args.scaling:
+            name, text = "ray_scaling", "python benchmarks/engine_faults.py --scaling\n" + scaling(root)
+        else:
+            name = f"engine_faults_{args.engine}"
+            figures = run(args.engine, args.rounds, args.seed, root)
+            command = f"python benchmarks/engine_faults.py --engine {args.engine} --rounds {args.rounds} --seed {args.seed}"
+            text = "\n".join([command, *(f"{count:6d}  {what}" for what, count in figures.items())]) + "\n"
+    print(text)
+    if args.write:
+        (HERE / "results").mkdir(exist_ok=True)
+        (HERE / "results" / f"{name}.txt").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The settings of one training run: typed, completed once, and what is wrong with them said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.kernels.optimizer import AUX_LR
+from neuralop_mup.optim.muon import MuMuon
+from neuralop_mup.optim.muon.optimizer import LR as MUON_LR
+from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.optim.soap import MuSOAP
+from neuralop_mup.optim.soap.optimizer import LR as SOAP_LR
+
+__all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr"]
+
+_MASTERS = ("lr_mult", "init_mult")
+
+
+def _adam(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
+    return MuAdam(model, betas=(0.9, s.beta2), **common)
+
+
+def _adamw(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
+    return MuAdamW(model, betas=(0.9, s.beta2), **common)
+
+
+def _neuralop_adamw(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
+    from neuralop.training import AdamW
+
+    return MuAdamW(model, impl=AdamW, betas=(0.9, s.beta2), **common)
+
+
+def _sgd(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
+    return MuSGD(model, momentum=0.9, **common)
+
+
+def _muon(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
+    return MuMuon(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
+
+
+def _soap(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
+    return MuSOAP(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An optimizer that a run may name.
+
+    Attributes
+    ----------
+    build : callable
+        ``build(model, settings, lr=…, weight_decay=…, lr_mult=…)``.
+    lr : float
+        Learning rate of a run that is given none.
+    lrs : str, optional
+        What a search walks where the preset's learning rates (Adam's) are of another kind.
+    aux_lr : float, optional
+        Default of the learning rate of what is no map between widths; None: it has none.
+    arguments : frozenset of str
+        Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "muon", "muon": {"period": 2}}``.
+    """
+
+    build: Callable[..., torch.optim.Optimizer]
+    lr: float = 1e-3
+    lrs: str | None = None
+    aux_lr: float | None = None
+    arguments: frozenset[str] = frozenset()
+
+
+_MUON = frozenset({"momentum", "nesterov", "period", "damping", "base_depth", "eps"})
+_SOAP = frozenset({"momentum", "beta2", "basis_beta", "refresh", "nesterov", "size", "base_depth", "eps"})
+
+#: Name → optimizer. The learning rates of muon and soap are of another kind: sizes of an update.
+OPTIMIZERS: dict[str, Choice] = {
+    "adam": Choice(_adam),
+    "adamw": Choice(_adamw),
+    "neuralop-adamw": Choice(_neuralop_adamw),
+    "sgd": Choice(_sgd),
+    "muon": Choice(_muon, MUON_LR, "1e-2:1.6e-1", AUX_LR, _MUON),
+    "soap": Choice(_soap, SOAP_LR, "5e-3:8e-2", AUX_LR, _SOAP),
+}
+
+
+def default_lr(optimizer: str) -> float:
+    """Learning rate of a run that is given none."""
+    return OPTIMIZERS[optimizer].lr if optimizer in OPTIMIZERS else OPTIMIZERS["adam"].lr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that decides one training run.
+
+    Attributes
+    ----------
+    problem, problem_args
+        See :func:`neuralop_mup.problems.get_problem`.
+    model, base : dict
+        FNO's constructor arguments, and the overrides of them that make the base model.
+    rule : str
+    lr : float, optional
+        At the base; the optimizer's own default where it is None.
+    seed, epochs, batch_size : int
+    optimizer : str
+        A key of :data:`OPTIMIZERS`.
+    aux_lr : float, optional
+        Learning rate of what is no map between widths, for optimizers that have one.
+    arguments : dict
+        Further arguments of the optimizer; in a configuration they stand under its name, such as ``muon``.
+    weight_decay, beta2 : float
+    schedule : str
+        The learning rate epoch by epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (every 50 epochs) or
+        ``"halve:100,150,200"`` (after these epochs).
+    clip_spectral : float, optional
+        Bound of each entry of the spectral kernels' gradients.
+    loss : str
+        What training minimises besides what the problem itself brings: ``"l2"``, ``"h1"`` or both with a comma; the first
+        one is what hyperparameters are chosen by.
+    device : str
+        torch's name of it, or ``"auto"``.
+    lr_mult, init_mult : dict
+        Master multipliers by role; a run may give ``lr_mult.spectral`` and the like.
+    until : int, optional
+        Stop after so many epochs, keeping the state in ``checkpoints``, to be judged by a pruner.
+    """
+
+    problem: str = "burgers"
+    problem_args: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    rule: str = "log-modes"
+    lr: float | None = None
+    seed: int = 0
+    epochs: int = 8
+    batch_size: int = 20
+    optimizer: str = "adam"
+    aux_lr: float | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    weight_decay: float = 0.0
+    beta2: float = 0.999
+    schedule: str = "cosine"
+    clip_spectral: float | None = None
+    loss: str = "l2"
+    device: str = "cpu"
+    lr_mult: Mapping[str, float] = field(default_factory=dict)
+    init_mult: Mapping[str, float] = field(default_factory=dict)
+    until: int | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | Settings) -> Settings:
+        """The settings that a flat configuration means, checked; settings stay what they are.
+
+        Raises
+        ------
+        MupError
+            For a key that no run has, or a value that cannot work.
+        """
+        if isinstance(config, Settings):
+            return config
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in config.items():
+            group, _, role = key.partition(".")
+            if role and group in _MASTERS:
+                values[group] = {**values.get(group, {}), role: value}
+            elif key in OPTIMIZERS and OPTIMIZERS[key].arguments:
+                if value and config.get("optimizer", "adam") != key:
+                    raise MupError(
+                        f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it "
+                        "belongs to the "
+                        f"optimizer {key}."
+                    )
+                values["arguments"] = {**value}
+            elif key in known:
+                values[key] = {**value, **values.get(key, {})} if key in _MASTERS else value
+            else:
+                raise MupError(f"A run has no setting {key!r}: {nearest(key, known)}")
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), OPTIMIZERS)}")
+        choice = OPTIMIZERS[self.optimizer]
+        if self.lr is None:
+            object.__setattr__(self, "lr", choice.lr)
+        if self.aux_lr is not None and choice.aux_lr is None:
+            having = ", ".join(name for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
+            raise MupError(
+                f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning "
+                "rate for "
+                f"what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
+            )
+        if not set(self.arguments) <= choice.arguments:
+            wrong = next(name for name in self.arguments if name not in choice.arguments)
+            raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
+        halvings(self.schedule)
+        if self.device == "auto":
+            object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
+        elif str(self.device).startswith("cuda") and not torch.cuda.is_available():
+            raise MupError(f"device is {self.device!r}, but torch finds no CUDA device here: use cpu or auto.")
+
+
+def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings) -> torch.optim.Optimizer:
+    """The optimizer that a run's configuration asks for.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    config : mapping or Settings
+        ``optimizer``, ``lr`` and what belongs to them are read.
+    """
+    s = Settings.of(config)
+    common = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult)}
+    optimizer = OPTIMIZERS[s.optimizer].build(model, s, **common)
+    if s.clip_spectral is not None:
+        optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
+    return optimizer
+
+
+def halvings(schedule: str) -> list[int]:
+    """The numbers of ``halve:…``, in epochs: one is a period, several are epochs; none for the other schedules."""
+    if schedule in ("cosine", "constant"):
+        return []
+    kind, _, numbers = str(schedule).partition(":")
+    epochs = [int(number) if number.isdecimal() else 0 for number in numbers.split(",")]
+    if kind != "halve" or epochs[0] < 1 or any(late <= early for early, late in pairwise(epochs)):
+        raise MupError(
+            f"There is no schedule {schedule!r}; expected cosine, constant, halve:50 (the learning rate halves every "
+            "50 epochs) or halve:100,150,200 (it halves after these epochs, in ascending order)."
+        )
+    return epochs
+
+
+def build_scheduler(optimizer: torch.optim.Optimizer, s: Settings) -> torch.optim.lr_scheduler.LRScheduler:
+    """The schedule of the learning rate, to be stepped after each epoch."""
+    if s.schedule == "constant":
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    if s.schedule == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=s.epochs)
+    epochs = halvings(s.schedule)
+    if len(epochs) == 1:
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=epochs[0], gamma=0.5)
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=epochs, gamma=0.5)

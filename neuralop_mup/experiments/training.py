@@ -1,0 +1,241 @@
+"""One training run: a flat configuration in, a record out, through neuralop's ``Trainer``."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
+from neuralop.models import FNO
+from neuralop.training import Trainer
+from torch import nn
+
+from neuralop_mup.core.classify import check_grid
+from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.experiments.run_state import RunState
+from neuralop_mup.experiments.settings import Settings, build_optimizer, build_scheduler
+from neuralop_mup.problems import Problem, get_problem
+
+__all__ = ["build_model", "estimate_flops", "n_params", "run_losses", "train_model", "train_run", "training_loss"]
+
+Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
+
+
+def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, Any], rule: str, init_mult=None) -> FNO:
+    """A parametrized FNO with the problem's channels.
+
+    Parameters
+    ----------
+    problem : Problem
+        Gives ``in_channels``, ``out_channels`` and the grid.
+    model, base : mapping
+        FNO's constructor arguments, and the overrides of them that make the base.
+    rule : str
+        See :func:`neuralop_mup.parametrize`.
+    init_mult : mapping, optional
+        Master multipliers of init by role.
+
+    Raises
+    ------
+    MupError
+        If the constructor refuses the arguments, the grid has too few points for ``n_modes``, or the base does not fit.
+    """
+    kwargs = {"in_channels": problem.in_channels, "out_channels": problem.out_channels, **model}
+    n_modes = kwargs.get("n_modes")
+    if not isinstance(n_modes, (tuple, list)) or len(n_modes) != problem.n_dim:
+        raise MupError(
+            f"n_modes = {n_modes!r}, but {problem.name} has {problem.n_dim} axes: give one number of modes an axis."
+        )
+    try:
+        fno = FNO(**kwargs)
+    except Exception as error:  # the constructor's reason is what the user needs
+        raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
+    check_grid(fno, problem.grid_shape)
+    on_meta = next(fno.parameters()).is_meta  # nothing to rescale: only the plan is wanted
+    return parametrize(fno, base=base, rule=rule, init_mult=init_mult, init=not on_meta)
+
+
+def n_params(model: nn.Module) -> int:
+    """Numbers that are trained; complex ones count as two."""
+    return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
+
+
+class _Trainer(Trainer):
+    """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
+
+    run: RunState | None = None
+    spent = 0.0  # seconds of this run before it was resumed
+
+    def start(self) -> None:
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self.spent + time.perf_counter() - self._began
+
+    def on_epoch_start(self, epoch: int) -> None:
+        super().on_epoch_start(epoch)
+        if self.run is not None:
+            self.run.save_if_due(epoch, self.seconds)
+
+    def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
+        loss = super().train_one_batch(idx, sample, training_loss)
+        if not torch.isfinite(loss):
+            if self.run is not None:
+                self.run.remove()
+            lr = max(group["lr"] for group in self.optimizer.param_groups)
+            raise Diverged(
+                f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
+                f"largest learning rate is {lr:.3g}: lower lr."
+            )
+        return loss
+
+
+def run_losses(problem: Problem, names: str = "l2") -> Losses:
+    """What a run minimises, by name: the problem's own losses, with "data" as the named ones.
+
+    Parameters
+    ----------
+    problem : Problem
+    names : str
+        ``"l2"``, ``"h1"``, or several with commas, added up; by the first one, "data", runs are compared.
+    """
+    known = {"l2": lambda: LpLoss(d=problem.n_dim, p=2), "h1": lambda: H1Loss(d=problem.n_dim)}
+    chosen = [name.strip().lower() for name in str(names).split(",")]
+    for name in chosen:
+        if name not in known:
+            raise MupError(f"There is no loss {name!r}; {nearest(name, known)}")
+    if len(set(chosen)) < len(chosen):
+        raise MupError(f"loss = {names!r} names a loss twice; name each once.")
+    losses = dict(problem.losses())
+    if chosen == ["l2"]:
+        return losses
+    weight = losses["data"][0]
+    losses["data"] = (weight, known[chosen[0]]())
+    return losses | {name: (weight, known[name]()) for name in chosen[1:]}
+
+
+def training_loss(losses: Losses) -> Callable[..., torch.Tensor]:
+    """``loss(y_pred, **sample)`` that training minimises: the losses, weighted and added."""
+    weights, terms = zip(*losses.values(), strict=True)
+    return WeightedSumLoss(terms, weights)
+
+
+def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None = None) -> dict[str, float]:
+    """Train one FNO on one problem and report its errors.
+
+    Parameters
+    ----------
+    config : mapping
+        Fields of :class:`~neuralop_mup.experiments.settings.Settings`, and ``lr_mult.ROLE`` and ``init_mult.ROLE``.
+    checkpoints : path, optional
+        Folder in which the run keeps its state, every five minutes at most. The same configuration goes on from there
+        after a kill, bit for bit on a CPU; the file goes when the run is done or diverges.
+
+    Returns
+    -------
+    dict
+        ``loss``: relative L2 error on the validation set, by which hyperparameters are chosen; ``test_loss``: the same
+        on the held-out test set; ``train_loss``: mean training loss of the last epoch (of normalised fields, unless the
+        problem trains on an equation); ``seconds``; ``n_params`` (complex numbers count as two). A problem with further
+        losses adds them by name, as ``equation_loss`` and ``test_equation_loss``.
+
+    Raises
+    ------
+    Diverged
+        If the training loss is not finite.
+    MupError
+        If the configuration has an unknown key or value, or a checkpoint is damaged.
+    """
+    s = Settings.of(config)
+    problem = get_problem(s.problem, **s.problem_args)
+    data = problem.load()
+    check_batch_size(s.batch_size, len(data.train[0]))
+    torch.manual_seed(s.seed)
+    model = build_model(problem, s.model, s.base, s.rule, s.init_mult)
+    loaders = data.loaders(batch_size=s.batch_size, seed=s.seed)
+    return train_model(model, *loaders, problem.processor(data), run_losses(problem, s.loss), s, checkpoints)
+
+
+def check_batch_size(batch_size: int, n_train: int) -> None:
+    """MupError for a batch larger than the data."""
+    if batch_size > n_train:
+        raise MupError(
+            f"A batch of {batch_size} is larger than the training data, {n_train} samples: each epoch would be one step. "
+            "Take a "
+            f"batch_size of {n_train} at most, better a tenth of it, or more data."
+        )
+
+
+def train_model(
+    model: nn.Module,
+    train_loader: Any,
+    eval_loaders: Mapping[str, Any],
+    processor: Any,
+    losses: Losses,
+    s: Settings,
+    checkpoints: Any,
+) -> dict[str, float]:
+    """Train a parametrized model through neuralop's Trainer and measure its errors; see :func:`train_run`."""
+    model = model.to(s.device)
+    optimizer = build_optimizer(model, s)
+    scheduler = build_scheduler(optimizer, s)
+    epochs = min(s.epochs, s.until or s.epochs)
+    trainer = _Trainer(model=model, n_epochs=epochs, data_processor=processor, device=s.device)
+    if checkpoints is not None:
+        trainer.run = RunState(checkpoints, dataclasses.asdict(dataclasses.replace(s, until=None)))
+        trainer.run.attach(train_loader, model=model, optimizer=optimizer, scheduler=scheduler)
+        trainer.start_epoch, trainer.spent = trainer.run.restore()
+    trainer.start()
+    with warnings.catch_warnings():
+        # neuralop's Trainer hands the whole batch to the model and to the loss, and both warn about what they ignore.
+        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+        metrics = trainer.train(
+            train_loader=train_loader,
+            test_loaders={},  # errors are measured once, below
+            optimizer=optimizer,
+            scheduler=scheduler,
+            training_loss=training_loss(losses),
+        )
+        measured = {}
+        for split, loader in eval_loaders.items():
+            errors = trainer.evaluate({name: term for name, (_, term) in losses.items()}, loader, log_prefix=split)
+            for name in losses:
+                key = "loss" if name == "data" else f"{name}_loss"
+                measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
+    seconds = trainer.seconds
+    train_loss = float(metrics["avg_loss"])
+    if trainer.run is not None and epochs == s.epochs:
+        trainer.run.remove()
+    elif trainer.run is not None:
+        trainer.run.save(epochs, seconds)
+    for name, value in {"training loss": train_loss, "validation error": measured["loss"]}.items():
+        if not math.isfinite(value):
+            raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
+    return {**measured, "train_loss": train_loss, "seconds": seconds, "n_params": n_params(model)}
+
+
+def estimate_flops(config: Mapping[str, Any]) -> float:
+    """Floating-point operations of one run, counted from shapes: for comparing costs before spending them.
+
+    A pointwise map costs 2 operations a weight and grid point, a kernel's complex product 8 a weight and sample;
+    backward is twice forward. Fourier transforms, activations, losses and the optimizer are left out.
+    """
+    s = Settings.of(config)
+    problem = get_problem(s.problem, **s.problem_args)
+    with torch.device("meta"):
+        model = build_model(problem, s.model, s.base, "standard")
+    points = math.prod(problem.grid_shape)
+    per_sample = sum(
+        8 * p.numel() if p.is_complex() else 2 * p.numel() * points
+        for p in model.parameters()
+        if p.ndim > 1 and min(p.shape[:2]) > 0
+    )
+    return 3.0 * per_sample * problem.n_train * s.epochs

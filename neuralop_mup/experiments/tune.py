@@ -1,0 +1,354 @@
+"""``tune``: my model and my data in; the learning rate, the trained target and a report out."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.errors import MupError
+from neuralop_mup.experiments import report
+from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
+from neuralop_mup.experiments.training import n_params, run_losses, train_model
+from neuralop_mup.problems import OwnData, ProblemData
+from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
+from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
+from neuralop_mup.tuning.space import params_key
+
+__all__ = ["Tuned", "tune"]
+
+#: Settings of a run that may be given to :func:`tune`, or searched.
+_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What :func:`tune` found.
+
+    Attributes
+    ----------
+    lr : float
+        The base's best learning rate.
+    params : dict
+        All that was searched, at its best: ``lr`` and, for example, ``lr_mult.spectral``.
+    model : torch.nn.Module
+        The target, parametrized and trained with them: of all seeds the one with the lowest validation loss, in eval mode.
+    loss : float
+        Its validation loss.
+    results : Results
+        Every run; ``.summary()`` and ``.best`` are computed from them.
+    report : Path
+        ``report.md``; ``report.html`` lies beside it.
+    """
+
+    lr: float
+    params: dict[str, Any]
+    model: nn.Module
+    loss: float
+    results: Results
+    report: Path
+
+
+class _Run:
+    """One training run of the user's model on the user's data; sent to worker processes as it is."""
+
+    def __init__(self, build: Any, data: Any, loss: Any, processor: Any, weights: Path, target: Mapping[str, Any]) -> None:
+        self.build, self.data, self.loss, self.processor = build, data, loss, processor
+        self.weights, self.target = weights, target
+
+    def model(self, config: Mapping[str, Any], settings: Settings) -> nn.Module:
+        return parametrize(
+            self.build(**config["model"]),
+            base=lambda: self.build(**config["base"]),
+            rule=config["rule"],
+            init_mult=dict(settings.init_mult) or None,
+        )
+
+    def path(self, params: Mapping[str, Any], rule: str, seed: int) -> Path:
+        key = hashlib.sha256(f"{params_key(params)} {rule} {seed}".encode()).hexdigest()[:16]
+        return self.weights / f"target-{key}.pt"
+
+    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
+        known = {k: v for k, v in config.items() if k not in ("model", "base", "searched")}
+        s = Settings.of(known)
+        torch.manual_seed(s.seed)
+        model = self.model(config, s)
+        train, evals, processor = _loaders(self.data, s.batch_size, s.seed)
+        losses = _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+            metrics = train_model(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+        if dict(config["model"]) == dict(self.target) and s.until is None:
+            self.weights.mkdir(parents=True, exist_ok=True)
+            params = {name: config[name] for name in config["searched"]}
+            state = {k: v.cpu() for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
+            torch.save(state, self.path(params, config["rule"], s.seed))
+        return metrics
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """What :func:`run_losses` reads of a problem."""
+
+    n_dim: int
+    name: str = "data"
+
+    def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
+        from neuralop.losses import LpLoss
+
+        return {"data": (1.0, LpLoss(d=self.n_dim, p=2))}
+
+
+def _losses(loss: Any, grid: _Grid) -> Mapping[str, tuple[float, Callable[..., torch.Tensor]]]:
+    if isinstance(loss, str):
+        return run_losses(grid, loss)
+    if callable(loss):
+        return {"data": (1.0, loss)}
+    if isinstance(loss, Mapping) and loss:
+        named = {k: v if isinstance(v, tuple) else (1.0, v) for k, v in loss.items()}
+        first = next(iter(named))
+        return {"data" if k == first else k: v for k, v in named.items()}
+    raise MupError(f"loss={loss!r} must be 'l2', 'h1', 'l2,h1', a function loss(y_pred, y, **batch), or a dict of such.")
+
+
+class _Named:
+    """A loader whose pairs become ``{"x": …, "y": …}``, as neuralop's Trainer takes them."""
+
+    def __init__(self, loader: Iterable) -> None:
+        self._loader = loader
+        self.batch_size = getattr(loader, "batch_size", 1)
+        self.generator = getattr(loader, "generator", None)
+        self.dataset = getattr(loader, "dataset", loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
+        for batch in self._loader:
+            yield batch if isinstance(batch, Mapping) else dict(zip("xy", batch, strict=True))
+
+
+def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
+    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
+    if isinstance(data, (str, Path)) or (isinstance(data, (tuple, list)) and all(isinstance(d, (str, Path)) for d in data)):
+        data = OwnData(files=data)
+    if callable(data):
+        data = data()
+    if isinstance(data, OwnData):
+        data = data.load()
+    if isinstance(data, Mapping):
+        splits = {k: data[k] for k in ("train", "val", "test") if k in data}
+    elif isinstance(data, (tuple, list)) and len(data) in (2, 3):
+        splits = dict(zip(("train", "val", "test"), data, strict=False))
+    elif isinstance(data, ProblemData):
+        return *data.loaders(batch_size=batch_size, seed=seed), data.processor()
+    else:
+        splits = {}
+    if not {"train", "val"} <= set(splits):
+        raise MupError(
+            f"data is a {type(data).__name__}; give the path of a file, a pair (train, val) or dict with 'train' and 'val' "
+            "of loaders, "
+            "data sets or (x, y) tensors, or a function that returns one of these."
+        )
+    if all(isinstance(part, (tuple, list)) and isinstance(part[0], torch.Tensor) for part in splits.values()):
+        pairs = {name: tuple(part) for name, part in splits.items()}
+        whole = ProblemData(pairs["train"], pairs["val"], pairs.get("test", pairs["val"]))
+        train, evals = whole.loaders(batch_size=batch_size, seed=seed)
+        return train, {name: evals[name] for name in splits if name != "train"}, whole.processor()
+    made = {}
+    for name, part in splits.items():
+        if isinstance(part, Dataset):
+            order = torch.Generator().manual_seed(seed)
+            part = DataLoader(part, batch_size, shuffle=name == "train", generator=order if name == "train" else None)
+        made[name] = _Named(part)
+    return made.pop("train"), made, None
+
+
+def _first(loader: Iterable) -> Mapping[str, torch.Tensor]:
+    batch = next(iter(loader), None)
+    if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
+        raise MupError("The training data gives no batch, or one without 'x' and 'y'.")
+    return batch
+
+
+def tune(
+    build: Callable[..., nn.Module],
+    data: Any,
+    *,
+    base: Mapping[str, Any],
+    target: Mapping[str, Any],
+    folder: str | Path,
+    loss: Any = "l2",
+    space: Mapping[str, Any] | None = None,
+    n_trials: int | None = None,
+    rule: str = "log-modes",
+    compare: Sequence[str] = ("standard",),
+    optimizer: str = "adam",
+    epochs: int = 20,
+    batch_size: int = 20,
+    seeds: Iterable[int] = (0, 1, 2),
+    processor: Any = None,
+    device: str = "auto",
+    n_workers: int | None = None,
+    progress: bool = True,
+    **more: Any,
+) -> Tuned:
+    """Find the learning rate of a model on data at a small size, and train the large size with it.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(**size)`` returns a fresh model as neuralop (or you) would initialise it. At module level, so that worker
+        processes can import it.
+    data : path, tuple, dict or callable
+        A file (see :class:`neuralop_mup.problems.OwnData`); ``(train, val)`` or ``(train, val, test)``, or a dict with
+        these names, of loaders, data sets or ``(x, y)`` tensors of shape ``(n, channels, *grid)``; or a function that
+        returns one of these, called in each worker. Batches are dicts with "x" and "y", or pairs.
+    base, target : mapping
+        Arguments of ``build`` for the small size, at which is tuned, and for the large one.
+    folder : str or Path
+        Keeps every run, the target's weights and the report; the same call resumes there.
+    loss : str, callable or dict
+        ``"l2"``, ``"h1"`` or ``"l2,h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
+        neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses.
+    space : mapping, optional
+        What is searched: ``lr`` (default: factors of 2 from 1e-3 to 6.4e-2), and for example ``lr_mult.spectral``.
+    n_trials : int, optional
+        Points of a search over Optuna distributions.
+    rule : str
+        The μP rule; see :func:`neuralop_mup.parametrize`.
+    compare : sequence of str
+        Rules under which the target is trained besides; ``()`` for none.
+    optimizer : str
+        "adam", "adamw", "neuralop-adamw", "sgd", "muon", …
+    epochs, batch_size : int
+        ``batch_size`` holds for data that does not come as loaders.
+    seeds : iterable of int
+    processor : neuralop DataProcessor, optional
+        Normalises batches; by default fitted to the training data where that is tensors or a file, and none for loaders.
+    device : str
+        torch's name of it; ``"auto"``: each worker a GPU of its own, or the CPU.
+    n_workers : int, optional
+        Runs at once; default one per GPU, or one per core.
+    progress : bool
+    **more
+        ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their arguments) of
+        a run, and ``storage``, ``sampler``, ``pruner``, ``engine``, ``executor`` of :func:`neuralop_mup.sweep`.
+
+    Returns
+    -------
+    Tuned
+        With ``.lr``, ``.params``, ``.model``, ``.results`` and ``.report``.
+
+    Raises
+    ------
+    MupError
+        If the data or the sizes cannot work, if the base is not smaller than the target, or if no run completed.
+
+    Examples
+    --------
+    >>> tuned = nm.tune(build, "heat.npz", base={"hidden_channels": 16, "n_modes": (8,)},
+    ...                 target={"hidden_channels": 64, "n_modes": (32,)}, folder="runs/heat")  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    known = {name: more.pop(name) for name in _SETTINGS if name in more}
+    where = {name: more.pop(name) for name in ("storage", "sampler", "pruner", "engine", "executor") if name in more}
+    if more:
+        raise MupError(f"tune has no argument {next(iter(more))!r}; see help(neuralop_mup.tune).")
+    choice = OPTIMIZERS.get(optimizer, OPTIMIZERS["adam"])
+    low, high = (float(end) for end in (choice.lrs or "1e-3:6.4e-2").split(":"))
+    space = dict(space or {}) if space and "lr" in space else {"lr": log2_grid(low, high), **(space or {})}
+    fixed = {
+        "optimizer": optimizer,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "device": device,
+        "searched": list(space),
+        **known,
+    }
+    fixed = {k: v for k, v in fixed.items() if k not in space}
+    if (
+        callable(build)
+        and not isinstance(build, type)
+        and getattr(build, "__name__", "") == "<lambda>"
+        and n_workers is None
+    ):
+        n_workers = 1  # it cannot be sent to other processes
+    sent = _Run(build, data, loss, processor, folder / "weights", dict(target))
+    _check(sent, base, target, rule, Settings.of({"seed": 0, **{k: v for k, v in fixed.items() if k != "searched"}}))
+    study = transfer_study(
+        proxy=base,
+        target=target,
+        space=space,
+        rule=rule,
+        rules=[rule, *compare],
+        fixed=fixed,
+        seeds=seeds,
+        n_trials=n_trials,
+        name=folder.resolve().name,
+        naive="standard" in compare,
+    )
+    if "engine" not in where and "executor" not in where:
+        devices = cuda_devices() if device in ("auto", "cuda") else []
+        workers = n_workers or len(devices) or None
+        where["engine"] = lambda n_runs: local_engine(sent, dict(study.fixed), workers, n_runs, devices)
+    results = run(study, sent, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
+    best = results.best
+    page = report.write_report(
+        results, command=f"neuralop_mup.tune({_name(build)}, …, folder={str(folder)!r})", title=_title(data, build)
+    )
+    done = [r for r in results.carried("target", rule) if r["outcome"] == "complete"]
+    if not done:
+        failed = report.target_failures(results, rule)
+        raise MupError(
+            f"No run of the target completed with {report.params(best)}: {failed[0]['error'] if failed else 'none ran'}"
+        )
+    chosen = min(done, key=lambda r: r["loss"])
+    config = study.config(study.point("target", rule, best), chosen["seed"])
+    path = sent.path({name: config[name] for name in space}, rule, chosen["seed"])
+    if not path.exists():  # removed, or trained on another machine
+        sent(config)
+    settings = Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "searched")})
+    model = sent.model(config, settings)
+    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    model.eval()
+    return Tuned(best["lr"], best, model, chosen["loss"], results, page)
+
+
+def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule: str, settings: Settings) -> None:
+    """Refuse before anything is trained what would fail in every run."""
+    sizes = {}
+    for name, size in (("base", base), ("target", target)):
+        if not isinstance(size, Mapping):
+            raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
+        try:
+            sizes[name] = n_params(sent.build(**size))
+        except MupError:
+            raise
+        except Exception as error:
+            raise MupError(f"build(**{dict(size)}) fails at the {name}: {type(error).__name__}: {error}") from error
+    if sizes["base"] >= sizes["target"]:
+        raise MupError(
+            f"The base has {sizes['base']:,} parameters and the target {sizes['target']:,}: tuning the base saves nothing. "
+            "Make it "
+            "smaller in width or modes."
+        )
+    sent.model({"model": target, "base": base, "rule": rule}, settings)
+    train, _, _ = _loaders(sent.data, settings.batch_size, 0)
+    _losses(sent.loss, _Grid(len(_first(train)["x"].shape) - 2))
+
+
+def _name(build: Any) -> str:
+    return getattr(build, "__qualname__", type(build).__name__)
+
+
+def _title(data: Any, build: Any) -> str:
+    return f"{_name(build)} on {Path(data).stem if isinstance(data, (str, Path)) else 'the data given'}"

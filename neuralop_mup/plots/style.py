@@ -1,0 +1,173 @@
+"""The one style of every figure: colours and markers that mean the same everywhere, axes, labels, and how a figure is saved.
+
+A rule and an optimizer keep their colour and marker from figure to figure. Sizes are told apart by shade, marker and line,
+so that a figure also reads in grey.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["MARKERS", "PALETTE", "bare", "colour_of", "label_lines", "marker_of", "new_figure", "rule_name", "save"]
+
+#: Okabe and Ito's palette, which stays distinct under the common colour deficiencies.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")
+DASHES = ((0, (4, 2)), "-", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (8, 2)))
+GREY, FAINT = "#555555", "#e6e6e6"
+SMALL, TEXT, TITLE = 8.0, 9.0, 11.0  # points
+
+#: Rules and optimizers → colour and marker.
+_FIXED = {
+    "standard": (PALETTE[1], "s"),
+    "log-modes": (PALETTE[0], "o"),
+    "operator-norm": (PALETTE[2], "D"),
+    "none": (PALETTE[3], "^"),
+    "adam": (PALETTE[0], "o"),
+    "adamw": (PALETTE[5], "v"),
+    "neuralop-adamw": (PALETTE[2], "D"),
+    "sgd": (PALETTE[7], "<"),
+    "muon": (PALETTE[3], "P"),
+    "soap": (PALETTE[4], "X"),
+}
+
+
+def colour_of(name: str | None, index: int = 0) -> str:
+    """Colour of a rule or an optimizer; of what is neither, by its index."""
+    return _FIXED[name][0] if name in _FIXED else PALETTE[index % len(PALETTE)]
+
+
+def marker_of(name: str | None, index: int = 0) -> str:
+    """Marker of a rule or an optimizer; of what is neither, by its index."""
+    return _FIXED[name][1] if name in _FIXED else MARKERS[index % len(MARKERS)]
+
+
+def rule_name(rule: str | None) -> str:
+    """How a rule is called in text and figures."""
+    return "" if rule is None else "SP (standard)" if rule == "standard" else f"μP {rule}"
+
+
+def shade(colour: str, share: float) -> Any:
+    """The colour towards white; a share of 1 is the colour itself."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A figure that pyplot does not know of, and its axes; sizes in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=120)
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write the figure, grown where a label would be cut off; the suffix picks the format."""
+    from matplotlib import rc_context
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # With fixed ids and no date the same records give the same SVG, so figures can be kept under version control.
+    with rc_context({"svg.hashsalt": "neuralop-mup"}):
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, metadata=metadata, bbox_inches="tight", pad_inches=0.08)
+    return path
+
+
+def ticks_at(axes: Axes, values: Sequence[float]) -> None:
+    """Ticks at the values themselves, thinned to what fits and written plainly."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    width = axes.get_window_extent().width / axes.figure.dpi
+    stride = max(1, math.ceil(len(values) * 0.42 / width))
+    axes.xaxis.set_major_locator(FixedLocator(list(values)[::stride]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(labelsize=SMALL)
+
+
+def value_axis(axes: Axes) -> None:
+    """Plain numbers on the vertical axis, few enough to read, and no box around the data."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    if axes.get_yscale() == "log":
+        low, high = axes.get_ylim()
+        decades = math.log10(high / low)
+        subs = (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9) if decades < 0.5 else (1, 2, 3, 5, 7) if decades < 1.3 else (1, 3)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs if decades < 3 else (1,), numticks=12))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="y", color=FAINT, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=SMALL)
+    bare(axes)
+
+
+def bare(axes: Axes) -> None:
+    """No box around the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def spread(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move ascending values at least ``gap`` apart, staying inside [low, high] where they fit."""
+    placed: list[float] = []
+    for value in values:
+        value = min(max(value, low), high)
+        placed.append(max(value, placed[-1] + gap) if placed else value)
+    top = high
+    for index in range(len(placed) - 1, -1, -1):
+        placed[index] = min(placed[index], top)
+        top = placed[index] - gap
+    return placed
+
+
+def label_lines(axes: Axes, wanted: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Name each curve at the right of the axes, moved apart where names would overlap.
+
+    Parameters
+    ----------
+    wanted : sequence of (x, y, text, colour)
+        The point that each name belongs to, in data coordinates.
+    """
+    to_axes = axes.transData + axes.transAxes.inverted()
+    points = sorted(
+        ((float(to_axes.transform((x, y))[1]), x, y, text, colour) for x, y, text, colour in wanted), key=lambda p: p[0]
+    )
+    height = axes.get_window_extent().height / axes.figure.dpi * 72
+    lines = max((text.count("\n") + 1 for *_, text, _ in points), default=1)
+    heights = spread([p[0] for p in points], lines * 1.25 * SMALL / height, 0.04, 0.94)
+    for (_, x, y, text, colour), at in zip(points, heights, strict=True):
+        axes.annotate(
+            text,
+            (x, y),
+            (1.04, at),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=SMALL,
+            color=colour,
+            annotation_clip=False,
+            # From the label's left edge, so that no line crosses a label.
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.6,
+                "alpha": 0.5,
+                "relpos": (0.0, 0.5),
+                "shrinkA": 0,
+            },
+        )
+
+
+def key_line(figure: Figure, parts: Sequence[str]) -> None:
+    """What the marks mean, in one line under the figure."""
+    figure.text(0.01, -0.01, "   ·   ".join(parts), fontsize=SMALL, color=GREY, ha="left", va="top")

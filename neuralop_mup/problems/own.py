@@ -1,0 +1,534 @@
+"""A user's own data, read from files: ``.npz``, ``.pt`` and HDF5; which array is what is guessed, and may be said.
+
+Recognised besides plain pairs of arrays: neuralop's ``.pt`` files, PDEBench's HDF5 (``tensor`` with coordinates, one array a
+variable, and one group a sample). HDF5 files larger than a bound are read batch by batch and never held as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.problems import cache
+from neuralop_mup.problems.base import SPLITS, ProblemData
+
+if TYPE_CHECKING:
+    from neuralop.data.transforms.data_processors import DefaultDataProcessor
+
+__all__ = ["OwnData"]
+
+#: Pairs of keys that are taken for input and output where the user names none.
+_PAIRS = (
+    *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
+    *(("x_train", "y_train"), ("source", "target"), ("features", "labels")),
+)
+_COORDINATES = ("-coordinate", "_coord", "grid", "time", "times", "t")
+_LEAST = 10  # samples
+_CHUNK = 64  # samples read at once in a pass over all
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData:
+    """Fields from files of the user's own: input → output on a grid of one to three axes, any number of channels.
+
+    Parameters
+    ----------
+    files : tuple of str
+        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; several are joined, sample after sample. Files with "test" in their
+        name hold the test set, where others do not.
+    x, y : str, optional
+        Keys of input and output; guessed from common names. With ``y`` alone, or one array in the file, that array has a
+        time axis after the samples, and the output is a later time of the input.
+    channels : {"auto", "first", "last", "none"}
+        Where the channel axis stands after the samples (and time): guessed from the sizes.
+    time_step : int, optional
+        For an array with a time axis: every pair of times so many steps apart; default from the first time to the last.
+    split : tuple of float
+        Shares of train, val and test, in the files' order; trajectories stay whole.
+    crop : bool
+        Drop the last point of each axis with an odd number of points.
+    in_memory : float
+        GB up to which data is read into memory and cached; larger HDF5 files are read batch by batch.
+    """
+
+    files: tuple[str, ...]
+    x: str | None = None
+    y: str | None = None
+    channels: str = "auto"
+    time_step: int | None = None
+    split: tuple[float, ...] = (0.8, 0.1, 0.1)
+    crop: bool = False
+    in_memory: float = 2.0
+
+    name: ClassVar[str] = "data"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    file_name: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        files = (self.files,) if isinstance(self.files, (str, Path)) else tuple(self.files)
+        object.__setattr__(self, "files", tuple(str(Path(f).expanduser()) for f in files))
+        shares = (self.split,) if isinstance(self.split, (int, float)) else tuple(self.split)
+        object.__setattr__(self, "split", tuple(map(float, shares)))
+        if self.channels not in ("auto", "first", "last", "none"):
+            raise MupError(
+                f"channels is {self.channels!r}: {nearest(str(self.channels), ('auto', 'first', 'last', 'none'))}"
+            )
+        if len(self.split) != 3 or min(self.split) <= 0 or sum(self.split) > 1 + 1e-9:
+            raise MupError(
+                f"split = {', '.join(f'{s:g}' for s in self.split)} must be three shares above 0 for train, val and test, "
+                "with "
+                "a sum of 1 at most, such as 0.8,0.1,0.1."
+            )
+        if self.time_step is not None and (not isinstance(self.time_step, int) or self.time_step < 1):
+            raise MupError(f"time_step = {self.time_step!r} must be a whole number of 1 or more.")
+        self.check_files()
+
+    def check_files(self) -> None:
+        """MupError unless every file is there."""
+        if not self.files:
+            raise MupError("No data file is named; give one or more, such as heat.npz.")
+        for file in self.files:
+            path = Path(file)
+            if path.suffix.lower() not in _READERS:
+                raise MupError(f"{file} is no file that can be read here: its name must end in {', '.join(_READERS)}.")
+            if not path.is_file():
+                there = (
+                    sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in _READERS)
+                    if path.parent.is_dir()
+                    else []
+                )
+                has = f"the folder has {', '.join(there[:8])}" if there else "its folder has no data file"
+                raise MupError(f"There is no file {file} ({has}).")
+
+    @property
+    def title(self) -> str:
+        """What the data is called in reports: the name of its file."""
+        return Path(self.files[0]).stem
+
+    # What is in the files
+
+    @cached_property
+    def _parts(self) -> dict[str, list[_Source]]:
+        """Sources by part: "test" for files that say so where others do not, "all" for the rest."""
+        test = [f for f in self.files if "test" in Path(f).stem.lower()]
+        rest = [f for f in self.files if f not in test]
+        named = {"all": rest, "test": test} if test and rest else {"all": list(self.files)}
+        return {part: [_open(f, self.x, self.y) for f in files] for part, files in named.items()}
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        sources = [s for group in self._parts.values() for s in group]
+        layouts = [_layout_of(s, self.channels, self.time_step, self.crop) for s in sources]
+        for source, layout in zip(sources, layouts, strict=True):
+            if layout != layouts[0]:
+                raise MupError(
+                    f"{source.file} holds {layout.text}, but {sources[0].file} holds {layouts[0].text}: files that are "
+                    "joined "
+                    "must agree."
+                )
+        return layouts[0]
+
+    @property
+    def n_dim(self) -> int:
+        """Axes of the grid."""
+        return len(self._layout.grid)
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis."""
+        return self._layout.grid
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the input."""
+        return self._layout.x_channels
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the output."""
+        return self._layout.y_channels
+
+    @cached_property
+    def _counts(self) -> dict[str, int]:
+        """Trajectories (or samples) of each split."""
+        n = sum(s.n for s in self._parts["all"])
+        extra = sum(s.n for s in self._parts.get("test", ()))
+        if n + extra < _LEAST:
+            raise MupError(
+                f"{', '.join(self.files)} {'has' if len(self.files) == 1 else 'have'} {n + extra} samples of shape "
+                f"{self._layout.text}; at least {_LEAST} are needed to train, choose and test. If the first axis is not "
+                "that "
+                "of the samples, move it to the front."
+            )
+        train, val, test = self.split
+        if extra:
+            n_val = max(1, round(n * val / (train + val)))
+            return {"train": n - n_val, "val": n_val, "test": extra}
+        counts = {"val": max(1, round(n * val)), "test": max(1, round(n * test))}
+        rest = n - sum(counts.values())
+        return {"train": rest if sum(self.split) > 1 - 1e-9 else min(rest, max(1, round(n * train))), **counts}
+
+    @property
+    def n_train(self) -> int:
+        """Samples to train on."""
+        return self._counts["train"] * self._layout.pairs
+
+    @property
+    def description(self) -> str:
+        """How the files were read, in a line."""
+        counts = ", ".join(f"{n * self._layout.pairs} {split}" for split, n in self._counts.items())
+        return f"{self._layout.text}; {counts}"
+
+    # What a run needs
+
+    def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
+        """The relative L2 error, by which hyperparameters are chosen."""
+        from neuralop.losses import LpLoss
+
+        return {"data": (1.0, LpLoss(d=self.n_dim, p=2))}
+
+    def processor(self, data: ProblemData) -> DefaultDataProcessor:
+        """neuralop's normalisation of x and y per channel, by the training data."""
+        return data.processor()
+
+    @property
+    def key(self) -> str:
+        """Of the files (path, size, time of change) and of how they are read."""
+        stats = [(os.path.abspath(f), os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self.files]
+        read = (self.x, self.y, self.channels, self.time_step, self.split, self.crop)
+        return hashlib.sha256(repr((stats, read)).encode()).hexdigest()
+
+    def load(self, cache_dir: str | Path | None = None) -> ProblemData:
+        """The data: mapped from the cache, or read batch by batch where the files are too large for that.
+
+        Raises
+        ------
+        MupError
+            For entries that are not finite, complex fields, or files that do not fit together.
+        """
+        fields = {split: self._fields(split) for split in SPLITS}
+        size = sum(math.prod(f.shape) * 4 for pair in fields.values() for f in pair)
+        if size > self.in_memory * 1e9 and all(s.lazy for group in self._parts.values() for s in group):
+            return _LazyData(**fields)
+        folder = cache.cache_folder(cache_dir)
+        path = folder / f"{self.name}-{self.title}-{self.key[:24]}.safetensors"
+        shapes = {
+            f"{split}_{letter}": f.shape for split, pair in fields.items() for letter, f in zip("xy", pair, strict=True)
+        }
+        tensors = cache.read(path, self.key, shapes)
+        if tensors is None:
+            tensors = {}
+            for split, pair in fields.items():
+                for letter, values in zip("xy", pair, strict=True):
+                    tensors[f"{split}_{letter}"] = torch.cat(list(values.chunks()))
+            cache.store(path, self.key, tensors)
+        return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
+
+    def _fields(self, split: str) -> tuple[_Field, _Field]:
+        counts, sources = self._counts, self._parts.get("test" if split == "test" else "all") or self._parts["all"]
+        start = 0 if "test" in self._parts and split == "test" else {"train": 0, "val": 1, "test": 2}[split]
+        first = sum(list(counts.values())[:start])
+        return tuple(_Field(sources, self._layout, letter, first, counts[split]) for letter in "xy")
+
+
+# Files
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The arrays of one file: samples first."""
+
+    file: str
+    x: tuple[Any, ...]  # arrays, or HDF5 datasets, whose values are channels of the input; empty if y has a time axis
+    y: tuple[Any, ...]
+    n: int
+    lazy: bool
+    x_name: str
+    y_name: str
+
+
+class _Samples:
+    """HDF5 groups, one a sample, as one array."""
+
+    def __init__(self, groups: Sequence[Any], key: str) -> None:
+        self._groups, self._key = groups, key
+        first = groups[0][key]
+        self.shape, self.dtype = (len(groups), *first.shape), first.dtype
+
+    def __getitem__(self, index: Sequence[int]) -> np.ndarray:
+        return np.stack([self._groups[i][self._key][()] for i in index])
+
+
+def _read_npz(file: str) -> dict[str, Any]:
+    with np.load(file, allow_pickle=False) as content:
+        return {key: content[key] for key in content.files}
+
+
+def _read_pt(file: str) -> dict[str, Any]:
+    content = torch.load(file, map_location="cpu", weights_only=True)
+    if isinstance(content, (tuple, list)) and len(content) == 2:
+        content = dict(zip("xy", content, strict=True))
+    if isinstance(content, torch.Tensor):
+        content = {"data": content}
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}, not a dict of tensors")
+    return {key: value.numpy() for key, value in content.items() if isinstance(value, torch.Tensor)}
+
+
+def _read_h5(file: str) -> dict[str, Any]:
+    import h5py
+
+    content = h5py.File(file, "r")
+    found: dict[str, Any] = {}
+
+    def take(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            found[name] = entry
+
+    content.visititems(take)
+    # PDEBench keeps some sets as one group a sample: 0000/data, 0001/data, …
+    groups = [content[name] for name in sorted(content) if isinstance(content[name], h5py.Group) and name.isdecimal()]
+    if groups and all("data" in group for group in groups):
+        return {"data": _Samples(groups, "data")}
+    return found
+
+
+_READERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    ".npz": _read_npz,
+    **dict.fromkeys((".pt", ".pth"), _read_pt),
+    **dict.fromkeys((".h5", ".hdf5"), _read_h5),
+}
+
+
+def _open(file: str, x: str | None, y: str | None) -> _Source:
+    """The input and the output in a file."""
+    suffix = Path(file).suffix.lower()
+    try:
+        content = _READERS[suffix](file)
+    except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
+        raise MupError(f"The file {file} cannot be read: {type(error).__name__}: {error}") from error
+    for key in filter(None, (x, y)):
+        for part in key.split("+"):
+            if part not in content:
+                raise MupError(f"The file {file} has no {part!r}; {nearest(part, content)}")
+    fields = {k: v for k, v in content.items() if len(v.shape) >= 2 and not k.lower().endswith(_COORDINATES)}
+    if x is None and y is None:
+        x, y = next(((a, b) for a, b in _PAIRS if a in content and b in content), (None, None))
+        if y is None:
+            # One variable, or several of the same shape (PDEBench's flows): channels of one field in time.
+            shapes = {tuple(v.shape) for v in fields.values()}
+            if not fields or len(shapes) > 1:
+                raise MupError(
+                    f"The file {file} holds "
+                    f"{', '.join(f'{k} {tuple(v.shape)}' for k, v in content.items()) or 'no array'}: which is "
+                    "the input and which the output? Name them (--data.x KEY --data.y KEY; several with a plus: u+v)."
+                )
+            y = "+".join(fields)
+    elif y is None:
+        raise MupError(f"x is {x!r}, and the output is not named; give --data.y too ({', '.join(fields)}).")
+    picked = [tuple(content[part] for part in key.split("+")) if key else () for key in (x, y)]
+    for key, arrays in zip((x, y), picked, strict=True):
+        for values in arrays:
+            kind = np.dtype(str(values.dtype).removeprefix("torch.")).kind
+            if kind == "c":
+                raise MupError(
+                    f"{key} in {file} is complex; give its real and imaginary parts as two channels: "
+                    "np.stack([u.real, u.imag], axis=1)."
+                )
+            if kind not in "biuf":
+                raise MupError(f"{key} in {file} holds {values.dtype}, which are no numbers.")
+            if tuple(values.shape) != tuple(arrays[0].shape):
+                raise MupError(f"The parts of {key} in {file} differ in shape, so they cannot be channels of one field.")
+    n = {int(a.shape[0]) for arrays in picked for a in arrays}
+    if len(n) > 1:
+        raise MupError(
+            f"{x} and {y} in {file} have {' and '.join(map(str, sorted(n)))} samples; there must be as many of each."
+        )
+    return _Source(file, *picked, n.pop(), suffix in (".h5", ".hdf5"), x or "", y or "")
+
+
+# Axes
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How arrays become fields of shape (n, channels, *grid)."""
+
+    grid: tuple[int, ...]
+    raw: tuple[int, ...]  # the grid in the file
+    x_axis: int | None  # of the channels after the samples (and the time): 0, -1 or None
+    y_axis: int | None
+    x_channels: int
+    y_channels: int
+    steps: tuple[tuple[int, int], ...]  # times of input and output, where there is a time axis
+
+    @property
+    def pairs(self) -> int:
+        """Samples that a trajectory gives."""
+        return max(1, len(self.steps))
+
+    @property
+    def text(self) -> str:
+        """``1 → 2 channels on 64×64 points``."""
+        over = f", times {', '.join(f'{a} → {b}' for a, b in self.steps[:3])}{' …' if len(self.steps) > 3 else ''}"
+        grid = "×".join(map(str, self.grid))
+        return f"{self.x_channels} → {self.y_channels} channels on {grid} points{over if self.steps else ''}"
+
+
+def _layout_of(source: _Source, channels: str, time_step: int | None, crop: bool) -> _Layout:
+    y = tuple(source.y[0].shape[1:])
+    steps: tuple[tuple[int, int], ...] = ()
+    if not source.x:
+        if len(y) < 2 or y[0] < 2:
+            raise MupError(
+                f"{source.file} holds one array, {source.y_name} of shape {tuple(source.y[0].shape)}, without times after "
+                "the samples: "
+                "nothing to predict. Name input and output (--data.x, --data.y)."
+            )
+        times, y = y[0], y[1:]
+        step = time_step or times - 1
+        if step >= times:
+            raise MupError(f"time_step = {step}, but {source.file} has {times} times.")
+        steps = tuple((t, t + step) for t in range(0, times - step, step))
+    elif time_step is not None:
+        raise MupError(
+            f"time_step = {time_step} is for one array with a time axis; {source.file} has an input and an output."
+        )
+    x = tuple(source.x[0].shape[1:]) if source.x else y
+    x_axis, y_axis = _channel_axes(source, x, y, channels)
+    grids = [_without(shape, axis) for shape, axis in ((x, x_axis), (y, y_axis))]
+    if grids[0] != grids[1]:
+        raise MupError(
+            f"The input in {source.file} has the grid {_by(grids[0])} and the output {_by(grids[1])} (read with the "
+            "channels "
+            f"{channels}): both must be on one grid. Interpolate one of them, or say where the channels are "
+            "(--data.channels)."
+        )
+    raw = grids[0]
+    if not 1 <= len(raw) <= 3:
+        raise MupError(
+            f"The fields in {source.file} have {len(raw)} axes {_by(raw)} after samples and channels; one to three can be "
+            "used. If "
+            "one of them holds channels, say so (--data.channels first or last)."
+        )
+    grid = tuple(n - n % 2 for n in raw) if crop else raw
+    if min(grid) < 4:
+        raise MupError(f"The grid {_by(grid)} in {source.file} is too coarse; an axis needs 4 points at least.")
+    count = [1 if axis is None else shape[axis] for shape, axis in ((x, x_axis), (y, y_axis))]
+    return _Layout(grid, raw, x_axis, y_axis, count[0] * max(1, len(source.x or source.y)), count[1] * len(source.y), steps)
+
+
+def _channel_axes(source: _Source, x: tuple, y: tuple, channels: str) -> tuple[int | None, int | None]:
+    if channels != "auto":
+        axis = {"first": 0, "last": -1, "none": None}[channels]
+        # One array may lack the axis that the other has.
+        return (None if len(x) < len(y) else axis), (None if len(y) < len(x) else axis)
+    if len(source.y) > 1:  # one array a channel
+        return None, None
+    if len(x) != len(y):
+        small, large = sorted((x, y), key=len)
+        fits = [axis for axis in (0, -1) if _without(large, axis) == small]
+        axis = fits[0] if fits else 0
+        return (axis, None) if len(x) > len(y) else (None, axis)
+    for axis in (0, -1):
+        inner = [_without(shape, axis) for shape in (x, y)]
+        few = all(
+            shape[axis] <= 16 and shape[axis] <= min(grid, default=0) // 2 for shape, grid in zip((x, y), inner, strict=True)
+        )
+        if len(x) > 1 and inner[0] == inner[1] and few:
+            return axis, axis
+    return None, None
+
+
+def _without(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    return shape if axis is None else shape[1:] if axis == 0 else shape[:-1]
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+class _Field:
+    """Input or output of one split: indexed like a tensor of shape (n, channels, *grid), read when asked."""
+
+    def __init__(self, sources: Sequence[_Source], layout: _Layout, letter: str, first: int, count: int) -> None:
+        self._sources, self._layout, self._letter, self._first = sources, layout, letter, first
+        self._ends = np.cumsum([s.n for s in sources])
+        channels = layout.x_channels if letter == "x" else layout.y_channels
+        self.shape = (count * layout.pairs, channels, *layout.grid)
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: int | Sequence[int]) -> torch.Tensor:
+        if isinstance(index, (int, np.integer)):
+            return self[[int(index)]][0]
+        index = np.asarray(index, dtype=int)
+        pairs = self._layout.pairs
+        trajectory, pair = self._first + index // pairs, index % pairs
+        result = torch.empty(len(index), *self.shape[1:])
+        for number in np.unique(np.searchsorted(self._ends, trajectory, side="right")):
+            here = np.flatnonzero(np.searchsorted(self._ends, trajectory, side="right") == number)
+            start = self._ends[number - 1] if number else 0
+            result[here] = self._read(self._sources[number], trajectory[here] - start, pair[here])
+        return result
+
+    def _read(self, source: _Source, samples: np.ndarray, pair: np.ndarray) -> torch.Tensor:
+        layout = self._layout
+        arrays = source.x if self._letter == "x" and source.x else source.y
+        axis = layout.x_axis if self._letter == "x" else layout.y_axis
+        wanted, back = np.unique(samples, return_inverse=True)  # HDF5 reads in ascending order
+        parts = []
+        for array in arrays:
+            values = np.asarray(array[wanted.tolist()])[back]
+            if layout.steps:
+                which = np.array([step[self._letter == "y"] for step in layout.steps])[pair]
+                values = values[np.arange(len(values)), which]
+            values = values.astype(np.float32)
+            parts.append(values[:, None] if axis is None else np.moveaxis(values, -1, 1) if axis == -1 else values)
+        values = np.concatenate(parts, axis=1)[(slice(None), slice(None), *map(slice, layout.grid))]
+        bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if bad.any():
+            name = (source.x_name if self._letter == "x" else "") or source.y_name
+            raise MupError(
+                f"{name} in {source.file} has entries that are not finite, in sample {int(samples[np.argmax(bad)])} among "
+                "others: "
+                "remove these samples or fill them in."
+            )
+        return torch.from_numpy(np.ascontiguousarray(values))
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """All of it, some samples at a time."""
+        for start in range(0, len(self), _CHUNK):
+            yield self[range(start, min(start + _CHUNK, len(self)))]
+
+
+class _LazyData(ProblemData):
+    """Data that is never held as a whole."""
+
+    def processor(self) -> DefaultDataProcessor:
+        from neuralop.data.transforms.data_processors import DefaultDataProcessor
+        from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
+
+        normalizers = []
+        for values in self.train:
+            count, total, squares = 0, 0.0, 0.0
+            for chunk in values.chunks():
+                chunk = chunk.double().transpose(0, 1).flatten(1)
+                count, total, squares = count + chunk.shape[1], total + chunk.sum(1), squares + chunk.square().sum(1)
+            mean = total / count
+            std = ((squares - count * mean**2) / max(1, count - 1)).clamp_min(0).sqrt()
+            shape = (1, -1, *[1] * (values.ndim - 2))
+            normalizers.append(UnitGaussianNormalizer(mean=mean.float().view(shape), std=std.float().view(shape)))
+        return DefaultDataProcessor(*normalizers)
