@@ -272,8 +272,8 @@ def report(records: Records) -> str:
     lines = [
         "# Contenders on eight problems",
         "",
-        "`python benchmarks/suite.py main`. Test error (relative L2; mean ± standard deviation of the seeds, their number where "
-        "it is not 3), and the learning rate. * marks problems that defaults were chosen on; ratios to tuned "
+        "`python benchmarks/suite.py main`. Test error (relative L2; mean ± standard deviation of the seeds, their number "
+        "where it is not 3), and the learning rate. * marks problems that defaults were chosen on; ratios to tuned "
         f"{REFERENCE} are geometric means over the others.",
     ]
     for steps in (300, STEPS, 3000):
