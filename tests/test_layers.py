@@ -17,9 +17,7 @@ LAYERS = (
     ("losses",),
     ("problems", "tuning"),
     ("plots",),  # below the experiments, whose reports they are drawn for: a figure knows of records alone
-    ("resume",),
-    ("report", "training"),
-    ("reproduce", "experiments"),
+    ("experiments",),
     ("neuralop_mup",),  # the public names
     ("cli",),
     ("__main__",),
@@ -29,7 +27,6 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Upward on purpose.
 EXEMPT = {
     ("diagnostics.coord_check", "plots"): "CoordCheck.plot() draws, and loads matplotlib when it is called",
-    ("report", "neuralop_mup"): "__version__, which is written in the report",
 }
 
 
