@@ -101,7 +101,8 @@ def _argument_names(cls: type) -> list[str]:
     for base in cls.__mro__:
         if "__init__" not in vars(base):
             continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        # Asked of the class: a partialmethod in its dict has no signature of its own.
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         names += [p.name for p in parameters if p.kind in named and p.name not in names]
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
