@@ -8,6 +8,7 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
+from neuralop_mup.core.classify import check_grid
 from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.diagnostics.features import features, rms
 
@@ -217,6 +218,14 @@ def test_batches_must_be_dicts_which_is_seen_before_anything_is_built():
 def test_modes_beyond_the_grid():
     with pytest.raises(nm.MupError, match="beyond the grid"):
         nm.coord_check(_fno("none"), [8, 16], _batches(1, grid=6), lr=1e-3)
+
+
+def test_a_grid_is_at_the_end():
+    """RNO's input is (batch, time, channels, *grid): what comes before the grid is no axis of it."""
+    model = FNO((8, 8), 1, 1, 8, n_layers=1)
+    check_grid(model, (2, 8, 8))
+    with pytest.raises(nm.MupError, match=r"grid of \(8, 6\) points"):
+        check_grid(model, (16, 8, 6))
 
 
 def test_unparametrized_models_need_an_optimizer_of_their_own():

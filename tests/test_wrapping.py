@@ -397,11 +397,12 @@ def test_processes_share_the_work(kind, two):
     everything = two[0][f"{whole} moved"]
     shares = [result[f"{shared} moved"] for result in two]
     assert sum(shares) == everything and max(shares) <= everything / 2 + STEPS
+    start = _state(parametrized())
     for name, p in two[0][shared].items():
         assert torch.equal(p, two[1][shared][name]), name
-        # Rounding, which depends on what is in a batch, turns nearly degenerate basis vectors.
-        torch.testing.assert_close(p, two[0][whole][name], rtol=1e-3, atol=1e-3 if kind is nm.MuSOAP else 1e-5)
-        assert not torch.equal(p, _state(parametrized())[name]), name
+        # Rounding depends on what is in a batch, and turns basis vectors that are nearly degenerate.
+        moved = two[0][whole][name] - start[name]
+        assert (p - two[0][whole][name] + moved).norm() > 0 and (p - two[0][whole][name]).norm() < 0.05 * moved.norm(), name
     states = [result[f"{shared} states"] for result in two]
     assert states[0].keys() == states[1].keys() == two[0][f"{whole} states"].keys()
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())

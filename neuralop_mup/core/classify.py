@@ -282,7 +282,7 @@ def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:
     model : torch.nn.Module
         A model with Fourier blocks.
     grid : tuple of int
-        Points on each axis of the data.
+        Points on each axis of the data, after what is no axis of the grid (RNO's sequences have channels in third place).
 
     Raises
     ------
@@ -290,8 +290,9 @@ def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:
         If some ``n_modes`` exceeds the number of points on its axis.
     """
     for _, module in _fourier_blocks(model):
-        if any(n > g for n, g in zip(module.n_modes, grid, strict=False)):
+        axes = tuple(grid)[-len(module.n_modes) :]
+        if any(n > g for n, g in zip(module.n_modes, axes, strict=False)):
             raise MupError(
-                f"n_modes = {tuple(module.n_modes)} is beyond the grid of {tuple(grid)} points, which resolves at most "
+                f"n_modes = {tuple(module.n_modes)} is beyond the grid of {axes} points, which resolves at most "
                 "that many modes: lower n_modes or use a finer grid."
             )
