@@ -104,6 +104,13 @@ def random_gradients(model, seed=0):
         p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
 
 
+def in_double(model):
+    """Weights in double precision, complex ones too, which ``model.double()`` leaves."""
+    for p in model.parameters():
+        p.data = p.data.to(torch.complex128 if p.is_complex() else torch.float64)
+    return model
+
+
 def squared_error(prediction: Any, y: torch.Tensor, **_: Any) -> torch.Tensor:
     """Loss of a coordinate check, of UQNO's residual model where the prediction is a pair."""
     prediction = prediction[1] if isinstance(prediction, tuple) else prediction

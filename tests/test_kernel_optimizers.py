@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import BY_NAME, CASES
 from neuralop.models import FNO
-from support import differing, random_gradients, small_fno, train
+from support import differing, in_double, random_gradients, small_fno, train
 from torch import nn
 
 import neuralop_mup as nm
@@ -20,13 +20,6 @@ from neuralop_mup.optim.muon.cost import step_cost
 
 # With these every block moves at every step.
 EVERY = {nm.MuMuon: {"period": 1}, nm.MuSOAP: {}}
-
-
-def in_double(model):
-    """Weights in double precision, complex ones too, which ``model.double()`` leaves."""
-    for p in model.parameters():
-        p.data = p.data.to(torch.complex128 if p.is_complex() else torch.float64)
-    return model
 
 
 def depth_of(model):

@@ -78,7 +78,7 @@ def test_steps_against_a_reference_written_out(nesterov, weight_decay, damping):
     want = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, nesterov, weight_decay, 1.0, damping)
     other = reference(start.permute(2, 0, 1), stacked, 0.1, 0.8, not nesterov, weight_decay, 1.0, damping)
     got = kernel.detach().permute(2, 0, 1)
-    bound = 4 * 0.1 * BAND * (2 if damping else 1)  # damped singular values of about a half are doubled, errors with them
+    bound = 4 * 0.1 * BAND * (1.5 if damping else 1)  # bringing a damped block back to its size enlarges errors with it
     assert torch.linalg.matrix_norm(got - want, 2).max() <= bound
     assert torch.linalg.matrix_norm(other - want, 2).max() > bound  # the test can tell
 
