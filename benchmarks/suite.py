@@ -1,9 +1,7 @@
-"""Which optimizer, which learning rate, which initialization: every contender on eight problems, at three lengths.
+"""Which optimizer, which learning rate: every contender on eight problems, at three lengths.
 
-    python benchmarks/suite.py main                # error of tuned contenders; about an hour on two cores
-    python benchmarks/suite.py init                # the size of the kernels' initialization
+    python benchmarks/suite.py main                # error of tuned contenders; some hours on two cores
     python benchmarks/suite.py choices             # MuSOAP and MuMuon, one choice at a time
-    python benchmarks/suite.py transfer            # best learning rates over width, modes and depth
     python benchmarks/suite.py report              # tables from what has been trained, nothing else
 
 Defaults were chosen on Burgers, Darcy and Allen–Cahn; the other problems are reported only. Each contender is tuned at
