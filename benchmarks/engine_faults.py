@@ -7,6 +7,9 @@ node is removed, and another added), and the driver is stopped in the middle of 
 then goes on to the end. Engines: loky, a Dask cluster, a Ray cluster of several nodes on this machine, and the local
 workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full disks, jumping clocks).
 
+A fresh worker loads what a run of this needs (see ``light_packages``) and not torch, which no run uses and whose import
+takes longer than a whole round of runs.
+
 Also ``--scaling``: a sweep of 64 points on a Ray cluster with one and with two workers, timed.
 """
 
@@ -25,11 +28,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from tqdm import trange
-
-from neuralop_mup.tuning import sweep
-from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine
 
 HERE = Path(__file__).resolve().parent
 LRS = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625]
@@ -97,37 +95,59 @@ def kill_a_runner(path: Path) -> bool:
     return False
 
 
-def _light(folder: str) -> None:
-    """First thing in a worker: without torch, whose import takes longer than all runs of a round."""
-    sys.path.insert(0, folder)
+def light_packages(folder: Path) -> str:
+    """A folder for the front of workers' ``sys.path``: our packages without what their ``__init__`` imports.
+
+    A worker's runs need :mod:`neuralop_mup.tuning.outcome` alone; by way of the package's own ``__init__`` that brings in
+    torch and neuralop, 3 s of CPU time for each worker that replaces a killed one.
+    """
+    import neuralop_mup.tuning
+
+    for package in (neuralop_mup, neuralop_mup.tuning):
+        stub = folder.joinpath("light", *package.__name__.split("."), "__init__.py")
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        stub.write_text(f"__path__ = {list(package.__path__)!r}\n")
+    return str(folder / "light")
 
 
 @contextmanager
-def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], bool]]]:
+def engines(name: str, root: Path) -> Iterator[tuple[Callable[[], Any], Callable[[Path], bool]]]:
     """A function that makes an engine, and one that kills something of it."""
+    from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine
+
+    sys.path[:0] = [light_packages(root)]  # what spawned processes start with
     if name == "local":
         yield lambda: LocalEngine(WORKERS), kill_a_runner
     elif name == "loky":
         import loky
 
-        light = {"initializer": _light, "initargs": (str(HERE),)}
-        yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS, **light), WORKERS), kill_a_runner
+        yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS), WORKERS), kill_a_runner
     elif name == "dask":
-        from distributed import Client, LocalCluster
+        from distributed import Client, LocalCluster, Status
 
         with (
             LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster,
             Client(cluster) as client,
         ):
-            yield lambda: ExecutorEngine(client.get_executor(pure=False), WORKERS), kill_a_runner
+
+            def kill(path: Path) -> bool:
+                # Dask's nanny starts no other worker for one that dies before the nanny knows that it has started: two such
+                # kills, and the cluster is empty. That is Dask's, so the fault waits until all have started.
+                started = all(nanny.status is Status.running for nanny in cluster.workers.values())
+                return started and kill_a_runner(path)
+
+            yield lambda: ExecutorEngine(client.get_executor(pure=False), WORKERS), kill
     else:
         import ray
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        # Ray takes 20 s by default to see that a node is gone; the fault is the same when it takes 3.
+        seen = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 3000}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": seen}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         nodes = [cluster.add_node(num_cpus=1) for _ in range(WORKERS)]
         cluster.wait_for_nodes()
-        paths = os.pathsep.join(p for p in [str(HERE), *sys.path] if p)
+        paths = os.pathsep.join(p for p in [*sys.path, str(HERE)] if p)
         ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
 
         def remove(_: Path) -> bool:
@@ -144,13 +164,17 @@ def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], boo
 
 def run(name: str, rounds: int, seed: int, root: Path) -> dict[str, int]:
     """Every round, with faults drawn from ``seed``; figures by what they count."""
+    from tqdm import trange
+
+    from neuralop_mup.tuning import sweep
+
     figures: Counter = Counter()
     lrs = {"lr": LRS}
     common = {"seeds": (0, 1), "progress": False}
     expected = sweep(
         train, lrs, folder=root / "expected", n_workers=1, fixed={"marks": str(root / "marks")}, **common
     ).records
-    with engines(name) as (make, kill):
+    with engines(name, root) as (make, kill):
         for i in trange(rounds, desc=name, file=sys.stderr, disable=not sys.stderr.isatty()):
             rng, folder, marks = random.Random(f"{seed} {i}"), root / str(i), root / f"marks{i}"
             stop = rng.randint(2, len(expected) - 1)
@@ -194,8 +218,10 @@ def second(config: dict) -> float:
 
 def scaling(root: Path) -> str:
     """A sweep of 64 points on Ray with one and with two workers."""
+    from neuralop_mup.tuning import sweep
+
     lines, times = [], {}
-    with engines("ray") as (make, _):
+    with engines("ray", root) as (make, _):
         sweep(second, {"lr": [1.0, 2.0]}, folder=root / "warm", engine=make(), progress=False)
         for workers in (1, 2):
             engine = make()
