@@ -2,10 +2,11 @@
 
     python benchmarks/engine_faults.py --engine loky [--rounds 50] [--seed 0] [--write]
 
-Each round runs one sweep (6 learning rates, 2 seeds) into two faults. A worker is killed in mid-run (SIGKILL; on Ray a whole
-node is removed, and another added), and the driver is stopped in the middle of the sweep, at random points; the same call
-then goes on to the end. Engines: loky, a Dask cluster, a Ray cluster of several nodes on this machine, and the local
-workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full disks, jumping clocks).
+Each round runs one sweep (6 learning rates, 2 seeds) into two faults. A worker is killed in mid-run by SIGKILL, and the
+driver is stopped in the middle of the sweep, at random points; the same call then goes on to the end. On Ray a whole node is
+removed, and another added, as often as a worker is killed. Engines: loky, a Dask cluster, a Ray cluster of several nodes on
+this machine, and the local workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full disks,
+jumping clocks).
 
 A fresh worker loads what a run of this needs (see ``light_packages``) and not torch, which no run uses and whose import
 takes longer than a whole round of runs.
@@ -23,7 +24,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,20 +124,17 @@ def engines(name: str, root: Path) -> Iterator[tuple[Callable[[], Any], Callable
 
         yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS), WORKERS), kill_a_runner
     elif name == "dask":
-        from distributed import Client, LocalCluster, Status
+        import dask
+        from distributed import Client, LocalCluster
 
+        # A LocalCluster gives a worker up that is away 15 s after a death, even if it was back in between and died again.
+        patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
         with (
+            dask.config.set(patient),
             LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster,
             Client(cluster) as client,
         ):
-
-            def kill(path: Path) -> bool:
-                # Dask's nanny starts no other worker for one that dies before the nanny knows that it has started: two such
-                # kills, and the cluster is empty. That is Dask's, so the fault waits until all have started.
-                started = all(nanny.status is Status.running for nanny in cluster.workers.values())
-                return started and kill_a_runner(path)
-
-            yield lambda: ExecutorEngine(client.get_executor(pure=False), WORKERS), kill
+            yield lambda: ExecutorEngine(client.get_executor(pure=False), WORKERS), kill_a_runner
     else:
         import ray
         from ray.cluster_utils import Cluster
@@ -144,19 +142,26 @@ def engines(name: str, root: Path) -> Iterator[tuple[Callable[[], Any], Callable
         # Ray takes 20 s by default to see that a node is gone; the fault is the same when it takes 3.
         seen = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 3000}
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": seen}
+        os.environ["PYTHONPATH"] = os.pathsep.join(p for p in [*sys.path, str(HERE)] if p)
         cluster = Cluster(initialize_head=True, head_node_args=head)
         nodes = [cluster.add_node(num_cpus=1) for _ in range(WORKERS)]
         cluster.wait_for_nodes()
-        paths = os.pathsep.join(p for p in [*sys.path, str(HERE)] if p)
-        ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+        ray.init(address=cluster.address, log_to_driver=False)
 
         def remove(_: Path) -> bool:
             cluster.remove_node(nodes.pop(0), allow_graceful=False)
             nodes.append(cluster.add_node(num_cpus=1))
             return True
 
+        kinds = deque([remove, kill_a_runner])
+
+        def kill(path: Path) -> bool:
+            killed = kinds[0](path)
+            kinds.rotate(killed)
+            return killed
+
         try:
-            yield RayEngine, remove
+            yield RayEngine, kill
         finally:
             ray.shutdown()
             cluster.shutdown()
