@@ -45,7 +45,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "Adam (SP)": {"optimizer": "torch", "lrs": _ADAM, "rule": "standard", "init": 1.0},
     "MuAdam": {"optimizer": "adam", "lrs": _ADAM, "init": 0.1},
     "MuMuon": {"optimizer": "muon", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 1, "damping": 0.7}},
-    "MuSOAP": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1},
+    "MuSOAP": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2}},
 }
 REFERENCE = "Adam (SP)"
 

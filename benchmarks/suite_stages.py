@@ -149,6 +149,9 @@ def init_runs(records: Records) -> Iterator[Task]:
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "MuSOAP": ("MuSOAP", {}),
+    "period 1": ("MuSOAP", {"period": 1}),
+    "period 2": ("MuSOAP", {"period": 2}),
+    "period 4": ("MuSOAP", {"period": 4}),
     "no Nesterov": ("MuSOAP", {"nesterov": False}),
     "size: operator norm": ("MuSOAP", {"size": "operator"}),
     "momentum 0.9": ("MuSOAP", {"momentum": 0.9}),
