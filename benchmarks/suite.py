@@ -188,7 +188,7 @@ def report(records: Records) -> str:
         "",
         "`python benchmarks/suite.py main`, `time`, `transfer`, `init` and `choices`. Unless a table says otherwise: test "
         "error (relative L2; mean ± standard deviation of three seeds, their number where it is not 3), and the learning "
-        f"rate. * marks problems that defaults were chosen on; ratios to tuned {REFERENCE} are geometric means over the others.",
+        "rate. * marks problems that defaults were chosen on; ratios to tuned Adam are geometric means over the others.",
     ]
     for part in (main_tables, time_table, transfer_table, init_table, choice_table):
         lines += part(records)
