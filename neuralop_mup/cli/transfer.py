@@ -27,7 +27,7 @@ from neuralop_mup.cli.options import (
     positive,
     searched,
 )
-from neuralop_mup.core.rules import ROLES, check_rule
+from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
@@ -37,7 +37,7 @@ from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.space import is_search
 
-_CARRYING = ("log-modes", "operator-norm", "none")
+_CARRYING = ("operator-norm", "log-modes", "none")
 _GROUPS = {
     "proxy": "argument of FNO at the proxy, such as --proxy.hidden_channels 16 --proxy.n_modes 8",
     "target": "argument of FNO at the target",
@@ -224,7 +224,7 @@ def _parser() -> Parser:
         "--rungs", "epochs at which the pruner judges a run [a quarter and a half of them]", listed(count), rare=True
     )
     parser.section("how to carry it over")
-    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default="log-modes")
+    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default=DEFAULT_RULE)
     parser.option("--rules", "rules to compare with it, a comma list", listed(check_rule), default="standard")
     parser.flag("--verify", "search at the target too, to measure drift and regret")
     parser.flag("--allow-large-proxy", "accept a proxy that costs as much as the target", rare=True)

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
@@ -189,7 +190,7 @@ def tune(
     loss: Any = "l2",
     space: Mapping[str, Any] | None = None,
     n_trials: int | None = None,
-    rule: str = "log-modes",
+    rule: str = DEFAULT_RULE,
     compare: Sequence[str] = ("standard",),
     optimizer: str = "adam",
     epochs: int = 20,
