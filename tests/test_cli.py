@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neuralop_mup import tuning
-from neuralop_mup.cli import main, studies
+from neuralop_mup.cli import main, studies, transfer
 from neuralop_mup.experiments.presets import PRESETS, SIZES, preset_of
 from neuralop_mup.experiments.training import build_model, train_run
 from neuralop_mup.problems import PROBLEMS
@@ -59,6 +59,7 @@ def fake(monkeypatch):
         return Results(study, records, Path(folder))
 
     monkeypatch.setattr(tuning, "run", run)
+    monkeypatch.setattr(transfer, "_resolution", lambda *_: ())
     monkeypatch.setattr(studies, "step_seconds", lambda study, size: 0.1)
     run.calls = calls
     return run

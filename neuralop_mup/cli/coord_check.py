@@ -20,6 +20,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
+from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, build_optimizer, default_lr
 from neuralop_mup.experiments.training import build_model, n_params, training_loss
 from neuralop_mup.plots import plot_coord_check
@@ -76,6 +77,9 @@ def run(argv: list[str]) -> int:
     missing = [seed for seed in range(options.seeds) if seed not in {r["seed"] for r in records}]
     if missing:
         batches, loss = _batches(problem, options.batch_size, max(options.steps))
+        sample = {name: torch.cat([batch[name] for batch in batches]) for name in ("x", "y")}
+        for note in resolution_notes(sample, base, sized(sizes[-1])):
+            print(f"\nnote    {note}")
 
         def optimizer(built: Any, lr: float) -> torch.optim.Optimizer:
             return build_optimizer(built, {"optimizer": options.optimizer, "lr": lr})

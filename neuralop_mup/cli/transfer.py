@@ -31,6 +31,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
+from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, Problem
@@ -70,6 +71,8 @@ def run(argv: list[str]) -> int:
     options.output = options.output or f"runs/{title}-transfer"
     pruner = studies.pruner_of(options.pruner)
     study = study_of(options, dotted, problem)
+    if not options.dry_run:
+        study = dataclasses.replace(study, notes=(*study.notes, *_resolution(problem, study)))
     results = studies.run(
         study,
         options,
@@ -82,6 +85,12 @@ def run(argv: list[str]) -> int:
         rungs=studies.rungs_of(options.rungs, pruner, study.fixed.get("epochs", 0)),
     )
     return 1 if results is not None and report.target_failures(results) else 0
+
+
+def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
+    """What the data says of the proxy's modes."""
+    x, y = problem.load().train
+    return resolution_notes({"x": x, "y": y}, study.sizes[study.base], study.sizes[study.target])
 
 
 def _problem(options: argparse.Namespace, dotted: Dotted) -> Problem:

@@ -15,6 +15,7 @@ from typing import Any
 from neuralop_mup import plots
 from neuralop_mup._version import __version__
 from neuralop_mup.counting import format_seconds
+from neuralop_mup.experiments.proxy import training_notes
 from neuralop_mup.tuning.optimum import Interval, Optimum
 from neuralop_mup.tuning.outcome import Record, is_complete, plain
 from neuralop_mup.tuning.storage import write_atomically
@@ -85,7 +86,7 @@ def verdict(results: Results) -> list[str]:
         said += _level(results, name)
     if len(study.sizes) > 1:
         said += _cost(results, rule) + _apart(results, rule)
-    said += _edges(results)
+    said += [*_edges(results), *training_notes(results)]
     failed = [r for r in results.records if not is_complete(r)]
     if failed:
         said.append(
