@@ -93,7 +93,7 @@ def main() -> None:
     torch.manual_seed(0)
     rows, worst = [], 0.0
     for (p, q), blocks in product(CHANNELS, BLOCKS):
-        draws = max(40, min(2000, 20_000_000 // (blocks * min(p, q))))
+        draws = max(6, 150 // min(p, q), min(2000, 4_000_000 // (blocks * min(p, q))))
         simulated, error = mean_and_error(lambda p=p, q=q, n=blocks: largest_of_bidiagonals(p, q, n), draws)
         entries = "–"
         if blocks * p * q * min(p, q) <= 3e6:

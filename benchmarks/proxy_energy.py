@@ -4,8 +4,8 @@
     python benchmarks/proxy_energy.py --dry-run             # energy kept, and how many runs there would be
     python benchmarks/proxy_energy.py --problems burgers --steps 20 --seeds 1 --lrs 2e-3:1.6e-2
 
-On each problem of benchmarks/suite.py FNOs of width 16 are tuned at several K, the same on every axis, up to what the grid
-allows, by MuAdam with the suite's small kernels; the largest K stands for the target. Data, training and error are the
+On each problem of benchmarks/suite_runs.py FNOs of width 16 are tuned at several K, the same on every axis, up to what the
+grid allows, by MuAdam with the suite's small kernels; the largest K stands for the target. Data, training and error are the
 suite's. Learning rates go in factors of √2, so that a drift of that size shows. The best one is fitted between grid points,
 with a 95 % interval over seeds (neuralop_mup/tuning/optimum.py). Writes benchmarks/results/proxy_energy.jsonl and .md.
 """
@@ -13,11 +13,12 @@ with a 95 % interval over seeds (neuralop_mup/tuning/optimum.py). Writes benchma
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 from typing import Any
 
-import suite
+import suite_runs as suite
 import torch
 
 from neuralop_mup.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy
@@ -57,13 +58,14 @@ def rows_of(records: suite.Records, problem: str, tasks: dict, energy: ModeEnerg
     for modes, of_size in tasks.items():
         losses: dict[float, list[float]] = {}
         for t in of_size:
-            losses.setdefault(t["lr"], []).append(records.loss(t))
+            losses.setdefault(t["lr"], []).append(records.loss(t, (t["seed"],)))
         optima[modes] = find_optimum(losses)
     target = optima[list(tasks)[-1]]
     rows = []
     for modes, found in optima.items():
         kept = " / ".join(f"{100 * min(energy.kept(modes, of)):.4g} %" for of in ("targets", "inputs"))
-        error = min((records.loss(t) for t in tasks[modes]), default=float("nan"))
+        done = [loss for t in tasks[modes] if (loss := records.loss(t, (t["seed"],))) is not None]
+        error = min(done, default=math.nan)
         drift = drift_between(target, found)
         if found is None:
             best = "–"
@@ -91,7 +93,6 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    suite._ORDER = (args.steps, *suite._ORDER)
     records = suite.Records(args.records)
     tasks = {problem: runs(problem, grid(args.lrs), args.steps, args.seeds) for problem in args.problems}
     every = [t for of_problem in tasks.values() for of_size in of_problem.values() for t in of_size]

@@ -207,7 +207,7 @@ def operator_norm_bound(size: Size, base: Size) -> float:
     """κ = g_base / g, g = (√in + √out + √(2 ln N)) / √in: what version 1 of the rules called operator-norm.
 
     A bound on the expected largest block norm (Davidson & Szarek 2001, Theorem II.13; the Gaussian maximal inequality). It
-    overstates the logarithm at few channels, so κ exceeds 1 by up to 15 % when only width grows. For plans that follow it.
+    overstates the logarithm at few channels, so κ exceeds 1 by up to 20 % when only width grows. For plans that follow it.
     """
 
     def g(of: Size) -> float:

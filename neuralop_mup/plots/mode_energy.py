@@ -40,7 +40,7 @@ def plot_mode_energy(
         wanted = []
         for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
             left = [max(1 - kept, _FLOOR) for kept in shares]
-            last = next((k for k, value in enumerate(left) if value <= _FLOOR), len(left) - 1)
+            last = max(next((k for k, value in enumerate(left) if value <= _FLOOR), len(left)) - 1, 0)
             colour = style.PALETTE[i]
             axes.plot(range(last + 1), left[: last + 1], color=colour, marker=style.MARKERS[i], markersize=3, linewidth=1.4)
             wanted.append((last, left[last], name, colour))
