@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from suite_figure import draw
 from suite_runs import CHOSEN_ON, CONTENDERS, PROBLEMS, REFERENCE, STEPS, Records, run
 from suite_stages import (
     CHOICE_LENGTHS,
@@ -209,6 +210,7 @@ def main() -> None:
             run(records, STAGES[stage], args.workers)
     text = report(records)
     (RESULTS / "suite.md").write_text(text)
+    draw(records, RESULTS / "suite.png")
     print(text, flush=True)
 
 
