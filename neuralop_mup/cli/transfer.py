@@ -27,17 +27,18 @@ from neuralop_mup.cli.options import (
     positive,
     searched,
 )
-from neuralop_mup.core.rules import ROLES, check_rule
+from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
+from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.space import is_search
 
-_CARRYING = ("log-modes", "operator-norm", "none")
+_CARRYING = ("operator-norm", "log-modes", "none")
 _GROUPS = {
     "proxy": "argument of FNO at the proxy, such as --proxy.hidden_channels 16 --proxy.n_modes 8",
     "target": "argument of FNO at the target",
@@ -69,9 +70,17 @@ def run(argv: list[str]) -> int:
     title = getattr(problem, "title", problem.name)
     options.output = options.output or f"runs/{title}-transfer"
     study = study_of(options, dotted, problem)
+    if not options.dry_run:
+        study = dataclasses.replace(study, notes=(*study.notes, *_resolution(problem, study)))
     settings = settings_of(study, problem)
     results = studies.run(study, options, argv, "transfer", title=f"μTransfer on {title}", settings=settings)
     return 1 if results is not None and report.target_failures(results) else 0
+
+
+def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
+    """What the data says of the proxy's modes."""
+    x, y = problem.load().train
+    return resolution_notes({"x": x, "y": y}, study.sizes[study.base], study.sizes[study.target])
 
 
 def _problem(options: argparse.Namespace, dotted: Dotted) -> Problem:
@@ -214,7 +223,7 @@ def _parser() -> Parser:
         "--rungs", "epochs at which the pruner judges a run [a quarter and a half of them]", listed(count), rare=True
     )
     parser.section("how to carry it over")
-    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default="log-modes")
+    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default=DEFAULT_RULE)
     parser.option("--rules", "rules to compare with it, a comma list", listed(check_rule), default="standard")
     parser.flag("--verify", "search at the target too, to measure drift and regret")
     parser.flag("--allow-large-proxy", "accept a proxy that costs as much as the target", rare=True)

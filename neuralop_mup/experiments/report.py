@@ -15,7 +15,9 @@ from typing import Any
 from neuralop_mup import plots
 from neuralop_mup._version import __version__
 from neuralop_mup.counting import format_seconds
+from neuralop_mup.experiments.proxy import training_notes
 from neuralop_mup.files import write_atomically
+from neuralop_mup.tuning.optimum import Interval, Optimum
 from neuralop_mup.tuning.outcome import Record, is_complete, plain
 from neuralop_mup.tuning.study import Study, the
 from neuralop_mup.tuning.summary import Results, edge_of
@@ -78,11 +80,13 @@ def verdict(results: Results) -> list[str]:
             said += _best(results, name)
         else:
             rows = {r: results.row(r, study.target, name) for r in study.rules}
-            said += _carried(results, rows, rule) + _searched(results, rows) + _drifts(results, name)
+            said += (
+                _carried(results, rows, rule) + _searched(results, rows) + _fitted(results, rows) + _drifts(results, name)
+            )
         said += _level(results, name)
     if len(study.sizes) > 1:
         said += _cost(results, rule) + _apart(results, rule)
-    said += _edges(results)
+    said += [*_edges(results), *training_notes(results)]
     failed = [r for r in results.records if not is_complete(r)]
     if failed:
         said.append(
@@ -152,6 +156,44 @@ def _searched(results: Results, rows: Mapping[str, dict]) -> list[str]:
             "tuning SP at full size gives the lower loss."
         )
     return said
+
+
+def _fitted(results: Results, rows: Mapping[str, dict]) -> list[str]:
+    """Drift and regret between grid points, with their intervals over seeds."""
+    said, n = [], len(results.study.seeds)
+    for rule, row in rows.items():
+        drift, cost = row["drift_log2"], row["regret_paired"]
+        if n < 2 or drift is None or drift.level is None:
+            continue
+        what = "level with the base's" if drift.level else "not the base's"
+        regret = "" if cost is None or cost.low is None else f"; carrying over costs {_percent_interval(cost)}"
+        if cost is not None and cost.level and cost.value:
+            regret += ", level within the seeds"
+        name = row["walked"] or "lr"
+        said.append(
+            f"Fitted between grid points, the best {_NAMES.get(name, name)} under {_rule(rule)} is "
+            f"{_optimum(row['optimum'])}, {_factor(drift)} of the base's: {what}{regret} (95 % intervals over {n} seeds)."
+        )
+    return said
+
+
+def _optimum(found: Optimum | None) -> str:
+    if found is None:
+        return "–"
+    if found.value is None:
+        return f"< {_g(found.high)}" if found.low == 0 else f"> {_g(found.low)}"
+    return _g(found.value) if found.low is None else f"{_g(found.value)} ({_g(found.low)} to {_g(found.high)})"
+
+
+def _factor(drift: Interval) -> str:
+    low, high = drift.low, drift.high
+    return f"×{2**drift.value:.2f}" + ("" if low is None or high is None else f" ({2**low:.2f} to {2**high:.2f})")
+
+
+def _percent_interval(value: Interval) -> str:
+    low, high = value.low, value.high
+    between = "" if low is None or high is None else f" ({100 * low:.1f} to {100 * high:.1f})"
+    return _percent(value.value) + between
 
 
 def _drifts(results: Results, name: str | None) -> list[str]:
@@ -248,6 +290,7 @@ def table(results: Results) -> list[list[str]]:
         "best",
         "its loss",
         "its test loss",
+        "fitted",
         "base's best",
         "its loss here",
         "its test loss here",
@@ -255,6 +298,7 @@ def table(results: Results) -> list[list[str]]:
     head += [
         *(f"test {term}" for term in terms),
         "drift (steps)",
+        "drift, fitted",
         "regret",
         "cost, operations",
         "cost, time",
@@ -275,12 +319,14 @@ def table(results: Results) -> list[list[str]]:
                 _values(point["best"]) + (" (edge)" if row["at_edge"] else ""),
                 _loss(row, "best"),
                 _g(row["best_test"]),
+                _optimum(row["optimum"]),
                 _values(point["transferred"]) if here else "–",
                 _loss(row, "transferred") if here else "–",
                 _g(row["transferred_test"]) if here else "–",
                 *(_g(_mean(carried, f"test_{term}_loss")) for term in terms),
                 (f"{row['drift']:+d}" if row["drift"] else _g(row["drift"])) if here else "–",
-                _percent(row["regret"]) if here and row["regret"] is not None else "–",
+                _factor(row["drift_log2"]) if here and row["drift_log2"] is not None else "–",
+                _regret(row) if here and row["regret"] is not None else "–",
                 _times(row["cost_flops"]),
                 _times(row["cost_seconds"]),
                 f"{row['failed']}/{row['trials']}" if here else "–",
@@ -289,6 +335,11 @@ def table(results: Results) -> list[list[str]]:
         )
     kept = [i for i in range(len(head)) if any(row[i] != "–" for row in rows[1:])]
     return [[row[i] for i in kept] for row in rows]
+
+
+def _regret(row: Mapping[str, Any]) -> str:
+    paired = row["regret_paired"]
+    return _percent(row["regret"]) if paired is None or not paired.value else _percent_interval(paired)
 
 
 def run_table(results: Results) -> list[list[str]]:

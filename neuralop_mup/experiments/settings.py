@@ -12,6 +12,7 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.kernels.optimizer import AUX_LR
@@ -114,7 +115,7 @@ class Settings:
     problem_args: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     base: Mapping[str, Any] = field(default_factory=dict)
-    rule: str = "log-modes"
+    rule: str = DEFAULT_RULE
     lr: float | None = None
     seed: int = 0
     epochs: int = 8

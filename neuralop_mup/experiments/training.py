@@ -144,7 +144,8 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
     dict
         ``loss``: relative L2 error on the validation set, by which hyperparameters are chosen; ``test_loss``: the same
         on the held-out test set; ``train_loss``: mean training loss of the last epoch (of normalised fields, unless the
-        problem trains on an equation); ``seconds``; ``n_params`` (complex numbers count as two). A problem with further
+        problem trains on an equation); ``seconds``; ``n_params`` (complex numbers count as two); ``steps``;
+        ``mean_loss``: the validation error of predicting the mean. A problem with further
         losses adds them by name, as ``equation_loss`` and ``test_equation_loss``.
 
     Raises
@@ -203,7 +204,7 @@ def train_model(
             scheduler=scheduler,
             training_loss=training_loss(losses),
         )
-        measured = {}
+        measured = _against_the_mean(losses["data"][1], eval_loaders["val"])
         for split, loader in eval_loaders.items():
             errors = trainer.evaluate({name: term for name, (_, term) in losses.items()}, loader, log_prefix=split)
             for name in losses:
@@ -218,7 +219,19 @@ def train_model(
     for name, value in {"training loss": train_loss, "validation error": measured["loss"]}.items():
         if not math.isfinite(value):
             raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
-    return {**measured, "train_loss": train_loss, "seconds": seconds, "n_params": n_params(model)}
+    steps = len(train_loader) * epochs
+    return {**measured, "train_loss": train_loss, "seconds": seconds, "n_params": n_params(model), "steps": steps}
+
+
+def _against_the_mean(term: Callable[..., torch.Tensor], loader: Any) -> dict[str, float]:
+    """``mean_loss``: the validation error of the mean target, which knows nothing of the input; none off a grid."""
+    targets = [batch["y"] for batch in loader]
+    if not all(isinstance(y, torch.Tensor) and y.shape[1:] == targets[0].shape[1:] for y in targets):
+        return {}
+    mean, n = torch.cat(targets).mean(0, keepdim=True), sum(map(len, targets))
+    with torch.no_grad():
+        total = sum(float(term(mean.expand_as(batch["y"]), **batch)) for batch in loader)
+    return {"mean_loss": total / n}
 
 
 def estimate_flops(config: Mapping[str, Any]) -> float:

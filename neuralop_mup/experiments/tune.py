@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
+from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
 from neuralop_mup.experiments.training import n_params, run_losses, train_model
 from neuralop_mup.problems import OwnData, ProblemData
+from neuralop_mup.problems.mode_energy import off_grid
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
 from neuralop_mup.tuning.space import params_key
@@ -191,7 +195,7 @@ def tune(
     loss: Any = "l2",
     space: Mapping[str, Any] | None = None,
     n_trials: int | None = None,
-    rule: str = "log-modes",
+    rule: str = DEFAULT_RULE,
     compare: Sequence[str] = ("standard",),
     optimizer: str = "adam",
     epochs: int = 20,
@@ -273,7 +277,7 @@ def tune(
     if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
         n_workers = 1  # it cannot be sent to other processes
     sent = _Run(build, data, loss, processor, folder / "weights", dict(target))
-    _check(sent, base, target, rule, _settings(fixed))
+    sample = _check(sent, base, target, rule, _settings(fixed))
     study = transfer_study(
         proxy=base,
         target=target,
@@ -286,6 +290,10 @@ def tune(
         name=folder.resolve().name,
         naive="standard" in compare,
     )
+    notes = resolution_notes(sample, base, target)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    study = replace(study, notes=(*study.notes, *notes))
     if "engine" not in where and "executor" not in where:
         devices = cuda_devices() if device in ("auto", "cuda") else []
         workers = n_workers or len(devices) or None
@@ -312,8 +320,8 @@ def tune(
     return Tuned(best["lr"], best, model, chosen["loss"], results, page)
 
 
-def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule: str, settings: Settings) -> None:
-    """Refuse before anything is trained what would fail in every run."""
+def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule: str, settings: Settings) -> dict[str, Any]:
+    """Refuse before anything is trained what would fail in every run; a sample of the training data."""
     sizes = {}
     for name, size in (("base", base), ("target", target)):
         if not isinstance(size, Mapping):
@@ -331,7 +339,17 @@ def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule:
         )
     sent.model({"model": target, "base": base, "rule": rule}, settings)
     train, _, _ = _loaders(sent.data, settings.batch_size, 0)
-    _losses(sent.loss, _Grid(len(_first(train)["x"].shape) - 2))
+    first = _first(train)
+    _losses(sent.loss, _Grid(len(first["x"].shape) - 2))
+    return _several(first, train)
+
+
+def _several(first: Mapping[str, Any], loader: Iterable) -> dict[str, Any]:
+    """Some hundred samples in one batch, where batches are fields of one grid."""
+    if off_grid(first):
+        return dict(first)
+    batches = [b for b in islice(loader, -(-256 // len(first["x"]))) if b["x"].shape[1:] == first["x"].shape[1:]]
+    return {name: torch.cat([batch[name] for batch in batches]) for name in ("x", "y")}
 
 
 def _name(build: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from neuralop_mup.core.rules import FORMER_RULES, RULE_VERSION
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.space import is_distribution, is_search, params_key, points
 
@@ -190,6 +191,7 @@ class Study:
                 "n_trials": self.n_trials,
                 "fixed": self.fixed,
                 "under": [[rule, settings] for rule, settings in self.under.items()],
+                "rule_version": RULE_VERSION,
             }
         )
 
@@ -269,10 +271,17 @@ def _short(value: Any) -> str:
 def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
     """MupError unless the new settings are the old ones, or have grown: a longer grid, more seeds, rules and trials."""
     differ = []
+    changed = set(FORMER_RULES.get(old.get("rule_version", 1), ()))
+    if hit := sorted(changed & set(filter(None, old.get("rules", ()))) & set(filter(None, new.get("rules", ())))):
+        differ.append(f"the rule {hit[0]} has another formula since")
     for key in dict.fromkeys([*old, *new]):
         before, now = old.get(key), new.get(key)
         # In a search a point's value is its mean over the seeds, so there the seeds are part of the question.
-        if key != "name" and before != now and not (_grown(key, before, now) and not (key == "seeds" and "search" in new)):
+        if (
+            key not in ("name", "rule_version")
+            and before != now
+            and not (_grown(key, before, now) and not (key == "seeds" and "search" in new))
+        ):
             differ += differences(before, now, key)
     if differ:
         raise MupError(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.driver import run_study
 from neuralop_mup.tuning.engines import make_engine
@@ -55,7 +56,7 @@ def transfer_study(
     proxy: Mapping[str, Any],
     target: Mapping[str, Any],
     space: Mapping[str, Any],
-    rule: str = "log-modes",
+    rule: str = DEFAULT_RULE,
     rules: Sequence[str] | None = None,
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
@@ -220,7 +221,7 @@ def transfer(
     target: Mapping[str, Any],
     space: Mapping[str, Any],
     folder: str | Path,
-    rule: str = "log-modes",
+    rule: str = DEFAULT_RULE,
     rules: Sequence[str] | None = None,
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
