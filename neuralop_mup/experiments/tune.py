@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
-from neuralop_mup.experiments.training import n_params, run_losses, train_model
+from neuralop_mup.experiments.training import Job, n_params, run_losses, train_job
 from neuralop_mup.problems import OwnData, ProblemData
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
@@ -76,21 +75,26 @@ class _Run:
         key = hashlib.sha256(f"{params_key(params)} {rule} {seed}".encode()).hexdigest()[:16]
         return self.weights / f"target-{key}.pt"
 
-    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
-        known = {k: v for k, v in config.items() if k not in ("model", "base", "searched")}
-        s = Settings.of(known)
+    def job(self, config: Mapping[str, Any], shared: dict) -> Job:
+        s = Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "searched")})
         torch.manual_seed(s.seed)
         model = self.model(config, s)
         train, evals, processor = _loaders(self.data, s.batch_size, s.seed)
-        losses = _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-            metrics = train_model(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+        losses = shared.setdefault("losses", _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2)))
+        return Job(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+
+    def keep(self, config: Mapping[str, Any], job: Job) -> None:
+        s = job.settings
         if dict(config["model"]) == dict(self.target) and s.until is None:
             self.weights.mkdir(parents=True, exist_ok=True)
             params = {name: config[name] for name in config["searched"]}
-            state = {k: v.cpu() for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
+            state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
             torch.save(state, self.path(params, config["rule"], s.seed))
+
+    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
+        job = self.job(config, {})
+        metrics = train_job(job)
+        self.keep(config, job)
         return metrics
 
 

@@ -95,6 +95,8 @@ class _Driver:
                 self._submit(job)
             if not self._pending:
                 return
+            if hasattr(self.engine, "flush"):  # engines that collect runs before they start them
+                self.engine.flush()
             done, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
             if not done:
                 self.engine.check()
