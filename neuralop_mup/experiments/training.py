@@ -24,7 +24,17 @@ from neuralop_mup.experiments.run_state import RunState
 from neuralop_mup.experiments.settings import Settings, build_optimizer, build_scheduler
 from neuralop_mup.problems import Problem, get_problem
 
-__all__ = ["Job", "ProblemRuns", "build_model", "estimate_flops", "n_params", "run_losses", "train_job", "train_run", "training_loss"]
+__all__ = [
+    "Job",
+    "ProblemRuns",
+    "build_model",
+    "estimate_flops",
+    "n_params",
+    "run_losses",
+    "train_job",
+    "train_run",
+    "training_loss",
+]
 
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 

@@ -16,9 +16,11 @@ from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
+from neuralop_mup.experiments.together import Together
 from neuralop_mup.experiments.training import Job, n_params, run_losses, train_job
 from neuralop_mup.problems import OwnData, ProblemData
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
+from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
 from neuralop_mup.tuning.space import params_key
 
@@ -79,7 +81,9 @@ class _Run:
         s = Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "searched")})
         torch.manual_seed(s.seed)
         model = self.model(config, s)
-        train, evals, processor = _loaders(self.data, s.batch_size, s.seed)
+        if "data" not in shared:  # read once for a group of runs
+            shared["data"] = _read(self.data)
+        train, evals, processor = _loaders(shared["data"], s.batch_size, s.seed)
         losses = shared.setdefault("losses", _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2)))
         return Job(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
 
@@ -140,14 +144,18 @@ class _Named:
             yield batch if isinstance(batch, Mapping) else dict(zip("xy", batch, strict=True))
 
 
-def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
-    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
+def _read(data: Any) -> Any:
+    """The data itself, where it is given as a path or a function."""
     if isinstance(data, (str, Path)) or (isinstance(data, (tuple, list)) and all(isinstance(d, (str, Path)) for d in data)):
         data = OwnData(files=data)
     if callable(data):
         data = data()
-    if isinstance(data, OwnData):
-        data = data.load()
+    return data.load() if isinstance(data, OwnData) else data
+
+
+def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
+    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
+    data = _read(data)
     if isinstance(data, Mapping):
         splits = {k: data[k] for k in ("train", "val", "test") if k in data}
     elif isinstance(data, (tuple, list)) and len(data) in (2, 3):
@@ -300,11 +308,17 @@ def tune(
         name=folder.resolve().name,
         naive="standard" in compare,
     )
-    if "engine" not in where and "executor" not in where:
+    together = Together(sent)
+    if "executor" not in where and where.get("engine") in (None, "local", "batched", "auto"):
+        chosen = where.get("engine") or "local"
         devices = cuda_devices() if device in ("auto", "cuda") else []
-        workers = n_workers or len(devices) or None
-        where["engine"] = lambda n_runs: local_engine(sent, dict(study.fixed), workers, n_runs, devices)
-    results = run(study, sent, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
+        asked = (dict(study.fixed), n_workers or len(devices) or None)
+        if chosen == "local":
+            where["engine"] = lambda n_runs: local_engine(sent, *asked, n_runs, devices)
+        else:
+            how = {"devices": devices, "measure": chosen == "auto", "at_once": 8 if study.search else AT_ONCE}
+            where["engine"] = lambda n_runs: batched_engine(together, *asked, n_runs, **how)
+    results = run(study, together, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
     best = results.best
     page = report.write_report(
         results, command=f"neuralop_mup.tune({_name(build)}, …, folder={str(folder)!r})", title=_title(data, build)

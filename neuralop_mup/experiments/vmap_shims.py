@@ -1,6 +1,6 @@
 """What ``torch.func.vmap`` needs in the forward of neuralop's models, and what makes it fast. Each with its reason.
 
-Nothing is changed in neuralop: a ``TorchFunctionMode`` exchanges three functions while a stacked forward runs.
+Nothing is changed in neuralop: a ``TorchFunctionMode`` exchanges a few functions while a stacked forward runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Shims(TorchFunctionMode):
             return done
         if function is torch.fft.rfftn and (done := _rfftn(*args, **kwargs)) is not None:
             return done
-        return function(*args, **kwargs)
+        # tensorly unfolds by moveaxis, another name of movedim, which alone has a rule for vmap (torch 2.13).
+        return (torch.movedim if function is torch.moveaxis else function)(*args, **kwargs)
 
     def _zeros(self, *size: Any, **kwargs: Any) -> torch.Tensor:
         """neuralop's SpectralConv writes its product into ``torch.zeros``: vmap refuses to write one tensor for each model

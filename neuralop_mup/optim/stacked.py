@@ -53,7 +53,9 @@ class StackedStep:
                 columns.setdefault(tuple(map(id, groups)), (groups, []))[1].append(i)
         self._columns = list(columns.values())  # models may share their parameters out to groups differently
         self._counts = torch.stack([torch.stack([self._state(r, i, "step") for i in self._range]) for r in self._runs])
-        self._states = [{key: torch.stack([self._state(r, i, key) for r in self._runs]) for key in keys} for i in self._range]
+        self._states = [
+            {key: torch.stack([self._state(r, i, key) for r in self._runs]) for key in keys} for i in self._range
+        ]
         for r in self._runs:
             for i in self._range:
                 own = {key: stack[r] for key, stack in self._states[i].items()}
@@ -129,7 +131,9 @@ class StackedStep:
                     state = {key: torch.view_as_real(value) for key, value in state.items()}
                 real = p.dtype.to_real() if p.is_complex() else p.dtype
                 if (real, p.ndim) not in numbers:
-                    rows = torch.tensor(_numbers(self._formula, groups, counts, how["decoupled"]), dtype=real, device=p.device)
+                    rows = torch.tensor(
+                        _numbers(self._formula, groups, counts, how["decoupled"]), dtype=real, device=p.device
+                    )
                     numbers[real, p.ndim] = list(rows.reshape(*rows.shape, *(1,) * (p.ndim - 1)).unbind())
                 self._formula(p, gradient, state, how, *numbers[real, p.ndim])
 
@@ -143,7 +147,10 @@ def _formula(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Callable[...,
         return None, ()
     if kinds <= {torch.optim.Adam, torch.optim.AdamW}:
         return _adam, ("exp_avg", "exp_avg_sq")
-    if kinds == {torch.optim.SGD} and len({bool(g["momentum"]) for g in groups}) == len({g["nesterov"] for g in groups}) == 1:
+    if (
+        kinds == {torch.optim.SGD}
+        and len({bool(g["momentum"]) for g in groups}) == len({g["nesterov"] for g in groups}) == 1
+    ):
         return _sgd, ("momentum_buffer",) if groups[0]["momentum"] else ()
     return None, ()
 

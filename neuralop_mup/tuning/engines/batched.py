@@ -49,17 +49,19 @@ class BatchedEngine:
                 f"The train function {train!r} trains one run at a time, so its runs cannot be batched: take the engine "
                 "'local', or nm.tune(…, engine='batched'), which trains your model on your data."
             )
-        self._inner, self._train, self._many = inner, train, train.many
+        self._inner, self._train, self._many = inner, None, None
         self._at_once, self._measure = at_once, measure
-        self.capacity = inner.capacity * at_once
+        self.capacity, self.workers = inner.capacity * at_once, inner.capacity
         self._waiting: list[tuple[str, dict, Future]] = []
         self._running: list[Future] = []
         self._told: set[str] = set()
 
     def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
         """Keep a run until :meth:`flush`."""
+        if train is not self._train:
+            self._train, self._many = train, train.many
         future: Future = Future()
-        self._waiting.append((self._train.group(config), dict(config), future))
+        self._waiting.append((train.group(config), dict(config), future))
         return future
 
     def flush(self) -> None:

@@ -307,7 +307,12 @@ def cuda_devices() -> list[str]:
 
 
 def local_engine(
-    train: Callable[[dict], Any], fixed: Any, n_workers: int | None, n_runs: int, devices: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    train: Callable[[dict], Any],
+    fixed: Any,
+    n_workers: int | None,
+    n_runs: int,
+    devices: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> InlineEngine | LocalEngine:
     """An engine for ``n_runs`` runs: this process if one worker is enough, else worker processes.
 
