@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import tempfile
 import warnings
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import CASES
+from groups import Bowl, Kills
 from neuralop.models import FNO
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -27,7 +26,7 @@ from neuralop_mup.experiments.training import ProblemRuns, train_run
 from neuralop_mup.experiments.tune import _Run
 from neuralop_mup.optim.stacked import StackedStep
 from neuralop_mup.tuning import sweep
-from neuralop_mup.tuning.engines import BatchedEngine, InlineEngine, make_engine
+from neuralop_mup.tuning.engines import BatchedEngine, InlineEngine, LocalEngine, make_engine
 from neuralop_mup.tuning.outcome import execute
 
 TINY = {
@@ -76,7 +75,11 @@ def by_itself(build, config, data):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_losses_are_those_of_each_run_by_itself(optimizer):
-    """Three epochs in float64. Another order of the samples, or other weights to begin with, would change the third digit."""
+    """Three epochs in float64. Another order of the samples, or other weights to begin with, would change the third digit.
+
+    MuSOAP is no such test: what a gradient leaves undetermined of its bases, rounding decides. By itself, with gradients
+    changed by 1e-15, this run's loss changes by 1.6e-5.
+    """
     decay = 0.0 if optimizer == "adam" else 1e-2
     configs = [
         {"lr": 2e-2 / 2**i, "seed": i % 2, "beta2": 0.9 + 0.02 * i, "weight_decay": decay * i, "lr_mult.spectral": 1.0 + i}
@@ -93,7 +96,7 @@ def test_losses_are_those_of_each_run_by_itself(optimizer):
     for ours, theirs in zip(together, alone, strict=True):
         assert theirs["outcome"] == "complete", theirs
         assert {k: v for k, v in ours["metrics"].items() if k != "seconds"} == pytest.approx(
-            {k: v for k, v in theirs["metrics"].items() if k != "seconds"}, rel=1e-10
+            {k: v for k, v in theirs["metrics"].items() if k != "seconds"}, rel=1e-3 if optimizer == "soap" else 1e-10
         )
 
 
@@ -272,26 +275,6 @@ def test_nothing_to_train():
 # ------------------------------------------------------------------------------------------------------------ the engine
 
 
-class Bowl:
-    """A train function with groups: every other seed is of another one."""
-
-    def __call__(self, config):
-        if config.get("dies") == config["lr"]:
-            raise RuntimeError("alone, too")
-        return {"loss": (config["lr"] - 3) ** 2 + config["seed"]}
-
-    def group(self, config):
-        return str(config["seed"] % 2)
-
-    def many(self, config):
-        lrs = [c["lr"] for c in config["configs"]]
-        if any(c.get("dies") in lrs for c in config["configs"]):
-            raise RuntimeError("the group dies")
-        with Path(config["configs"][0]["log"]).open("a") as file:
-            file.write(json.dumps([lrs, config["measure"]]) + "\n")
-        return {"loss": 0.0, "ends": [execute(self, c) for c in config["configs"]], "notes": ["a note"]}
-
-
 def test_the_engine_hands_over_groups(tmp_path):
     log = tmp_path / "log"
     engine = BatchedEngine(InlineEngine(), Bowl(), at_once=4)
@@ -300,7 +283,12 @@ def test_the_engine_hands_over_groups(tmp_path):
             Bowl(), {"lr": [1, 2, 3, 4, 5, 6]}, folder=tmp_path / "s", fixed={"log": str(log)}, seeds=(0, 1), engine=engine
         )
     groups = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [group for group, _ in groups] == [[1, 2, 3, 4], [5, 6], [1, 2, 3, 4], [5, 6]]
+    assert [group for group, _ in groups] == [
+        [1, 2, 3, 4],
+        [5, 6],
+        [1, 2],
+        [3, 4, 5, 6],
+    ]  # four at a time, first seeds first
     assert all(measure for _, measure in groups)
     assert found.best == {"lr": 3} and len(found.records) == 12
 
@@ -312,22 +300,10 @@ def test_a_group_that_dies_is_taken_apart(tmp_path):
     assert {r["params"]["lr"]: r["outcome"] for r in found.records} == {1: "complete", 2: "raised", 3: "complete"}
 
 
-class Kills(Bowl):
-    def many(self, config):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_killed_worker_costs_no_run(tmp_path):
-    found = sweep(
-        Kills(),
-        {"lr": [1, 2, 3, 4]},
-        folder=tmp_path / "s",
-        fixed={"log": ""},
-        engine="batched",
-        n_workers=2,
-        progress=False,
-    )
-    assert [r["outcome"] for r in found.records] == ["complete"] * 4
+    engine = BatchedEngine(LocalEngine(1), Kills())
+    found = sweep(Kills(), {"lr": [1, 2]}, folder=tmp_path / "s", fixed={"log": ""}, engine=engine, progress=False)
+    assert [r["outcome"] for r in found.records] == ["complete"] * 2
 
 
 def test_a_train_function_without_groups_is_refused():
@@ -337,7 +313,9 @@ def test_a_train_function_without_groups_is_refused():
 
 def test_a_study_on_it_finds_what_the_local_engine_finds(tmp_path):
     command = "transfer burgers --problem.grid 32 --problem.n_train 20 --problem.n_val 10 --problem.n_test 10 --epochs 2"
-    command += " --proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 --workers 1"
+    command += (
+        " --proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 --workers 1 --seeds 1"
+    )
     losses = {}
     for engine in ("local", "batched"):
         with warnings.catch_warnings():

@@ -42,7 +42,8 @@ def train_many(
         ``build(**size)`` returns a fresh model as neuralop (or you) would initialise it.
     configs : sequence of mapping
         Settings of each run: ``lr``, ``seed``, ``lr_mult.ROLE``, ``init_mult.ROLE``, ``beta2``, ``weight_decay``,
-        ``aux_lr``, ``optimizer``, ``epochs``, ``schedule``, …; and ``model``, the arguments of ``build`` (default: ``base``).
+        ``aux_lr``, ``optimizer``, ``epochs``, ``schedule``, …; and ``model``, the arguments of ``build`` (default:
+        ``base``).
     data, loss, processor
         As for :func:`neuralop_mup.tune`.
     base : mapping

@@ -96,7 +96,7 @@ class _Driver:
             if not self._pending:
                 return
             if hasattr(self.engine, "flush"):  # engines that collect runs before they start them
-                self.engine.flush()
+                self.engine.flush(self._pending)
             done, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
             if not done:
                 self.engine.check()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -55,6 +56,7 @@ class BatchedEngine:
         self._waiting: list[tuple[str, dict, Future]] = []
         self._running: list[Future] = []
         self._told: set[str] = set()
+        self._sharing = threading.Lock()
 
     def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
         """Keep a run until :meth:`flush`."""
@@ -64,8 +66,18 @@ class BatchedEngine:
         self._waiting.append((train.group(config), dict(config), future))
         return future
 
-    def flush(self) -> None:
-        """Start groups on the workers that are free: each gets its share of the runs that fit together."""
+    def flush(self, pending: Iterable[Future]) -> None:
+        """Start groups on the workers that are free: each gets its share of the runs that fit together.
+
+        Parameters
+        ----------
+        pending : iterable of Future
+            The runs whose results were not taken yet. While one of them has ended nothing is started: others of its group
+            have ended with it, and what follows them should be of one group, too.
+        """
+        with self._sharing:
+            if any(future.done() for future in pending):
+                return
         self._running = [future for future in self._running if not future.done()]
         while self._waiting and (free := self._inner.capacity - len(self._running)) > 0:
             key = self._waiting[0][0]
@@ -87,8 +99,9 @@ class BatchedEngine:
         if error is None:
             outcome, _ = group.result()
             if outcome["error"] is None:
-                for future, (end, trace) in zip(futures, outcome["metrics"]["ends"], strict=True):
-                    future.set_result((end, trace))
+                with self._sharing:
+                    for future, (end, trace) in zip(futures, outcome["metrics"]["ends"], strict=True):
+                        future.set_result((end, trace))
                 for note in set(outcome["metrics"]["notes"]) - self._told:
                     self._told.add(note)
                     warnings.warn(note, stacklevel=2)
