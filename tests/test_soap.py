@@ -28,38 +28,41 @@ def kernel_of(model, dtype=None):
 # --------------------------------------------------------------------------------------------------------- a step
 
 
-def reference(weights, gradients, lr, momentum, beta2, basis_beta, nesterov, weight_decay, refresh=1):
+def reference(weights, gradients, lr, momentum, beta2, basis_beta, nesterov, weight_decay, period=1, refresh=1):
     """The steps written out mode by mode, momentum kept in the kernel's own coordinates; weights (modes, in, out)."""
     modes, n_in, n_out = weights.shape
     w, m, v = weights.clone(), torch.zeros_like(weights), torch.zeros(weights.shape, dtype=torch.float64)
     left, right = torch.zeros(n_in, n_in, dtype=torch.float64), torch.zeros(n_out, n_out, dtype=torch.float64)
     for t, g in enumerate(gradients, start=1):
-        left = basis_beta * left + (1 - basis_beta) * sum((g[k] @ g[k].mH).real for k in range(modes))
-        right = basis_beta * right + (1 - basis_beta) * sum((g[k].mT @ g[k].conj()).real for k in range(modes))
+        due = range((t - 1) % period, modes, period)
+        left = basis_beta * left + (1 - basis_beta) * sum((g[k] @ g[k].mH).real for k in due)
+        right = basis_beta * right + (1 - basis_beta) * sum((g[k].mT @ g[k].conj()).real for k in due)
         if t == 1:
             q_left, q_right = (torch.linalg.eigh(c).eigenvectors.flip(-1) for c in (left, right))  # largest first
         elif t % refresh == 0:
             q_left, q_right = (torch.linalg.qr(c @ q).Q for c, q in ((left, q_left), (right, q_right)))
         m = momentum * m + (1 - momentum) * g
         ahead = momentum * m + (1 - momentum) * g if nesterov else m
-        for k in range(modes):
+        for k in due:
             turned, mean = (q_left.mT.to(x) @ x @ q_right.to(x) for x in (g[k], ahead[k]))
             v[k] = beta2 * v[k] + (1 - beta2) * turned.abs() ** 2
             u = mean / v[k].sqrt()
             # A random matrix with this Frobenius norm has operator norm ‖U‖ (√m + √n) / √(mn); times √(out/in).
             size = u.norm() * (math.sqrt(n_in) + math.sqrt(n_out)) / math.sqrt(n_in * n_out)
             u = q_left.to(u) @ (u / size) @ q_right.mT.to(u)
-            w[k] = (1 - lr * weight_decay) * w[k] - lr * math.sqrt(n_out / n_in) * u
+            w[k] = (1 - period * lr * weight_decay) * w[k] - period * lr * math.sqrt(n_out / n_in) * u
     return w
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_steps_against_a_reference_written_out(nesterov, weight_decay):
+@pytest.mark.parametrize("period", [1, 3])
+def test_steps_against_a_reference_written_out(nesterov, weight_decay, period):
     """Four steps of a 4 × 4 kernel in double precision. Signs of basis vectors differ between the two, updates do not."""
     model = small_fno(width=4)
     kernel = kernel_of(model, torch.complex128)
     settings = {"momentum": 0.8, "beta2": 0.7, "basis_beta": 0.6, "nesterov": nesterov, "weight_decay": weight_decay}
+    settings["period"] = period
     optimizer = nm.MuSOAP(model, lr=0.1, base_depth=None, refresh=1, **settings)
     start = kernel.detach().clone()
     generator = torch.Generator().manual_seed(0)
@@ -84,7 +87,7 @@ def test_size_of_every_update(size, width, modes):
     random_gradients(model)
     for p in model.parameters():
         p.grad *= 1e-6
-    nm.MuSOAP(model, lr=0.05, base_depth=None, size=size).step()
+    nm.MuSOAP(model, lr=0.05, base_depth=None, period=1, size=size).step()
     seen = set()
     for (name, p), q in zip(model.named_parameters(), before.parameters(), strict=True):
         role, delta = nm.summary(model)[name].role, (q - p).detach()
@@ -109,7 +112,7 @@ def test_separable_kernels_have_one_size_a_mode():
     model = small_fno(separable=True)
     before = copy.deepcopy(model)
     random_gradients(model)
-    nm.MuSOAP(model, lr=0.05, base_depth=None).step()
+    nm.MuSOAP(model, lr=0.05, base_depth=None, period=1).step()
     delta = (kernel_of(model) - kernel_of(before)).detach().abs()
     assert torch.allclose(delta.amax(0), torch.tensor(0.05), rtol=1e-4)
 
@@ -121,7 +124,7 @@ def test_a_gradient_of_low_rank_moves_no_other_direction():
     random_gradients(model)
     generator = torch.Generator().manual_seed(1)
     rows, columns = (torch.randn(12, 2, generator=generator, dtype=torch.cfloat) for _ in range(2))
-    optimizer = nm.MuSOAP(model, lr=0.05, base_depth=None)
+    optimizer = nm.MuSOAP(model, lr=0.05, base_depth=None, period=1)
     for _ in range(3):
         middle = torch.randn(2, 2, kernel.shape[2], generator=generator, dtype=torch.cfloat)
         kernel.grad = torch.einsum("ia,abk,ob->iok", rows, middle, columns)
@@ -188,7 +191,7 @@ def test_layers_and_quadrants_have_bases_of_their_own():
     """A joint kernel holds several; each has its own basis, which all its modes share."""
     case = BY_NAME["legacy_joint"]
     model = nm.parametrize(case.build(), base=case.base)
-    optimizer = nm.MuSOAP(model)
+    optimizer = nm.MuSOAP(model, period=1)
     train(case, model, optimizer, steps=1)
     name, p = next((n, p) for n, p in model.named_parameters() if nm.summary(model)[n].role == "spectral")
     layers, n_in = p.shape[:2]
@@ -202,27 +205,20 @@ def test_layers_and_quadrants_have_bases_of_their_own():
         assert (diagonal - torch.diag(diagonal.diagonal())).abs().max() < 1e-4 * c.abs().max()
 
 
-def test_momentum_is_carried_into_the_new_basis():
-    """With the gradient at zero, momentum in the kernel's own coordinates only shrinks, whatever the bases do."""
-    model = small_fno()
-    kernel = kernel_of(model)
-    optimizer = nm.MuSOAP(model, refresh=2, momentum=0.5)
-
-    def own_coordinates():
-        state = optimizer.state[kernel]
-        m = torch.view_as_real(state["exp_avg"])[None]
-        for i, axis in enumerate((0, 1), start=1):
-            m = rotate(m, state[f"basis_{axis}"], i, back=True)
-        return m
-
-    for seed in range(3):
-        random_gradients(model, seed)
+def test_modes_take_turns_and_move_as_far_as_if_they_had_not_waited():
+    """Mode k moves at steps k, k + 3, …, by three times the size of lr = 0.05; a map with one block at every step."""
+    model = small_fno(width=4)
+    linear = model.fno_blocks.channel_mlp[0].fcs[0].weight
+    optimizer = nm.MuSOAP(model, lr=0.05, base_depth=None, period=3)
+    for step in range(4):
+        kernel, before = kernel_of(model).detach().clone(), linear.detach().clone()
+        random_gradients(model, step)
         optimizer.step()
-    for _ in range(3):
-        before = own_coordinates()
-        kernel.grad.zero_()
-        optimizer.step()
-        assert torch.allclose(own_coordinates(), before / 2, atol=1e-4 * before.abs().max())
+        moved = (kernel_of(model) - kernel).detach().norm(dim=(0, 1))
+        # √(mn) / (√m + √n) = 1 at 4 × 4.
+        want = [0.15 if k % 3 == step % 3 else 0.0 for k in range(len(moved))]
+        assert moved.tolist() == pytest.approx(want, rel=1e-3)
+        assert not torch.equal(linear, before)
 
 
 def test_axes_beyond_the_limit_keep_their_own_coordinates(monkeypatch):

@@ -37,6 +37,7 @@ def parametrize(
     init: bool = True,
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
+    kernel_init: str = "default",
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
 
@@ -63,11 +64,15 @@ def parametrize(
         attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
     init_mult : mapping, optional
         Multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
-        to the target. Roles: input, hidden, readout, vector, spectral.
+        to the target. Roles: input, hidden, readout, vector, spectral; ``kernel`` multiplies a Fourier kernel as a whole,
+        where ``spectral`` multiplies each factor of a factorized one.
     correct_tt : bool
         neuralop draws a tensor-train kernel √(∏ ranks) times smaller than it means to. By default that stays as it is
         at base; True brings such kernels to the std that a dense one has, at base too. Hyperparameters tuned with one
         setting are not those of the other.
+    kernel_init : {"default", "small"}
+        How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
+        (docs/optimizers.md). Small kernels are smaller at base, too.
 
     Returns
     -------
@@ -96,7 +101,7 @@ def parametrize(
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
     """
     bare = _bare(model)
-    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt)
+    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init)
     parameters = dict(bare.named_parameters())
     _check_untouched(bare, init)
     pending = init and _on_meta(bare, parameters)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from neuralop_mup.core.rules import ROLES, RULE_VERSION, RULES, ModeRule, Size, 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.validation import is_multiplier
 
-__all__ = ["Plan", "Row", "check_multipliers", "make_plan", "make_rows"]
+__all__ = ["KERNEL_INITS", "Plan", "Row", "check_multipliers", "init_multipliers", "make_plan", "make_rows"]
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Plan:
             names = {field.name for field in fields(cls)}
             rows = tuple(map(_row_from_json, stored["rows"]))
             plan = cls(**{**{k: v for k, v in stored.items() if k in names}, "rows": rows})
-            check_multipliers(plan.init_mult, "init_mult")
+            init_multipliers(plan.init_mult)
         except (TypeError, KeyError, AttributeError) as error:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
         return plan
@@ -283,14 +283,34 @@ def _dims(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))
 
 
-def check_multipliers(values: Mapping[str, float] | None, what: str) -> dict[str, float]:
+# Names of kernel initialisations, and what they make of neuralop's own. Its blocks have operator norm 2, as against about
+# 1 of the skip beside them; a tenth of that lets each layer begin as its skip (benchmarks/suite.py init).
+KERNEL_INITS = {"default": 1.0, "small": 0.1}
+
+
+def init_multipliers(values: Mapping[str, float] | None, kernel_init: str = "default") -> dict[str, float]:
+    """Validate multipliers of init by role, and ``kernel``, which ``kernel_init`` names a value of."""
+    if kernel_init not in KERNEL_INITS:
+        raise MupError(f"kernel_init is {kernel_init!r}; {nearest(str(kernel_init), KERNEL_INITS)}")
+    mults = check_multipliers(values, "init_mult", (*ROLES, "kernel"))
+    if kernel_init != "default":
+        if "kernel" in mults:
+            raise MupError(
+                f"kernel_init = {kernel_init!r} and init_mult['kernel'] = {mults['kernel']} both say how large kernels "
+                "start; give one of them."
+            )
+        mults["kernel"] = KERNEL_INITS[kernel_init]
+    return mults
+
+
+def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequence[str] = ROLES) -> dict[str, float]:
     """Validate multipliers by role: known roles, positive finite numbers."""
     if not isinstance(values, (Mapping, type(None))):
         raise MupError(f"{what} is {values!r}; give a dict by role, such as {{'readout': 0.5}}.")
     values = dict(values or {})
     for role, value in values.items():
-        if role not in ROLES:
-            raise MupError(f"{what} has no role {role!r}: {nearest(str(role), ROLES)}")
+        if role not in known:
+            raise MupError(f"{what} has no role {role!r}: {nearest(str(role), known)}")
         if not is_multiplier(value):
             raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
     return {role: float(value) for role, value in values.items()}
@@ -302,6 +322,7 @@ def make_plan(
     rule: str | ModeRule = "log-modes",
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
+    kernel_init: str = "default",
 ) -> Plan:
     """Work out the plan without touching ``model``.
 
@@ -318,6 +339,8 @@ def make_plan(
         Multipliers of init by role.
     correct_tt : bool
         Bring tensor-train kernels to their target std, at base too.
+    kernel_init : {"default", "small"}
+        How large Fourier kernels start.
 
     Raises
     ------
@@ -325,7 +348,7 @@ def make_plan(
         See :func:`neuralop_mup.parametrize`.
     """
     name = check_rule(rule)
-    init_mults = check_multipliers(init_mult, "init_mult")
+    init_mults = init_multipliers(init_mult, kernel_init)
     found = classify(model)
     shapes = {name: f.shape for name, f in found.items()}
     at_base = base_shapes(model, found, base, name)
@@ -376,7 +399,9 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row
     size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
     m = multipliers(f.param.role, size, base_size, rule)
     init = m.init / base_size.std_ratio if correct_tt else m.init
-    init_mult = init_mults.get(f.param.role)
+    # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
+    given = [init_mults[key] for key in (f.param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
+    init_mult = math.prod(given) if given else None
     return replace(
         row,
         init_mult=init * (1.0 if init_mult is None else init_mult),

@@ -112,12 +112,12 @@ def as_blocks(x: torch.Tensor, layout: str) -> torch.Tensor:
     return x.permute(*order(layout, LETTERS))
 
 
-def turn(x: torch.Tensor, layout: str, period: int, step: int) -> tuple[tuple[slice, ...], int]:
-    """Which blocks move at a step: an index into :func:`as_blocks`, and in how many steps all have moved.
+def turn(x: torch.Tensor, layout: str, letters: str, period: int, step: int) -> tuple[tuple[slice, ...], int]:
+    """Which blocks move at a step: an index into the axes of these ``letters``, and in how many steps all have moved.
 
     Every ``period``-th along the axis that has most blocks, another comb at each step.
     """
-    sizes = [x.shape[axis] for axis in order(layout, "lcb")]
+    sizes = [x.shape[axis] for axis in order(layout, letters)]
     if not sizes:
         return (), 1
     axis = sizes.index(max(sizes))

@@ -29,6 +29,7 @@ __all__ = ["LR", "MuMuon"]
 
 LR = 2e-2
 PERIOD = 4
+_MOVING = "lcb"  # axes that number blocks, which take turns
 
 
 class MuMuon(KernelOptimizer):
@@ -174,7 +175,7 @@ def _momentum(grad: torch.Tensor, layout: str, state: Mapping[str, Any], group: 
     """
     buffer, beta = state["momentum_buffer"], group["momentum"]
     as_real(buffer).lerp_(as_real(grad), 1 - beta)  # torch's complex lerp is ten times slower
-    due, _ = turn(grad, layout, group["period"], state["step"])
+    due, _ = turn(grad, layout, _MOVING, group["period"], state["step"])
     momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(grad, layout)[due]
     blocks = gradients.lerp(momenta, beta) if group["nesterov"] else momenta.clone()
     n_in, n_out = block_shape(grad, layout)
@@ -187,7 +188,7 @@ def _momentum(grad: torch.Tensor, layout: str, state: Mapping[str, Any], group: 
 @not_compiled
 def _apply(p: torch.Tensor, layout: str, polar: torch.Tensor, step: int, group: Mapping[str, Any]) -> None:
     """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was and that had a gradient."""
-    due, period = turn(p, layout, group["period"], step)
+    due, period = turn(p, layout, _MOVING, group["period"], step)
     target, lr = as_blocks(p, layout)[due], group["lr"] * period
     n_in, n_out = block_shape(p, layout)
     if group["weight_decay"] != 0:

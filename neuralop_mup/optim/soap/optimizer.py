@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_paired, order
+from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_paired, order, turn
 from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, as_real, inside_compiled
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
@@ -20,6 +20,7 @@ from neuralop_mup.validation import check_count, check_decay
 __all__ = ["LR", "MAX_BASIS", "MuSOAP"]
 
 LR = 2e-2
+PERIOD = 2
 REFRESH = 10
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
 MAX_BASIS = 2048
@@ -56,6 +57,9 @@ class MuSOAP(KernelOptimizer):
         Decay of the second moments.
     basis_beta : float
         Decay of the Gram matrices whose eigenvectors are the bases.
+    period : int
+        Each mode moves once in so many steps, as far as it would have in all of them, in turn with the others; its momentum
+        follows every gradient. What is computed for each mode costs that much less. Maps with one block move at every step.
     refresh : int
         Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
         2, 4, 8, … as well.
@@ -118,6 +122,7 @@ class MuSOAP(KernelOptimizer):
         momentum: float = 0.95,
         beta2: float = 0.95,
         basis_beta: float = 0.95,
+        period: int = PERIOD,
         refresh: int = REFRESH,
         nesterov: bool = True,
         size: str = "rms",
@@ -130,6 +135,7 @@ class MuSOAP(KernelOptimizer):
     ) -> None:
         for what, value in (("momentum", momentum), ("beta2", beta2), ("basis_beta", basis_beta)):
             check_decay(what, value)
+        check_count("period", period, "steps")
         check_count("refresh", refresh, "steps")
         if size not in _SIZES:
             raise MupError(f"size is {size!r}; {nearest(str(size), _SIZES)}")
@@ -141,6 +147,7 @@ class MuSOAP(KernelOptimizer):
                 "momentum": momentum,
                 "beta2": beta2,
                 "basis_beta": basis_beta,
+                "period": period,
                 "refresh": refresh,
                 "nesterov": nesterov,
                 "size": size,
@@ -154,7 +161,7 @@ class MuSOAP(KernelOptimizer):
         )
 
     def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Two averages in the rotated coordinates, and for each axis that has a basis its Gram matrix and the basis."""
+        """Momentum, second moments in the rotated coordinates, and each axis's Gram matrix and basis where it has one."""
         paired = is_paired(p, layout)
         modulus = p.shape[:-1] if paired else p.shape
         real = p.real.dtype if p.is_complex() else p.dtype
@@ -197,39 +204,45 @@ class MuSOAP(KernelOptimizer):
         for block in blocks:
             if not block.state:
                 block.state.update(self.new_state(block.p, block.layout, group))
-        stack, step = _Stack(blocks), blocks[0].state["step"] + 1
-        x, m, v = (stack.read(tensors) for tensors in ([b.grad for b in blocks], *map(stack.of, self.sharded_state)))
-        bases: dict[int, torch.Tensor] = {}
-        for i, axis in enumerate(order(stack.layout, "io"), start=1):
-            if f"basis_{axis}" in blocks[0].state:
-                gram, basis = stack.of(f"gram_{axis}"), stack.of(f"basis_{axis}")
-                c, bases[i], m = _follow(x, m, stack.read_square(gram), stack.read_square(basis), i, step, group)
-                stack.write_square(gram, c)
-                stack.write_square(basis, bases[i])
-        x = _rotated(x, bases, scratch) if bases else x.clone()
-        factor, active = _direction(x, m, v, stack.block_shape, group, scratch)
-        u = _rotated(x, bases, scratch, back=True)
+            as_real(block.state["exp_avg"]).lerp_(as_real(block.grad), 1 - group["momentum"])
+        step = blocks[0].state["step"]
+        stack = _Stack(blocks, group["period"], step)
+        lr = group["lr"] * stack.period  # a mode moves as far in one step as it would have in all that it waited
+        x = stack.read([block.grad for block in blocks]).contiguous()  # read four times
+        m, v = (stack.read(stack.of(key)) for key in self.sharded_state)
+        ahead = scratch.take("ahead", x.shape, x)
+        torch.lerp(x, m, group["momentum"], out=ahead) if group["nesterov"] else ahead.copy_(m)
+        bases = _bases(x, stack, step + 1, group)
+        modulus = _squares(_rotated(x, bases, scratch), scratch)
+        v.lerp_(modulus, 1 - group["beta2"])
+        stack.write(stack.of("exp_avg_sq"), v)
+        mixed = tuple(range(1, x.ndim - 3))
+        active = (_total(modulus, mixed) > 0).to(v.dtype)
+        u = _rotated(ahead, bases, scratch).div_(_root(v, mixed, stack.block_shape, scratch))
+        factor = active / _SIZES[group["size"]](u, mixed, stack.block_shape, scratch).add_(_TINY)
+        u = _rotated(u, bases, scratch, back=True)
         weights = stack.read([b.p for b in blocks])
         if group["weight_decay"] != 0:
-            weights.mul_(1 - group["lr"] * group["weight_decay"] * active)
-        weights.addcmul_(u, factor, value=-group["lr"] * block_scale(blocks[0].p, stack.layout))
+            weights.mul_(1 - lr * group["weight_decay"] * active)
+        weights.addcmul_(u, factor, value=-lr * block_scale(blocks[0].p, stack.layout))
         stack.write([b.p for b in blocks], weights)
-        stack.write(stack.of("exp_avg"), m)
-        stack.write(stack.of("exp_avg_sq"), v)
         for block in blocks:
-            block.state["step"] = step
+            block.state["step"] = step + 1
 
 
 class _Stack:
-    """Blocks of one shape as one real tensor (layers, *in axes, *out axes, channels, modes, parts).
+    """What moves of blocks of one shape, as one real tensor (layers, *in axes, *out axes, channels, modes, parts).
 
+    ``modes`` are those whose turn it is: every ``period``-th, another comb at each step.
     ``layers`` counts the kernels, several if one tensor holds several; ``channels`` are those that do not mix; ``parts`` are
     the real and the imaginary one, or one where numbers are real.
     """
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[Block], period: int, step: int) -> None:
         self.blocks, self.layout = blocks, blocks[0].layout
         self.block_shape = block_shape(blocks[0].p, self.layout)
+        due, self.period = turn(blocks[0].p, self.layout, "b", period, step)
+        self._due = (*(slice(None),) * len(order(self.layout, "lioc")), *due)
 
     def of(self, key: str) -> list[torch.Tensor]:
         """One entry of the blocks' states."""
@@ -265,56 +278,43 @@ class _Stack:
         tensor = as_real(tensor)
         if tensor.ndim == len(self.layout):
             tensor = tensor.unsqueeze(-1)
-        return tensor.permute(*order(self.layout, "liocb"), -1)
+        return tensor.permute(*order(self.layout, "liocb"), -1)[self._due]
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _follow(
-    x: torch.Tensor, m: torch.Tensor, c: torch.Tensor, q: torch.Tensor, axis: int, step: int, group: Mapping[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gram matrix, basis and momentum of one axis after a gradient; the basis is renewed when its time has come."""
-    c = c.lerp(gram(x, axis), 1 - group["basis_beta"])
-    if step == 1:
-        return c, first_basis(c), m
+def _bases(x: torch.Tensor, stack: _Stack, step: int, group: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+    """Bases by axis after a gradient: their Gram matrices follow it, and they are renewed when their time has come."""
+    bases = {}
     # In the beginning the Gram matrix changes most: at steps 2, 4, 8, … until the regular ones.
-    if step % group["refresh"] and (step > group["refresh"] or step & (step - 1)):
-        return c, q, m
-    new = renewed(c, q)
-    return c, new, rotate(m, q.mT @ new, axis)
+    due = step % group["refresh"] == 0 or (step < group["refresh"] and step & (step - 1) == 0)
+    for i, axis in enumerate(order(stack.layout, "io"), start=1):
+        if f"basis_{axis}" not in stack.blocks[0].state:
+            continue
+        grams, stored = stack.of(f"gram_{axis}"), stack.of(f"basis_{axis}")
+        c = stack.read_square(grams).lerp(gram(x, i), 1 - group["basis_beta"])
+        stack.write_square(grams, c)
+        q = stack.read_square(stored)
+        if step == 1 or due:
+            q = first_basis(c) if step == 1 else renewed(c, q)
+            stack.write_square(stored, q)
+        bases[i] = q
+    return bases
 
 
 def _rotated(x: torch.Tensor, bases: Mapping[int, torch.Tensor], scratch: Scratch, *, back: bool = False) -> torch.Tensor:
     """``x`` in the bases of all axes, or back from them; the last two results before it are overwritten."""
-    for turn, (axis, q) in enumerate(bases.items(), start=len(bases) * back):
-        x = rotate(x, q, axis, back=back, out=scratch.take(f"rotated {turn % 2}", x.shape, x))
+    for i, (axis, q) in enumerate(bases.items(), start=len(bases) * back):
+        x = rotate(x, q, axis, back=back, out=scratch.take(f"rotated {i % 2}", x.shape, x))
     return x
 
 
-def _direction(
-    x: torch.Tensor,
-    m: torch.Tensor,
-    v: torch.Tensor,
-    block: tuple[int, int],
-    group: Mapping[str, Any],
-    scratch: Scratch,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adam's direction in rotated coordinates, in place of the gradient ``x``.
-
-    Returned are what brings each mode to size 1 (0 without a gradient) and which modes have a gradient. The averages ``m``
-    and ``v`` are changed in place.
-    """
-    mixed = tuple(range(1, x.ndim - 3))
-    modulus = _squares(x, scratch)
-    m.lerp_(x, 1 - group["momentum"])
-    v.lerp_(modulus, 1 - group["beta2"])
-    active = (_total(modulus, mixed) > 0).to(v.dtype)
+def _root(v: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
+    """What Adam divides by, never below the noise of its mode."""
     floor = (_total(v, mixed) / prod(block)).sqrt_().mul_(_NOISE).add_(_TINY)
-    root = torch.sqrt(v, out=scratch.take("root", v.shape, v)).add_(floor)
-    (x.lerp_(m, group["momentum"]) if group["nesterov"] else x.copy_(m)).div_(root)
-    return active / _SIZES[group["size"]](x, mixed, block, scratch).add_(_TINY), active
+    return torch.sqrt(v, out=scratch.take("root", v.shape, v)).add_(floor)
 
 
 def _squares(x: torch.Tensor, scratch: Scratch) -> torch.Tensor:

@@ -1,0 +1,211 @@
+"""One training run of the suite, its records, and the processes that train what is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from neuralop.models import FNO
+from torch import nn
+from tqdm import tqdm
+
+import neuralop_mup as nm
+from neuralop_mup.problems import Problem, ProblemData, get_problem
+
+BASE_WIDTH = 16
+CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
+
+# Arguments of the data, K = n_modes // 2 on each axis, width, and batch size.
+PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
+    "burgers": ({"n_train": 800, "grid": 64}, (12,), 24, 10),
+    "darcy": ({"n_train": 400, "grid": 20}, (5, 5), 16, 10),
+    "allen-cahn": ({"n_train": 400, "grid": 20}, (5, 5), 16, 10),
+    "korteweg-de-vries": ({"n_train": 800}, (16,), 24, 10),
+    "gray-scott": ({"n_train": 400, "grid": 20}, (5, 5), 16, 10),
+    "darcy-pino": ({"n_train": 200, "grid": 20}, (5, 5), 16, 10),
+    "burgers-pino": ({"n_train": 200, "grid": 32, "time_points": 16}, (4, 8), 16, 10),
+    "navier-stokes": ({"n_train": 100, "grid": 12, "time_points": 8}, (3, 4, 4), 12, 5),
+}
+STEPS = 1000
+
+_ADAM = (2e-3, 4e-3, 8e-3, 1.6e-2)
+_SIZED = (1e-2, 2e-2, 4e-2, 8e-2)
+# Optimizer and its arguments, grid of learning rates, rule, and the kernels' initialization over neuralop's.
+CONTENDERS: dict[str, dict[str, Any]] = {
+    "Adam (SP)": {"optimizer": "torch", "lrs": _ADAM, "rule": "standard", "init": 1.0},
+    "MuAdam": {"optimizer": "adam", "lrs": _ADAM, "init": 0.1},
+    "MuMuon": {"optimizer": "muon", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 1, "damping": 0.7}},
+    "MuSOAP": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2}},
+}
+REFERENCE = "Adam (SP)"
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "torch": lambda model, lr, **kwargs: torch.optim.Adam(model.parameters(), lr=lr, **kwargs),
+    "adam": nm.MuAdam,
+    "muon": nm.MuMuon,
+    "soap": nm.MuSOAP,
+}
+
+_DATA: dict[str, tuple[Problem, ProblemData]] = {}
+
+
+def data_of(problem: str) -> tuple[Problem, ProblemData]:
+    """A problem and its data, kept by this process."""
+    if problem not in _DATA:
+        described = get_problem(problem, **PROBLEMS[problem][0])
+        _DATA[problem] = described, described.load()
+    return _DATA[problem]
+
+
+def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """One run, as plain values; ``changes`` are ``width``, ``modes``, ``depth``, ``init`` and ``kwargs``."""
+    _, modes, width, batch = PROBLEMS[problem]
+    chosen = CONTENDERS[contender]
+    return {
+        "problem": problem,
+        "contender": contender,
+        "optimizer": chosen["optimizer"],
+        "kwargs": {**chosen.get("kwargs", {}), **changes.get("kwargs", {})},
+        "rule": chosen.get("rule", "none"),
+        "init": changes.get("init", chosen["init"]),
+        "lr": lr,
+        "steps": steps,
+        "seed": seed,
+        "width": changes.get("width", width),
+        "modes": list(changes.get("modes", modes)),
+        "depth": changes.get("depth", 4),
+        "batch": batch,
+    }
+
+
+def train(t: Mapping[str, Any]) -> dict[str, Any]:
+    """Train one FNO and measure it: validation, test and training error, and processor time of the steps."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")  # losses are given the sample
+    problem, data = data_of(t["problem"])
+    torch.manual_seed(t["seed"])
+    n_modes = tuple(2 * k for k in t["modes"])
+    model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"])
+    init = None if t["init"] == 1 else {"spectral": max(t["init"], 1e-12)}
+    nm.parametrize(model, base={"hidden_channels": BASE_WIDTH}, rule=t["rule"], init_mult=init)
+    optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], **t["kwargs"])
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t["steps"])
+    processor, losses = problem.processor(data), problem.losses()
+    model.train(), processor.train()
+    recent, start = [], time.process_time()
+    for x, y in _batches(data, t["batch"], t["seed"], t["steps"]):
+        sample = processor.preprocess({"x": x, "y": y})
+        out, sample = processor.postprocess(model(sample["x"]), sample)
+        loss = sum(weight * term(out, **sample) for weight, term in losses.values()) / len(x)
+        optimizer.zero_grad()
+        loss.backward()
+        recent = [*recent[-49:], loss.item()]
+        if not math.isfinite(recent[-1]):
+            return {"loss": math.inf, "test": math.inf, "train": math.inf, "seconds": time.process_time() - start}
+        optimizer.step()
+        schedule.step()
+    seconds = time.process_time() - start
+    errors = {split: _error(model, processor, losses["data"][1], *getattr(data, split)) for split in ("val", "test")}
+    return {"loss": errors["val"], "test": errors["test"], "train": statistics.fmean(recent), "seconds": seconds}
+
+
+def _batches(data: ProblemData, size: int, seed: int, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    x, y = data.train
+    generator, order = torch.Generator().manual_seed(seed), torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < size:
+            order = torch.randperm(len(x), generator=generator)
+        yield x[order[:size]], y[order[:size]]
+        order = order[size:]
+
+
+@torch.no_grad()
+def _error(model: nn.Module, processor: nn.Module, loss: Callable, x: torch.Tensor, y: torch.Tensor) -> float:
+    model.eval(), processor.eval()
+    total = 0.0
+    for part in torch.arange(len(x)).split(20):
+        sample = processor.preprocess({"x": x[part], "y": y[part]})
+        out, sample = processor.postprocess(model(sample["x"]), sample)
+        total += float(loss(out, y=sample["y"]))
+    return total / len(x)
+
+
+# ------------------------------------------------------------------------------------------------------- what is run
+
+
+class Records:
+    """Finished runs by what they were, in a file that only grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.done = path, {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read what other processes have written, too."""
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                record = json.loads(line)
+                self.done[_key(record["task"])] = record["result"]
+
+    def add(self, t: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a") as file:
+            file.write(json.dumps({"task": t, "result": result}) + "\n")
+        self.done[_key(t)] = dict(result)
+
+    def get(self, t: Mapping[str, Any]) -> dict[str, Any] | None:
+        return self.done.get(_key(t))
+
+    def results(self, t: Mapping[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
+        """Results of the seeds that are done."""
+        return [result for seed in seeds if (result := self.get({**t, "seed": seed})) is not None]
+
+    def loss(self, t: Mapping[str, Any], seeds: Sequence[int]) -> float | None:
+        """Mean validation error over the seeds; None unless all are done."""
+        results = self.results(t, seeds)
+        return statistics.fmean(r["loss"] for r in results) if len(results) == len(seeds) else None
+
+    def best(self, tasks: Iterable[dict[str, Any]], seeds: Sequence[int] = (0,)) -> dict[str, Any] | None:
+        """The task with the smallest mean validation error; None unless all are done."""
+        losses = {_key(t): (self.loss(t, seeds), t) for t in tasks}
+        if any(loss is None for loss, _ in losses.values()):
+            return None
+        return min(losses.values(), key=lambda pair: pair[0])[1]
+
+
+def _key(t: Mapping[str, Any]) -> str:
+    return json.dumps({k: v for k, v in t.items() if k != "contender"}, sort_keys=True)
+
+
+def run(records: Records, wanted: Callable[[Records], Iterable[dict[str, Any]]], workers: int) -> None:
+    """Train what is wanted until nothing new is: what comes next may depend on what was found."""
+    for problem in {t["problem"] for t in wanted(records) if records.get(t) is None}:
+        data_of(problem)  # generated once, before the workers need it
+    running: dict[Future, dict[str, Any]] = {}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool, tqdm(mininterval=30, smoothing=0.05) as bar:
+        while True:
+            records.reload()  # another process may train another stage
+            tasks = {_key(t): t for t in wanted(records)}
+            missing = [t for key, t in tasks.items() if key not in records.done]
+            missing.sort(
+                key=lambda t: t["steps"] > STEPS
+            )  # the longest last; otherwise in the order in which they are wanted
+            bar.total, bar.n = len(tasks), len(tasks) - len(missing)
+            bar.refresh()
+            waiting = (t for t in missing if t not in running.values())
+            for t in islice(waiting, workers - len(running)):
+                running[pool.submit(train, t)] = t
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                records.add(running.pop(future), future.result())

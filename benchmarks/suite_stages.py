@@ -1,0 +1,191 @@
+"""Which runs each stage of the suite wants, given what is done, and what was found with them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from suite_runs import BASE_WIDTH, CHOSEN_ON, CONTENDERS, PROBLEMS, REFERENCE, STEPS, Records, task
+
+SEEDS = (0, 1, 2)
+LENGTHS = (300, STEPS, 3000)
+LONG = ("burgers", "darcy", "korteweg-de-vries", "gray-scott")  # trained for 3,000 steps, too
+AROUND = (0.5, 1, 2)
+
+Task = dict[str, Any]
+
+
+# ------------------------------------------------------------------------------------------------- main: who is ahead
+
+
+def grid(records: Records, like: Task, lrs: Sequence[float], seeds: Sequence[int] = SEEDS) -> list[Task]:
+    """Points at these learning rates, and beyond an edge for as long as the best lies there (twice at most)."""
+    lrs = sorted(lrs)
+    for _ in range(2):
+        best = records.best(({**like, "lr": lr} for lr in lrs), seeds)
+        if best is None or best["lr"] not in (lrs[0], lrs[-1]):
+            break
+        lrs = [lrs[0] / 2, *lrs] if best["lr"] == lrs[0] else [*lrs, 2 * lrs[-1]]
+    return [{**like, "lr": lr} for lr in lrs]
+
+
+def tuning(records: Records, problem: str, name: str) -> list[Task]:
+    """A contender's learning rates at 1,000 steps."""
+    return grid(records, task(problem, name, 1.0), CONTENDERS[name]["lrs"], seeds=(0,))
+
+
+def tuned(records: Records, problem: str, name: str) -> Task | None:
+    """The best of them; None before all are done."""
+    return records.best(tuning(records, problem, name))
+
+
+def final(records: Records, problem: str, name: str, steps: int) -> Task | None:
+    """What a contender is judged by at one length; None before it was chosen."""
+    best = tuned(records, problem, name)
+    if best is None or steps == STEPS:
+        return best
+    return records.best({**best, "lr": best["lr"] * factor, "steps": steps} for factor in AROUND)
+
+
+def main_runs(records: Records) -> Iterator[Task]:
+    """Tune at 1,000 steps; carry over to 300 and 3,000, with a factor of 2 to either side."""
+    for problem in PROBLEMS:
+        for name in CONTENDERS:
+            yield from tuning(records, problem, name)
+            if (best := tuned(records, problem, name)) is None:
+                continue
+            for steps in LENGTHS:
+                if steps > STEPS and problem not in LONG:
+                    continue
+                if steps != STEPS:
+                    yield from ({**best, "lr": best["lr"] * factor, "steps": steps} for factor in AROUND)
+                if (chosen_point := final(records, problem, name, steps)) is not None:
+                    yield from ({**chosen_point, "seed": seed} for seed in SEEDS)
+
+
+# --------------------------------------------------------------------------------------- time: as long as the reference
+
+
+def in_equal_time(records: Records, problem: str, name: str) -> Task | None:
+    """A contender's best point with as many steps as take the processor time of the reference's 1,000."""
+    best = tuned(records, problem, name)
+    if best is None or tuned(records, problem, REFERENCE) is None:
+        return None
+    own, reference = (
+        statistics.median(records.get(t)["seconds"] for t in tuning(records, problem, n)) for n in (name, REFERENCE)
+    )
+    return {**best, "steps": min(STEPS, round(STEPS * reference / own))}
+
+
+def time_runs(records: Records) -> Iterator[Task]:
+    """The kernel optimizers again, stopped (and their schedules ended) when the reference would be done."""
+    for problem in PROBLEMS:
+        for name in ("MuSOAP", "MuMuon"):
+            if (shorter := in_equal_time(records, problem, name)) is not None:
+                yield from ({**shorter, "seed": seed} for seed in SEEDS)
+
+
+# ----------------------------------------------------------------------------------------- transfer: what is carried
+
+# Problem, its proxy and its target.
+MOVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "width 16 → 128": ("korteweg-de-vries", {"width": BASE_WIDTH}, {"width": 128}),
+    "K 16 → 64": ("korteweg-de-vries", {}, {"modes": (64,)}),
+    "depth 4 → 16": ("korteweg-de-vries", {}, {"depth": 16}),
+    "width 16 → 64, 2D": ("gray-scott", {}, {"width": 64}),
+    "depth 4 → 16, 2D": ("gray-scott", {}, {"depth": 16}),
+    "K 8 → 32": ("burgers", {"modes": (8,)}, {"modes": (32,)}),
+}
+
+
+def moved(records: Records, move: str, name: str) -> tuple[list[Task], list[Task]]:
+    """The proxy's points and, once its best is known, the target's around it."""
+    problem, proxy, target = MOVES[move]
+    small = grid(records, task(problem, name, 1.0, **proxy), CONTENDERS[name]["lrs"])
+    best = records.best(small, SEEDS)
+    if best is None:
+        return small, []
+    return small, grid(records, task(problem, name, 1.0, **target), [best["lr"] * factor for factor in AROUND])
+
+
+def transfer_runs(records: Records) -> Iterator[Task]:
+    """Learning rates at proxy and target, three seeds each."""
+    for name in ("MuSOAP", "MuAdam", "MuMuon"):
+        for move in MOVES:
+            for points in moved(records, move, name):
+                yield from ({**t, "seed": seed} for t in points for seed in SEEDS)
+
+
+# ------------------------------------------------------------------------------------- init: how large kernels start
+
+INITS = (1.0, 0.3, 0.1, 0.03, 0.0)
+WIDTHS = (("korteweg-de-vries", 128), ("burgers", 64), ("gray-scott", 64))
+
+
+def initialized(like: Task, init: float) -> list[Task]:
+    """A tuned point with another initialization; neuralop's own also at half and twice the learning rate."""
+    factors = AROUND if init == 1 else (1,)
+    return [{**like, "init": init, "lr": like["lr"] * factor} for factor in factors]
+
+
+def init_points(records: Records) -> Iterator[tuple[str, int, Task]]:
+    """Problem, width and the tuned point of each contender."""
+    for problem, width in (*((p, PROBLEMS[p][2]) for p in PROBLEMS), *WIDTHS):
+        for name in CONTENDERS:
+            if (best := tuned(records, problem, name)) is not None:
+                yield problem, width, {**best, "width": width}
+
+
+def init_runs(records: Records) -> Iterator[Task]:
+    """Every contender at its best learning rate from kernels of several sizes, first those that bracket the answer."""
+    for inits in ((1.0, 0.1, 0.0), (0.3, 0.03)):
+        for problem, width, like in init_points(records):
+            if width == PROBLEMS[problem][2] or inits[0] == 1.0:
+                yield from (t for init in inits for t in initialized(like, init))
+
+
+# ------------------------------------------------------------------------------------------ choices, one at a time
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "MuSOAP": ("MuSOAP", {}),
+    "period 1": ("MuSOAP", {"period": 1}),
+    "period 2": ("MuSOAP", {"period": 2}),
+    "period 4": ("MuSOAP", {"period": 4}),
+    "no Nesterov": ("MuSOAP", {"nesterov": False}),
+    "size: operator norm": ("MuSOAP", {"size": "operator"}),
+    "momentum 0.9": ("MuSOAP", {"momentum": 0.9}),
+    "beta2 0.99": ("MuSOAP", {"beta2": 0.99}),
+    "basis_beta 0.99": ("MuSOAP", {"basis_beta": 0.99}),
+    "refresh 5": ("MuSOAP", {"refresh": 5}),
+    "refresh 20": ("MuSOAP", {"refresh": 20}),
+    "MuMuon": ("MuMuon", {}),
+    "MuMuon, period 4": ("MuMuon", {"period": 4}),
+    "MuMuon, no damping": ("MuMuon", {"damping": 0.0}),
+    "MuMuon, period 4, no damping": ("MuMuon", {"period": 4, "damping": 0.0}),
+}
+CHOICE_LENGTHS = (300, STEPS)
+CHOICE_LRS = (2e-2, 4e-2)
+
+
+def varied(problem: str, variant: str, steps: int) -> list[Task]:
+    """The runs of one variant."""
+    name, kwargs = VARIANTS[variant]
+    return [task(problem, name, lr, steps, kwargs=kwargs) for lr in CHOICE_LRS]
+
+
+def choice_runs(records: Records) -> Iterator[Task]:
+    """One choice at a time, on the problems for choosing, at two lengths and two learning rates."""
+    for steps in CHOICE_LENGTHS:
+        for variant in VARIANTS:
+            for problem in CHOSEN_ON:
+                yield from varied(problem, variant, steps)
+
+
+STAGES = {
+    "main": main_runs,
+    "time": time_runs,
+    "transfer": transfer_runs,
+    "init": init_runs,
+    "choices": choice_runs,
+}
