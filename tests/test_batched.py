@@ -15,6 +15,7 @@ from groups import Bowl, Kills
 from neuralop.models import FNO
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
 from neuralop_mup.cli import main
@@ -248,6 +249,33 @@ def test_such_runs_go_on_one_by_one():
     with pytest.warns(UserWarning, match="FNOs are trained one by one: its forward draws random numbers in "):
         ends = nm.train_many(with_dropout, configs, pairs(), base=BASE)
     assert [e["loss"] for e in ends] == [by_itself(with_dropout, c, pairs())["loss"] for c in configs]
+
+
+def shuffled():
+    """Loaders that shuffle by torch's global random numbers."""
+    data = {name: TensorDataset(*both) for name, both in pairs().items()}
+    return {name: DataLoader(part, 5, shuffle=name == "train") for name, part in data.items()}
+
+
+def test_each_run_has_random_numbers_of_its_own():
+    configs = [{"model": SIZE, "lr": 1e-2, "epochs": 3, "seed": seed} for seed in (0, 1)]
+    ends = nm.train_many(build, configs, shuffled, base=BASE, measure=False)
+    for config, end in zip(configs, ends, strict=True):
+        assert end["metrics"]["train_loss"] == pytest.approx(
+            by_itself(build, config, shuffled)["metrics"]["train_loss"], rel=1e-5
+        )
+
+
+def test_a_group_that_fails_goes_on_one_by_one(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no kernel for this")
+
+    monkeypatch.setattr("neuralop_mup.experiments.together._Stack.step", fails)
+    notes = []
+    configs = [TINY, {**TINY, "seed": 1}]
+    ends = train_together(ProblemRuns(), configs, measure=False, note=notes.append)
+    assert notes == ["Trained one by one, since together they failed (RuntimeError: no kernel for this)."]
+    assert [end["loss"] for end, _ in ends] == [train_run(config)["loss"] for config in configs]
 
 
 def test_too_little_memory_for_two():

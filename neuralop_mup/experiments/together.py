@@ -234,7 +234,11 @@ def train_together(
                 size, measured = _fastest(runs, note), True
                 left = [(run.number, run.config) for run in runs[size if size > 1 else 0 :]] + left
                 runs = runs[: size if size > 1 else 0]
-            _train(trains, runs, ends)
+            try:
+                _train(trains, runs, ends)
+            except Exception as error:  # whichever run brought it, each says by itself how it ends
+                note(f"Trained one by one, since together they failed ({type(error).__name__}: {error}).")
+                left, size = [(run.number, run.config) for run in runs if run.number not in ends] + left, 1
     return [ends[number] for number in range(len(configs))]
 
 
@@ -335,12 +339,16 @@ def _fastest(runs: Sequence[_Run], note: Callable[[str], None]) -> int:
     seconds: dict[int, float] = {}
     for size in sizes:
         some = runs[:size]
-        step = _alone(runs[0], samples[0]) if size == 1 else _at_once(some, samples[:size])
-        seconds[size] = _timed(step, runs[0].job.settings.device) / size
-        for run, own in zip(some, weights, strict=False):
-            run.trainer.optimizer.state.clear()
-            for p, weight in zip(run.job.model.parameters(), own, strict=True):
-                p.data, p.grad = weight.clone(), None
+        try:
+            step = _alone(runs[0], samples[0]) if size == 1 else _at_once(some, samples[:size])
+            seconds[size] = _timed(step, runs[0].job.settings.device) / size
+        except Exception:  # a run that fails in its first steps does so in its record, too
+            return len(runs)
+        finally:
+            for run, own in zip(some, weights, strict=False):
+                run.trainer.optimizer.state.clear()
+                for p, weight in zip(run.job.model.parameters(), own, strict=True):
+                    p.data, p.grad = weight.clone(), None
         if seconds[size] > 1.2 * min(seconds.values()):
             break
     best = min(seconds, key=seconds.__getitem__)
@@ -391,10 +399,14 @@ def _train(trains: Trains, runs: Sequence[_Run], ends: dict[int, End]) -> None:
         with run.own_random():
             try:
                 run.trainer.restore()
-                going.append(run)
             except MupError as error:
                 settle(run, _raising(error))
+                continue
         run.epoch = run.trainer.start_epoch
+        if run.epoch < run.trainer.n_epochs:
+            going.append(run)
+        else:  # killed after its last epoch
+            ends[run.number] = execute(trains, run.config)
     while going:
         begun = time.perf_counter()
         stack = _epoch(going, stack)
