@@ -87,7 +87,7 @@ def test_losses_are_those_of_each_run_by_itself(optimizer):
         for i in range(3)
     ]
     configs += [{**configs[0], "init_mult.spectral": 2.0, "rule": "none", "schedule": "constant", "clip_spectral": 1e-3}]
-    configs = [{**c, "optimizer": optimizer, "epochs": 3, "batch_size": 5} for c in configs]
+    configs = [{**c, "optimizer": optimizer, "epochs": 3, "batch_size": 4} for c in configs]
     configs[1]["epochs"] = 2
     data = pairs(torch.float64)
     with Double(), warnings.catch_warnings():

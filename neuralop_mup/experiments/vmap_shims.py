@@ -35,8 +35,6 @@ class Shims(TorchFunctionMode):
             return self._zeros(*args, **kwargs)
         if function is torch.conv1d and (done := _pointwise(*args, **kwargs)) is not None:
             return done
-        if function is torch.fft.rfftn and (done := _rfftn(*args, **kwargs)) is not None:
-            return done
         # tensorly unfolds by moveaxis, another name of movedim, which alone has a rule for vmap (torch 2.13).
         return (torch.movedim if function is torch.moveaxis else function)(*args, **kwargs)
 
@@ -60,42 +58,3 @@ def _pointwise(
         return None
     product = weight[..., 0] @ x
     return product if bias is None else product + bias[:, None]
-
-
-def _rfftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None, **named: Any) -> torch.Tensor | None:
-    """A real transform whose gradient is a real transform, too: torch's is a complex one of twice the work, a fifth of a
-    small model's step."""
-    if named or s is not None or dim is None or norm != "forward" or x.is_complex() or max(dim) >= 0:
-        return None
-    return _ForwardRFFT.apply(x, tuple(dim))
-
-
-class _ForwardRFFT(torch.autograd.Function):
-    """``rfftn(x, norm="forward")``: X_k = 1/N Σ_n x_n exp(−2πi k·n/N), for k ≤ n/2 along the last axis.
-
-    The gradient of a real loss is then Re Σ_k G_k exp(2πi k·n/N) / N over these k. ``irfftn`` sums over all k and takes
-    those beyond n/2 as conjugates: it gives that sum when each k that has a conjugate there is halved.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: torch.Tensor, dim: tuple[int, ...]) -> torch.Tensor:
-        return torch.fft.rfftn(x, dim=dim, norm="forward")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
-        x, ctx.dim = inputs
-        ctx.sizes = [x.shape[d] for d in ctx.dim]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        last, n = ctx.dim[-1], ctx.sizes[-1]
-        scale = torch.full((n // 2 + 1,), 0.5, dtype=gradient.real.dtype, device=gradient.device)
-        scale[0] = 1.0
-        if n % 2 == 0:
-            scale[-1] = 1.0
-        for size in ctx.sizes:
-            scale = scale / size
-        halved = gradient * scale.reshape(-1, *(1,) * (-last - 1))
-        return torch.fft.irfftn(halved, s=ctx.sizes, dim=ctx.dim, norm="forward"), None
