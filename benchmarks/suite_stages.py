@@ -160,6 +160,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "refresh 5": ("MuSOAP", {"refresh": 5}),
     "refresh 20": ("MuSOAP", {"refresh": 20}),
     "MuMuon": ("MuMuon", {}),
+    "MuMuon, period 2": ("MuMuon", {"period": 2}),
     "MuMuon, period 4": ("MuMuon", {"period": 4}),
     "MuMuon, no damping": ("MuMuon", {"damping": 0.0}),
     "MuMuon, period 4, no damping": ("MuMuon", {"period": 4, "damping": 0.0}),

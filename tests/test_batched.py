@@ -71,7 +71,7 @@ def pairs(dtype=torch.float32):
 def by_itself(build, config, data):
     with tempfile.TemporaryDirectory() as folder:
         run = _Run(build, data, "l2", None, Path(folder), {"": ""})
-        return execute(run, {"model": SIZE, "base": BASE, "rule": "log-modes", "searched": [], **config})[0]
+        return execute(run, {"model": SIZE, "base": BASE, "rule": "log-modes", **config})[0]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -206,14 +206,14 @@ def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
     assert list(elsewhere.iterdir()) == []
 
 
-@pytest.mark.parametrize(("workers", "seconds"), [(1, "4.8"), (3, "2.4"), (4, "2.2")])
+@pytest.mark.parametrize(("workers", "seconds"), [(1, "48 s"), (3, "24 s"), (4, "22 s")])
 def test_dry_run_guesses_the_time(workers, seconds, capsys, monkeypatch):
-    """2 steps a run; proxy: 4 runs of 0.1 s a step, then target: 2 of 1 s a step, each in rounds of the workers."""
-    monkeypatch.setattr(studies, "step_seconds", lambda study, size: {"proxy": 0.1, "target": 1.0}[size])
+    """2 steps a run; proxy: 4 runs of 1 s a step, then target: 2 of 10 s a step, each in rounds of the workers."""
+    monkeypatch.setattr(studies, "step_seconds", lambda study, size: {"proxy": 1.0, "target": 10.0}[size])
     line = f"transfer --dry-run --lr 0.001:0.008 --seeds 1 --epochs 1 --problem.n_train 40 --workers {workers}"
     assert main(line.split()) == 0
     out = capsys.readouterr().out
-    assert f"Very roughly {seconds} seconds here with {workers} worker" in out
+    assert f"Very roughly {seconds} here with {workers} worker" in out
 
 
 def test_dry_run_times_real_steps_of_what_fits(capsys, monkeypatch):

@@ -195,8 +195,7 @@ def _verdict(check: nm.CoordCheck, what: str, tolerance: float, seeds: int) -> s
     if seeds == 1:
         return (
             f"One seed is too few to judge the coordinate check of {what}: its slopes scatter by ±0.5 (the steepest update "
-            "here "
-            f"is {worst['slope']:+.2f}). Take --seeds 5 or more; this one is kept."
+            f"here is {worst['slope']:+.2f}). Take --seeds 5 or more; this one is kept."
         )
     return (
         f"Coordinate check of {what} {'passed' if passed else 'did not pass'}: the steepest update has slope "

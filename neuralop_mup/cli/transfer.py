@@ -68,19 +68,9 @@ def run(argv: list[str]) -> int:
     problem = _problem(options, dotted)
     title = getattr(problem, "title", problem.name)
     options.output = options.output or f"runs/{title}-transfer"
-    pruner = studies.pruner_of(options.pruner)
     study = study_of(options, dotted, problem)
-    results = studies.run(
-        study,
-        options,
-        argv,
-        "transfer",
-        title=f"μTransfer on {title}",
-        settings=settings_of(study, problem),
-        sampler=studies.sampler_of(options.sampler),
-        pruner=pruner,
-        rungs=studies.rungs_of(options.rungs, pruner, study.fixed.get("epochs", 0)),
-    )
+    settings = settings_of(study, problem)
+    results = studies.run(study, options, argv, "transfer", title=f"μTransfer on {title}", settings=settings)
     return 1 if results is not None and report.target_failures(results) else 0
 
 

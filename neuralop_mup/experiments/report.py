@@ -15,9 +15,9 @@ from typing import Any
 from neuralop_mup import plots
 from neuralop_mup._version import __version__
 from neuralop_mup.counting import format_seconds
+from neuralop_mup.files import write_atomically
 from neuralop_mup.tuning.outcome import Record, is_complete, plain
-from neuralop_mup.tuning.storage import write_atomically
-from neuralop_mup.tuning.study import Study
+from neuralop_mup.tuning.study import Study, the
 from neuralop_mup.tuning.summary import Results, edge_of
 
 __all__ = [
@@ -104,7 +104,7 @@ def _carried(results: Results, rows: Mapping[str, dict], rule: str) -> list[str]
     """What the base's best values gave at the target, under the rule and as neuralop builds it."""
     ours, naive = rows[rule], rows.get("standard") if rule != "standard" else None
     values = params({ours["walked"]: ours["transferred"][ours["walked"]]} if ours["walked"] else ours["transferred"])
-    base, target = _the(results.study.base), _the(results.study.target)
+    base, target = the(results.study.base), the(results.study.target)
     good = not ours["failed"]
     if good:
         head = f"The best {values} of {base}, carried to {target} under {rule}, gives loss {_loss(ours, 'transferred')}"
@@ -132,7 +132,7 @@ def _carried(results: Results, rows: Mapping[str, dict], rule: str) -> list[str]
 
 def _searched(results: Results, rows: Mapping[str, dict]) -> list[str]:
     """What searching at the target itself found, for each rule that was."""
-    target = _the(results.study.target)
+    target = the(results.study.target)
     found = {rule: row for rule, row in rows.items() if row["best"] is not None}
     if not found:
         what = f"{target[0].upper()}{target[1:]}"
@@ -176,14 +176,13 @@ def _level(results: Results, name: str | None) -> list[str]:
         for rule in study.rules:
             level = results.level(results.walk(size, rule, name), walked)
             if len(level) > 1:
-                where = "" if size is None else _the(size) + ("" if size == study.base else f" under {_rule(rule)}")
+                where = "" if size is None else the(size) + ("" if size == study.base else f" under {_rule(rule)}")
                 places = said.setdefault((level[0], level[-1]), [])
                 if where not in places:
                     places.append(where)
     return [
         f"The optimum is flat{f' at {_listed(places)}' if any(places) else ''}: {_NAMES.get(walked, walked)}s from "
-        f"{_g(low)} to "
-        f"{_g(high)} are level, since the spread over seeds does not tell their losses apart."
+        f"{_g(low)} to {_g(high)} are level, since the spread over seeds does not tell their losses apart."
         for (low, high), places in said.items()
     ]
 
@@ -194,8 +193,8 @@ def _cost(results: Results, rule: str) -> list[str]:
     if ratio is None or not math.isfinite(ratio):
         return []
     return [
-        f"Searching at {_the(study.base)} and training {_the(study.target)} once took {ratio:.2f}× the time of searching "
-        f"at {_the(study.target)}."
+        f"Searching at {the(study.base)} and training {the(study.target)} once took {ratio:.2f}× the time of searching "
+        f"at {the(study.target)}."
     ]
 
 
@@ -220,7 +219,7 @@ def _edges(results: Results) -> list[str]:
                 for key in [name] if name else list(best or ()):
                     edge = edge_of(best[key], study.space.get(key)) if best else None
                     if edge:
-                        where = f"of {_the(size)}" if size else "found"
+                        where = f"of {the(size)}" if size else "found"
                         under = "" if size in (None, study.base) else f" under {_rule(rule)}"
                         said.append(
                             f"The best {_NAMES.get(key, key)} {where}{under}, {_g(best[key])}, is the {edge} that was "
@@ -444,11 +443,6 @@ def _values(values: Mapping[str, Any] | None) -> str:
 
 def _rule(rule: str | None) -> str:
     return "" if rule is None else "SP" if rule == "standard" else rule
-
-
-def _the(size: str | None) -> str:
-    """A size in a sentence: ``the target``, but ``K = 8``."""
-    return f"the {size}" if size in ("proxy", "target") else str(size)
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
+from neuralop.training import AdamW
 from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
@@ -24,40 +26,16 @@ __all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr"]
 _MASTERS = ("lr_mult", "init_mult")
 
 
-def _adam(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuAdam(model, betas=(0.9, s.beta2), **common)
-
-
-def _adamw(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuAdamW(model, betas=(0.9, s.beta2), **common)
-
-
-def _neuralop_adamw(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    from neuralop.training import AdamW
-
-    return MuAdamW(model, impl=AdamW, betas=(0.9, s.beta2), **common)
-
-
-def _sgd(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuSGD(model, momentum=0.9, **common)
-
-
-def _muon(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuMuon(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
-
-
-def _soap(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuSOAP(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
-
-
 @dataclass(frozen=True)
 class Choice:
     """An optimizer that a run may name.
 
     Attributes
     ----------
-    build : callable
-        ``build(model, settings, lr=…, weight_decay=…, lr_mult=…)``.
+    make : callable
+        ``make(model, lr=…, weight_decay=…, lr_mult=…)``, and whatever follows.
+    betas : bool
+        Whether it has betas, the second of which is the run's.
     lr : float
         Learning rate of a run that is given none.
     lrs : str, optional
@@ -68,7 +46,8 @@ class Choice:
         Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "muon", "muon": {"period": 2}}``.
     """
 
-    build: Callable[..., torch.optim.Optimizer]
+    make: Callable[..., torch.optim.Optimizer]
+    betas: bool = True
     lr: float = 1e-3
     lrs: str | None = None
     aux_lr: float | None = None
@@ -80,12 +59,12 @@ _SOAP = frozenset({"momentum", "beta2", "basis_beta", "refresh", "nesterov", "si
 
 #: Name → optimizer. The learning rates of muon and soap are of another kind: sizes of an update.
 OPTIMIZERS: dict[str, Choice] = {
-    "adam": Choice(_adam),
-    "adamw": Choice(_adamw),
-    "neuralop-adamw": Choice(_neuralop_adamw),
-    "sgd": Choice(_sgd),
-    "muon": Choice(_muon, MUON_LR, "1e-2:1.6e-1", AUX_LR, _MUON),
-    "soap": Choice(_soap, SOAP_LR, "5e-3:8e-2", AUX_LR, _SOAP),
+    "adam": Choice(MuAdam),
+    "adamw": Choice(MuAdamW),
+    "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
+    "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
+    "muon": Choice(MuMuon, lr=MUON_LR, lrs="1e-2:1.6e-1", aux_lr=AUX_LR, arguments=_MUON),
+    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs="5e-3:8e-2", aux_lr=AUX_LR, arguments=_SOAP),
 }
 
 
@@ -173,9 +152,8 @@ class Settings:
             elif key in OPTIMIZERS and OPTIMIZERS[key].arguments:
                 if value and config.get("optimizer", "adam") != key:
                     raise MupError(
-                        f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it "
-                        "belongs to the "
-                        f"optimizer {key}."
+                        f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it belongs "
+                        f"to the optimizer {key}."
                     )
                 values["arguments"] = {**value}
             elif key in known:
@@ -193,9 +171,8 @@ class Settings:
         if self.aux_lr is not None and choice.aux_lr is None:
             having = ", ".join(name for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
             raise MupError(
-                f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning "
-                "rate for "
-                f"what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
+                f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning rate "
+                f"for what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
             )
         if not set(self.arguments) <= choice.arguments:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
@@ -218,8 +195,11 @@ def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings) -> t
         ``optimizer``, ``lr`` and what belongs to them are read.
     """
     s = Settings.of(config)
-    common = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult)}
-    optimizer = OPTIMIZERS[s.optimizer].build(model, s, **common)
+    choice = OPTIMIZERS[s.optimizer]
+    given = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
+    given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
+    given |= {"aux_lr": s.aux_lr} if choice.aux_lr is not None else {}
+    optimizer = choice.make(model, **given)
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer

@@ -79,7 +79,7 @@ def train_many(
     """
     if not callable(build) or not configs:
         raise MupError(f"build={build!r} must be a function, and configs ({len(configs)} given) must not be empty.")
-    full = [{"model": dict(base), "base": dict(base), "rule": rule, "searched": [], **fixed, **c} for c in configs]
+    full = [{"model": dict(base), "base": dict(base), "rule": rule, **fixed, **c} for c in configs]
     with tempfile.TemporaryDirectory() as folder:
         run = _Run(build, data, loss, processor, Path(folder), {"": "no run's weights are kept"})
         groups: dict[str, list[int]] = {}

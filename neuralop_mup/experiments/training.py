@@ -227,8 +227,7 @@ def check_batch_size(batch_size: int, n_train: int) -> None:
     if batch_size > n_train:
         raise MupError(
             f"A batch of {batch_size} is larger than the training data, {n_train} samples: each epoch would be one step. "
-            "Take a "
-            f"batch_size of {n_train} at most, better a tenth of it, or more data."
+            f"Take a batch_size of {n_train} at most, better a tenth of it, or more data."
         )
 
 

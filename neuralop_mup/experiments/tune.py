@@ -73,12 +73,12 @@ class _Run:
             init_mult=dict(settings.init_mult) or None,
         )
 
-    def path(self, params: Mapping[str, Any], rule: str, seed: int) -> Path:
-        key = hashlib.sha256(f"{params_key(params)} {rule} {seed}".encode()).hexdigest()[:16]
-        return self.weights / f"target-{key}.pt"
+    def path(self, config: Mapping[str, Any]) -> Path:
+        """Where the weights of the target's run with this configuration are kept."""
+        return self.weights / f"target-{hashlib.sha256(params_key(config).encode()).hexdigest()[:16]}.pt"
 
     def job(self, config: Mapping[str, Any], shared: dict) -> Job:
-        s = Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "searched")})
+        s = _settings(config)
         torch.manual_seed(s.seed)
         model = self.model(config, s)
         if "data" not in shared:  # read once for a group of runs
@@ -91,15 +91,19 @@ class _Run:
         s = job.settings
         if dict(config["model"]) == dict(self.target) and s.until is None:
             self.weights.mkdir(parents=True, exist_ok=True)
-            params = {name: config[name] for name in config["searched"]}
             state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
-            torch.save(state, self.path(params, config["rule"], s.seed))
+            torch.save(state, self.path(config))
 
     def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
         job = self.job(config, {})
         metrics = train_job(job)
         self.keep(config, job)
         return metrics
+
+
+def _settings(config: Mapping[str, Any]) -> Settings:
+    """What a run's configuration says besides the model, whose arguments are the user's."""
+    return Settings.of({k: v for k, v in config.items() if k not in ("model", "base")})
 
 
 @dataclass(frozen=True)
@@ -167,8 +171,7 @@ def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]
     if not {"train", "val"} <= set(splits):
         raise MupError(
             f"data is a {type(data).__name__}; give the path of a file, a pair (train, val) or dict with 'train' and 'val' "
-            "of loaders, "
-            "data sets or (x, y) tensors, or a function that returns one of these."
+            "of loaders, data sets or (x, y) tensors, or a function that returns one of these."
         )
     if all(isinstance(part, (tuple, list)) and isinstance(part[0], torch.Tensor) for part in splits.values()):
         pairs = {name: tuple(part) for name, part in splits.items()}
@@ -278,24 +281,12 @@ def tune(
     choice = OPTIMIZERS.get(optimizer, OPTIMIZERS["adam"])
     low, high = (float(end) for end in (choice.lrs or "1e-3:6.4e-2").split(":"))
     space = dict(space or {}) if space and "lr" in space else {"lr": log2_grid(low, high), **(space or {})}
-    fixed = {
-        "optimizer": optimizer,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "device": device,
-        "searched": list(space),
-        **known,
-    }
+    fixed = {"optimizer": optimizer, "epochs": epochs, "batch_size": batch_size, "device": device, **known}
     fixed = {k: v for k, v in fixed.items() if k not in space}
-    if (
-        callable(build)
-        and not isinstance(build, type)
-        and getattr(build, "__name__", "") == "<lambda>"
-        and n_workers is None
-    ):
+    if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
         n_workers = 1  # it cannot be sent to other processes
     sent = _Run(build, data, loss, processor, folder / "weights", dict(target))
-    _check(sent, base, target, rule, Settings.of({"seed": 0, **{k: v for k, v in fixed.items() if k != "searched"}}))
+    _check(sent, base, target, rule, _settings(fixed))
     study = transfer_study(
         proxy=base,
         target=target,
@@ -331,11 +322,10 @@ def tune(
         )
     chosen = min(done, key=lambda r: r["loss"])
     config = study.config(study.point("target", rule, best), chosen["seed"])
-    path = sent.path({name: config[name] for name in space}, rule, chosen["seed"])
+    path = sent.path(config)
     if not path.exists():  # removed, or trained on another machine
         sent(config)
-    settings = Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "searched")})
-    model = sent.model(config, settings)
+    model = sent.model(config, _settings(config))
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     model.eval()
     return Tuned(best["lr"], best, model, chosen["loss"], results, page)
@@ -356,8 +346,7 @@ def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule:
     if sizes["base"] >= sizes["target"]:
         raise MupError(
             f"The base has {sizes['base']:,} parameters and the target {sizes['target']:,}: tuning the base saves nothing. "
-            "Make it "
-            "smaller in width or modes."
+            "Make it smaller in width or modes."
         )
     sent.model({"model": target, "base": base, "rule": rule}, settings)
     train, _, _ = _loaders(sent.data, settings.batch_size, 0)

@@ -95,16 +95,10 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
             "There is no figure to draw: no point was trained with every seed over the hyperparameter " + name + "."
         )
     label, from_one = _NAMES.get(name, (name, False))
-    # Room for the names of the curves beside each panel, and for the ticks of the next one.
     longest = max(
         len(line) for curves in panels.values() for text, _ in curves for line in (*text.split("\n"), "0.0000 at 0.000")
     )
-    inner, names, ticks = 3.0, 0.3 + 0.068 * longest, 0.6
-    width = len(panels) * (ticks + inner + names) + 0.2
-    figure, row = style.new_figure(width, 3.6, 1, len(panels), squeeze=False, sharey=True)
-    figure.subplots_adjust(
-        left=(ticks + 0.2) / width, right=1 - names / width, wspace=(ticks + names) / inner, top=0.82, bottom=0.16
-    )
+    figure, row = style.new_panels(1, len(panels), longest, 3.6, sharey=True)
     log = min(losses) > 0
     low, high = min(losses), max(losses)
     ceiling = min(high, low * _CEILING) * 1.3 if log else high + 0.08 * (high - low or 1.0)

@@ -31,7 +31,7 @@ from neuralop_mup.tuning.outcome import (
 from neuralop_mup.tuning.progress import Progress
 from neuralop_mup.tuning.space import params_key, points
 from neuralop_mup.tuning.storage import Cell, Store, open_store
-from neuralop_mup.tuning.study import Point, Study, describe
+from neuralop_mup.tuning.study import Point, Study, describe, the
 from neuralop_mup.tuning.summary import Results
 
 __all__ = ["run_study"]
@@ -347,7 +347,7 @@ def _run_all(driver: _Driver, study: Study, sampler: Any, display: Progress) -> 
     failed = next((rule for rule, centre in centres.items() if centre is None), None)
     if failed is not None or not centres:
         raise MupError(
-            f"No point of {_the(study.base)} completed with every seed, so nothing can be carried over."
+            f"No point of {the(study.base)} completed with every seed, so nothing can be carried over."
             f"{first_failure(results.records)}"
         )
     _warn_of_edges(study, centres, display)
@@ -369,10 +369,6 @@ def _warn_of_edges(study: Study, centres: Mapping[Any, Mapping[str, Any]], displ
     for name, value in next(iter(centres.values())).items():
         if edge_of(value, study.space.get(name)):
             display.note(
-                f"the best {name} at {_the(study.base)}, {value:g}, is at the edge of its grid; a better one may lie "
+                f"the best {name} at {the(study.base)}, {value:g}, is at the edge of its grid; a better one may lie "
                 "outside: extend the grid and run again in the same folder"
             )
-
-
-def _the(size: str | None) -> str:
-    return f"the {size}" if size == "proxy" else str(size)

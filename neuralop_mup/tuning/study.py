@@ -15,7 +15,7 @@ from typing import Any
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.space import is_distribution, is_search, params_key, points
 
-__all__ = ["Point", "Study", "describe", "differences"]
+__all__ = ["Point", "Study", "describe", "differences", "the"]
 
 Params = Mapping[str, Any]
 Centres = Mapping[Any, Params]  # rule → the best point at the base under it
@@ -228,6 +228,11 @@ def _unique(wanted: Iterable[Point]) -> list[Point]:
     return list(found.values())
 
 
+def the(size: str | None) -> str:
+    """A size in a sentence: ``the target``, but ``K = 8``."""
+    return f"the {size}" if size in ("proxy", "target") else str(size)
+
+
 def describe(value: Any) -> Any:
     """``value`` as JSON that is the same in every process, for comparing settings."""
     if value is None or isinstance(value, (str, bool, int, float)):
@@ -271,9 +276,8 @@ def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where:
             differ += differences(before, now, key)
     if differ:
         raise MupError(
-            f"{where} holds a study with other settings: {'; '.join(differ)}. Its runs cannot be mixed with these: give "
-            "the same settings to resume it (a grid of numbers, seeds, rules and n_trials may grow), or choose another "
-            "folder."
+            f"{where} holds a study with other settings: {'; '.join(differ)}. Its runs cannot be mixed with these: give the "
+            "same settings to resume it (a grid of numbers, seeds, rules and n_trials may grow), or choose another folder."
         )
 
 

@@ -16,8 +16,7 @@ from neuralop_mup.tuning.engines.local import local_engine
 __all__ = ["BatchedEngine", "batched_engine"]
 
 AT_ONCE = 24
-#: glibc gives large blocks back to the system after each use, and the next step pays for fresh pages: 1.2 to 1.5 times the
-#: time of a step.
+#: glibc gives large blocks back to the system after each use, and the next step would pay for fresh pages.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
