@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,10 +23,12 @@ from neuralop_mup.counting import format_seconds
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.settings import build_optimizer
-from neuralop_mup.experiments.training import build_model, n_params, train_run
+from neuralop_mup.experiments.together import Together
+from neuralop_mup.experiments.training import ProblemRuns, build_model, n_params, train_run
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.engines import RayEngine
+from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
 
 _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
@@ -51,7 +52,13 @@ def add_options(parser: Parser, device_default: str | None, output: str) -> None
     parser.option("--device", f"cpu, cuda, cuda:N or auto{shown}", device, default=device_default)
     parser.option("--workers", "runs at once, each in its own process [one per core; on GPUs one each]", count)
     parser.option("--workers-per-device", "runs at once on each GPU, for small proxies", count, rare=True, default="1")
-    parser.option("--engine", "local, or ray: a cluster of many machines", one_of(("local", "ray")), default="local")
+    engines = ("local", "ray", "batched", "auto")
+    parser.option(
+        "--engine",
+        "local; batched: runs of one size trained as one program; auto: so where that is timed to be faster; ray: a cluster",
+        one_of(engines),
+        default="local",
+    )
     parser.option("--address", "of the Ray cluster, such as auto or ray://HOST:10001 [one is started here]", rare=True)
     parser.option("--cpus", "CPUs that a run asks Ray for", not_negative, rare=True, default="1")
     parser.option(
@@ -95,14 +102,14 @@ def run(
     print(plan_text(study, folder, title))
     if options.dry_run:
         devices, workers = _local(options, chosen)
-        if not devices and options.engine == "local":
+        if not devices and options.engine != "ray":
             print(timing_text(study, workers))
         return None
     made(folder)
     # The data is made here and not in the workers, which would each generate the same.
     results = tuning.run(
         study,
-        partial(train_run, checkpoints=(folder / "checkpoints").resolve()),
+        Together(ProblemRuns((folder / "checkpoints").resolve())),
         identity=train_run,
         folder=folder,
         engine=_engine_maker(options, chosen, study),
@@ -110,7 +117,7 @@ def run(
         sampler=sampler,
         pruner=pruner,
         rungs=tuple(rungs),
-        costs=_seconds(study) if options.engine == "local" else _costs(study),
+        costs=_costs(study) if options.engine == "ray" else _seconds(study),
         prepare=problem.load,
     )
     report.write_report(results, settings=settings, command=shlex.join(["neuralop-mup", verb, *argv]), title=title)
@@ -136,6 +143,10 @@ def _engine_maker(options: argparse.Namespace, chosen: str, study: Study) -> Any
         return RayEngine(options.address, options.workers, options.cpus, gpus)
     devices, workers = _local(options, chosen)
     fixed = {**study.fixed, "sizes": dict(study.sizes)}
+    if options.engine != "local":
+        # A sampler that knows the results of earlier points should not propose too many at once.
+        how = {"devices": devices, "at_once": 8 if study.search else AT_ONCE, "measure": options.engine == "auto"}
+        return lambda n_runs: batched_engine(Together(ProblemRuns()), fixed, workers, n_runs, **how)
     return lambda n_runs: local_engine(train_run, fixed, workers, n_runs, devices)
 
 

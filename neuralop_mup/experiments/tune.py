@@ -20,10 +20,12 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
-from neuralop_mup.experiments.training import n_params, run_losses, train_model
+from neuralop_mup.experiments.together import Together
+from neuralop_mup.experiments.training import Job, n_params, run_losses, train_job
 from neuralop_mup.problems import OwnData, ProblemData
 from neuralop_mup.problems.mode_energy import off_grid
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
+from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
 from neuralop_mup.tuning.space import params_key
 
@@ -80,19 +82,27 @@ class _Run:
         """Where the weights of the target's run with this configuration are kept."""
         return self.weights / f"target-{hashlib.sha256(params_key(config).encode()).hexdigest()[:16]}.pt"
 
-    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
+    def job(self, config: Mapping[str, Any], shared: dict) -> Job:
         s = _settings(config)
         torch.manual_seed(s.seed)
         model = self.model(config, s)
-        train, evals, processor = _loaders(self.data, s.batch_size, s.seed)
-        losses = _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-            metrics = train_model(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+        if "data" not in shared:  # read once for a group of runs
+            shared["data"] = _read(self.data)
+        train, evals, processor = _loaders(shared["data"], s.batch_size, s.seed)
+        losses = shared.setdefault("losses", _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2)))
+        return Job(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+
+    def keep(self, config: Mapping[str, Any], job: Job) -> None:
+        s = job.settings
         if dict(config["model"]) == dict(self.target) and s.until is None:
             self.weights.mkdir(parents=True, exist_ok=True)
-            state = {k: v.cpu() for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
+            state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
             torch.save(state, self.path(config))
+
+    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
+        job = self.job(config, {})
+        metrics = train_job(job)
+        self.keep(config, job)
         return metrics
 
 
@@ -143,14 +153,18 @@ class _Named:
             yield batch if isinstance(batch, Mapping) else dict(zip("xy", batch, strict=True))
 
 
-def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
-    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
+def _read(data: Any) -> Any:
+    """The data itself, where it is given as a path or a function."""
     if isinstance(data, (str, Path)) or (isinstance(data, (tuple, list)) and all(isinstance(d, (str, Path)) for d in data)):
         data = OwnData(files=data)
     if callable(data):
         data = data()
-    if isinstance(data, OwnData):
-        data = data.load()
+    return data.load() if isinstance(data, OwnData) else data
+
+
+def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
+    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
+    data = _read(data)
     if isinstance(data, Mapping):
         splits = {k: data[k] for k in ("train", "val", "test") if k in data}
     elif isinstance(data, (tuple, list)) and len(data) in (2, 3):
@@ -294,11 +308,17 @@ def tune(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     study = replace(study, notes=(*study.notes, *notes))
-    if "engine" not in where and "executor" not in where:
+    together = Together(sent)
+    if "executor" not in where and where.get("engine") in (None, "local", "batched", "auto"):
+        chosen = where.get("engine") or "local"
         devices = cuda_devices() if device in ("auto", "cuda") else []
-        workers = n_workers or len(devices) or None
-        where["engine"] = lambda n_runs: local_engine(sent, dict(study.fixed), workers, n_runs, devices)
-    results = run(study, sent, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
+        asked = (dict(study.fixed), n_workers or len(devices) or None)
+        if chosen == "local":
+            where["engine"] = lambda n_runs: local_engine(sent, *asked, n_runs, devices)
+        else:
+            how = {"devices": devices, "measure": chosen == "auto", "at_once": 8 if study.search else AT_ONCE}
+            where["engine"] = lambda n_runs: batched_engine(together, *asked, n_runs, **how)
+    results = run(study, together, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
     best = results.best
     page = report.write_report(
         results, command=f"neuralop_mup.tune({_name(build)}, …, folder={str(folder)!r})", title=_title(data, build)

@@ -95,6 +95,8 @@ class _Driver:
                 self._submit(job)
             if not self._pending:
                 return
+            if hasattr(self.engine, "flush"):  # engines that collect runs before they start them
+                self.engine.flush(self._pending)
             done, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
             if not done:
                 self.engine.check()
@@ -296,7 +298,8 @@ def run_study(
             store.write_results(earlier)
             for (size, _), cell in store.cells.items():
                 display.skip(size, cell.n_skipped())
-            display.start(folder, [r for r in earlier if is_final(r)], engine.capacity)
+            workers = getattr(engine, "workers", engine.capacity)
+            display.start(folder, [r for r in earlier if is_final(r)], workers)
             if again := sum(not is_final(r) for r in earlier):
                 display.note(f"runs that raised an exception last time, or were lost, and run again: {again}")
             driver = _Driver(study, store, engine, display, train, pruner, rungs)
