@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -130,7 +131,9 @@ def _stacked_differs(
     weights = [p.data for p in model.parameters()]
     try:
         stacked = StackedModels([model, model])
-        losses = stacked.losses([sample, sample], loss)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model alone has given its warnings
+            losses = stacked.losses([sample, sample], loss)
         found = [g for g, s in zip(stacked.gradients(losses), stacked.stacks, strict=True) if s.requires_grad]
     except Exception as error:  # vmap refuses in many ways: a write in place, a branch on a value, an operator it lacks
         text = " ".join(str(error).split())
