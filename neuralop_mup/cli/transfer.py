@@ -27,12 +27,13 @@ from neuralop_mup.cli.options import (
     positive,
     searched,
 )
+from neuralop_mup.core.plan import KERNEL_INITS
 from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
 from neuralop_mup.experiments.proxy import resolution_notes
-from neuralop_mup.experiments.settings import OPTIMIZERS
+from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.tuning import Study
@@ -141,9 +142,8 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         name=Path(options.output).name,
     )
     note = odd_grid_note(problem)
-    under = {rule: dict(preset.under_mup) for rule in study.rules if rule != "standard" and preset.under_mup}
-    if options.clip_spectral is not None:
-        under = {}
+    kernel_init = choice.kernel_init if options.kernel_init is None else options.kernel_init
+    under = under_rules(study.rules, preset.under_mup if options.clip_spectral is None else {}, kernel_init)
     study = dataclasses.replace(study, under=under, notes=(note,) if note else ())
     costs = [estimate_flops({**fixed, "model": size, "base": sizes["proxy"]}) for size in sizes.values()]
     with torch.device("meta"):
@@ -234,6 +234,12 @@ def _parser() -> Parser:
     lrs = "; ".join(f"{name} {c.aux_lr:g}" for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
     parser.option(
         "--aux_lr", f"learning rate of input, readout and vectors, for optimizers that have one [{lrs}]", positive, rare=True
+    )
+    parser.option(
+        "--kernel_init",
+        f"how large Fourier kernels start: {', '.join(KERNEL_INITS)} [small with muon and soap; SP has its own]",
+        one_of(KERNEL_INITS),
+        rare=True,
     )
     parser.option("--loss", "l2, h1 or l2,h1; by the first one runs are compared", default="l2")
     parser.option("--weight_decay", "weight decay", not_negative, rare=True, default="0.0")

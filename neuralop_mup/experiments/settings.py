@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import pairwise
@@ -12,6 +12,7 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
+from neuralop_mup.core.plan import init_multipliers
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
@@ -22,7 +23,7 @@ from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.soap import MuSOAP
 from neuralop_mup.optim.soap.optimizer import LR as SOAP_LR
 
-__all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr"]
+__all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr", "under_rules"]
 
 _MASTERS = ("lr_mult", "init_mult")
 
@@ -43,6 +44,8 @@ class Choice:
         What a search walks where the preset's learning rates (Adam's) are of another kind.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
+    kernel_init : str
+        Kernel initialisation that was measured to be best with it (docs/optimizers.md); searches use it under every rule.
     arguments : frozenset of str
         Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "muon", "muon": {"period": 2}}``.
     """
@@ -52,11 +55,12 @@ class Choice:
     lr: float = 1e-3
     lrs: str | None = None
     aux_lr: float | None = None
+    kernel_init: str = "default"
     arguments: frozenset[str] = frozenset()
 
 
 _MUON = frozenset({"momentum", "nesterov", "period", "damping", "base_depth", "eps"})
-_SOAP = frozenset({"momentum", "beta2", "basis_beta", "refresh", "nesterov", "size", "base_depth", "eps"})
+_SOAP = frozenset({"momentum", "beta2", "basis_beta", "period", "refresh", "nesterov", "size", "base_depth", "eps"})
 
 #: Name → optimizer. The learning rates of muon and soap are of another kind: sizes of an update.
 OPTIMIZERS: dict[str, Choice] = {
@@ -64,9 +68,15 @@ OPTIMIZERS: dict[str, Choice] = {
     "adamw": Choice(MuAdamW),
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
-    "muon": Choice(MuMuon, lr=MUON_LR, lrs="1e-2:1.6e-1", aux_lr=AUX_LR, arguments=_MUON),
-    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs="5e-3:8e-2", aux_lr=AUX_LR, arguments=_SOAP),
+    "muon": Choice(MuMuon, lr=MUON_LR, lrs="1e-2:1.6e-1", aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
+    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs="5e-3:8e-2", aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
 }
+
+
+def under_rules(rules: Iterable[str], preset: Mapping[str, Any], kernel_init: str) -> dict[str, dict[str, Any]]:
+    """Settings of a study that hold under every rule but "standard", which is the model as neuralop builds it."""
+    settings = {**preset, **({"kernel_init": kernel_init} if kernel_init != "default" else {})}
+    return {rule: dict(settings) for rule in rules if rule != "standard" and settings}
 
 
 def default_lr(optimizer: str) -> float:
@@ -107,6 +117,8 @@ class Settings:
         torch's name of it, or ``"auto"``.
     lr_mult, init_mult : dict
         Master multipliers by role; a run may give ``lr_mult.spectral`` and the like.
+    kernel_init : str
+        How large Fourier kernels start: ``"default"`` or ``"small"``.
     until : int, optional
         Stop after so many epochs, keeping the state in ``checkpoints``, to be judged by a pruner.
     """
@@ -131,6 +143,7 @@ class Settings:
     device: str = "cpu"
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     init_mult: Mapping[str, float] = field(default_factory=dict)
+    kernel_init: str = "default"
     until: int | None = None
 
     @classmethod
@@ -178,6 +191,7 @@ class Settings:
         if not set(self.arguments) <= choice.arguments:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
             raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
+        init_multipliers(self.init_mult, self.kernel_init)
         halvings(self.schedule)
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")

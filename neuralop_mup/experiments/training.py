@@ -39,7 +39,14 @@ __all__ = [
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 
 
-def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, Any], rule: str, init_mult=None) -> FNO:
+def build_model(
+    problem: Problem,
+    model: Mapping[str, Any],
+    base: Mapping[str, Any],
+    rule: str,
+    init_mult: Mapping[str, float] | None = None,
+    kernel_init: str = "default",
+) -> FNO:
     """A parametrized FNO with the problem's channels.
 
     Parameters
@@ -52,6 +59,8 @@ def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, A
         See :func:`neuralop_mup.parametrize`.
     init_mult : mapping, optional
         Master multipliers of init by role.
+    kernel_init : str
+        See :func:`neuralop_mup.parametrize`.
 
     Raises
     ------
@@ -70,7 +79,7 @@ def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, A
         raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
     check_grid(fno, problem.grid_shape)
     on_meta = next(fno.parameters()).is_meta  # nothing to rescale: only the plan is wanted
-    return parametrize(fno, base=base, rule=rule, init_mult=init_mult, init=not on_meta)
+    return parametrize(fno, base=base, rule=rule, init_mult=init_mult, kernel_init=kernel_init, init=not on_meta)
 
 
 def n_params(model: nn.Module) -> int:
@@ -218,7 +227,7 @@ def problem_job(config: Mapping[str, Any], checkpoints: Any, shared: dict) -> Jo
     problem, data = shared["problem"], shared["data"]
     check_batch_size(s.batch_size, len(data.train[0]))
     torch.manual_seed(s.seed)
-    model = build_model(problem, s.model, s.base, s.rule, s.init_mult)
+    model = build_model(problem, s.model, s.base, s.rule, s.init_mult, s.kernel_init)
     loaders = data.loaders(batch_size=s.batch_size, seed=s.seed)
     return Job(model, *loaders, shared["processor"], shared["losses"], s, checkpoints)
 

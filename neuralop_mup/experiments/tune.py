@@ -19,7 +19,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.proxy import resolution_notes
-from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
+from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, under_rules
 from neuralop_mup.experiments.together import Together
 from neuralop_mup.experiments.training import Job, n_params, run_losses, train_job
 from neuralop_mup.problems import OwnData, ProblemData
@@ -32,7 +32,7 @@ from neuralop_mup.tuning.space import params_key
 __all__ = ["Tuned", "tune"]
 
 #: Settings of a run that may be given to :func:`tune`, or searched.
-_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap")
+_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap", "kernel_init")
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class _Run:
             base=lambda: self.build(**config["base"]),
             rule=config["rule"],
             init_mult=dict(settings.init_mult) or None,
+            kernel_init=settings.kernel_init,
         )
 
     def path(self, config: Mapping[str, Any]) -> Path:
@@ -260,8 +261,9 @@ def tune(
         Runs at once; default one per GPU, or one per core.
     progress : bool
     **more
-        ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their arguments) of
-        a run, and ``storage``, ``sampler``, ``pruner``, ``engine``, ``executor`` of :func:`neuralop_mup.sweep`.
+        Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their
+        arguments), and ``kernel_init`` (default: small with ``muon`` and ``soap``, neuralop's own with the others and in
+        SP). Of a search: ``storage``, ``sampler``, ``pruner``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
 
     Returns
     -------
@@ -284,6 +286,7 @@ def tune(
     if more:
         raise MupError(f"tune has no argument {next(iter(more))!r}; see help(neuralop_mup.tune).")
     choice = OPTIMIZERS.get(optimizer, OPTIMIZERS["adam"])
+    kernel_init = known.pop("kernel_init", choice.kernel_init)
     low, high = (float(end) for end in (choice.lrs or "1e-3:6.4e-2").split(":"))
     space = dict(space or {}) if space and "lr" in space else {"lr": log2_grid(low, high), **(space or {})}
     fixed = {"optimizer": optimizer, "epochs": epochs, "batch_size": batch_size, "device": device, **known}
@@ -291,7 +294,7 @@ def tune(
     if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
         n_workers = 1  # it cannot be sent to other processes
     sent = _Run(build, data, loss, processor, folder / "weights", dict(target))
-    sample = _check(sent, base, target, rule, _settings(fixed))
+    sample = _check(sent, base, target, rule, _settings({**fixed, "kernel_init": kernel_init}))
     study = transfer_study(
         proxy=base,
         target=target,
@@ -307,7 +310,7 @@ def tune(
     notes = resolution_notes(sample, base, target)
     for note in notes:
         warnings.warn(note, stacklevel=2)
-    study = replace(study, notes=(*study.notes, *notes))
+    study = replace(study, notes=(*study.notes, *notes), under=under_rules(study.rules, {}, kernel_init))
     together = Together(sent)
     if "executor" not in where and where.get("engine") in (None, "local", "batched", "auto"):
         chosen = where.get("engine") or "local"
