@@ -26,6 +26,7 @@ from neuralop_mup.integrations.fsdp import shard
 from neuralop_mup.integrations.plan_files import load_plan, save_plan
 from neuralop_mup.optim.check_optimizer import check_optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.learned_rates import LearnedRates
 from neuralop_mup.optim.muon import MuMuon
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.param_groups import param_groups
@@ -62,6 +63,7 @@ __all__ = [
     "check_optimizer",
     "follow_plan",
     "clip_spectral_grad_value_",
+    "LearnedRates",
     # is it right, and what to train with
     "coord_check",
     "Monitor",
