@@ -18,6 +18,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.registry import Alias, Param, Place, register_layer
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
+from neuralop_mup.diagnostics.feature_kernels import Kernels, kernels
 from neuralop_mup.diagnostics.monitor import Monitor
 from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
@@ -69,6 +70,8 @@ __all__ = [
     "Monitor",
     "update_stats",
     "CoordCheck",
+    "kernels",
+    "Kernels",
     "sweep",
     "transfer",
     "tune",
