@@ -27,7 +27,7 @@ import neuralop_mup as nm
 from neuralop_mup.problems import get_problem
 
 RESULTS = Path(__file__).parent / "results"
-BASE_WIDTH, BASE_DEPTH, LR, STEPS = 16, 4, 1e-3, 10
+BASE_WIDTH, BASE_DEPTH, STEPS, LRS = 16, 4, 10, (1e-3, 4e-3)
 WIDTHS, DEPTHS, EXPONENTS = (16, 32, 64, 128), (2, 4, 8, 16, 32), (0.0, 0.5, 1.0)
 WIDTH_OF_DEPTHS, RATIO = 32, ((2, 16), (4, 32), (8, 64), (16, 128))
 
@@ -40,14 +40,14 @@ def multipliers(parametrization: str, width: int) -> dict[str, dict[str, float]]
     return {"init": {"readout": r**0.5}, "lr": dict.fromkeys(("input", "hidden", "vector", "spectral"), r**-0.5)}
 
 
-def measure(parametrization: str, width: int, depth: int, exponent: float, seed: int) -> dict[str, Any]:
+def measure(parametrization: str, width: int, depth: int, exponent: float, lr: float, seed: int) -> dict[str, Any]:
     """Changes of Φ, G, Q and Θ by training, layer by layer, and the losses before and after."""
     x, y = (t[:8] for t in get_problem("burgers", viscosity=0.05, grid=32, n_train=32, n_val=8, n_test=8).load().train)
     mults = multipliers(parametrization, width)
     torch.manual_seed(seed)
     model = FNO((8,), 1, 1, width, n_layers=depth)
     nm.parametrize(model, base={"hidden_channels": BASE_WIDTH}, rule="none", init_mult=mults["init"])
-    optimizer = nm.MuAdam(model, lr=LR * (BASE_DEPTH / depth) ** exponent, lr_mult=mults["lr"])
+    optimizer = nm.MuAdam(model, lr=lr * (BASE_DEPTH / depth) ** exponent, lr_mult=mults["lr"])
     before, losses = nm.kernels(model, x), []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -64,22 +64,21 @@ def measure(parametrization: str, width: int, depth: int, exponent: float, seed:
     return {"changes": changes, "loss": [losses[0], losses[-1]]}
 
 
-def tasks(tiny: bool) -> list[tuple]:
+def series(tiny: bool) -> list[tuple[str, str, tuple[int, ...], dict[str, list[tuple]]]]:
+    """For each table its title, what its sizes are, the sizes, and rows of (parametrization, width, depth, exponent)."""
     widths, depths, ratio = (WIDTHS[:2], DEPTHS[:2], RATIO[:2]) if tiny else (WIDTHS, DEPTHS, RATIO)
-    rules = ("mup", "ntk")
-    return list(
-        dict.fromkeys(
-            [
-                *((rule, width, BASE_DEPTH, 0.0) for rule in rules for width in widths),
-                *(("mup", WIDTH_OF_DEPTHS, depth, a) for a in EXPONENTS for depth in depths),
-                *(
-                    (rule, width, depth, a)
-                    for rule, a in (("mup", 0.5), ("mup", 1.0), ("ntk", 0.5))
-                    for depth, width in ratio
-                ),
-            ]
-        )
-    )
+    names = {"mup": "μP", "ntk": "NTK"}
+    by_width = {name: [(rule, w, BASE_DEPTH, 0.0) for w in widths] for rule, name in names.items()}
+    by_depth = {f"lr × (4/d)^{a:g}": [("mup", WIDTH_OF_DEPTHS, d, a) for d in depths] for a in EXPONENTS}
+    by_both = {
+        f"{names[rule]}, lr × (4/d)^{a:g}": [(rule, w, d, a) for d, w in ratio]
+        for rule, a in (("mup", 0.5), ("mup", 1.0), ("ntk", 0.5))
+    }
+    return [
+        (f"Width, depth {BASE_DEPTH}", "width", widths, by_width),
+        (f"Depth, width {WIDTH_OF_DEPTHS}, μP in width", "depth", depths, by_depth),
+        ("Width = 8 × depth", "width", tuple(w for _, w in ratio), by_both),
+    ]
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
@@ -118,32 +117,23 @@ def main() -> None:
     if path.exists() and not args.tiny:
         records = map(json.loads, path.read_text().splitlines())
         done = {tuple(record.pop("task")): record for record in records}
-    found: dict[tuple, list[dict]] = {}
-    for task, seed in itertools.product(tasks(args.tiny), range(seeds)):
-        key = (*task, seed)
-        if key not in done:
-            done[key] = measure(*task, seed)
-            if not args.tiny:
-                with path.open("a") as file:
-                    file.write(json.dumps({"task": [*task, seed], **done[key]}) + "\n")
-        found.setdefault(task, []).append(done[key])
-    widths, depths, ratio = (WIDTHS[:2], DEPTHS[:2], RATIO[:2]) if args.tiny else (WIDTHS, DEPTHS, RATIO)
     lines = [
         "# Kernels over width and depth",
         "",
-        f"`python benchmarks/kernels_over_depth.py`: {STEPS} steps of Adam, lr {LR:g} at width {BASE_WIDTH} and depth "
-        f"{BASE_DEPTH}, {seeds} seeds. Relative changes: of Φ the mean over layers, of Θ that of the sum over layers.",
+        f"`python benchmarks/kernels_over_depth.py`: {STEPS} steps of Adam, {seeds} seeds; lr is that at width {BASE_WIDTH} "
+        f"and depth {BASE_DEPTH}. Relative changes: of Φ the mean over layers, of Θ that of the sum over layers.",
     ]
-    names = {"mup": "μP", "ntk": "NTK"}
-    by_width = {names[rule]: [(rule, w, BASE_DEPTH, 0.0) for w in widths] for rule in names}
-    lines += table(found, f"Width, depth {BASE_DEPTH}", by_width, list(widths), "width")
-    by_depth = {f"lr × (4/d)^{a:g}": [("mup", WIDTH_OF_DEPTHS, d, a) for d in depths] for a in EXPONENTS}
-    lines += table(found, f"Depth, width {WIDTH_OF_DEPTHS}, μP in width", by_depth, list(depths), "depth")
-    at_ratio = {
-        f"{names[rule]}, lr × (4/d)^{a:g}": [(rule, w, d, a) for d, w in ratio]
-        for rule, a in (("mup", 0.5), ("mup", 1.0), ("ntk", 0.5))
-    }
-    lines += table(found, "Width = 8 × depth", at_ratio, [w for _, w in ratio], "width")
+    for lr, (title, what, sizes, rows) in itertools.product(LRS[:1] if args.tiny else LRS, series(args.tiny)):
+        found: dict[tuple, list[dict]] = {}
+        for task, seed in itertools.product(dict.fromkeys(itertools.chain(*rows.values())), range(seeds)):
+            key = (*task, lr, seed)
+            if key not in done:
+                done[key] = measure(*key)
+                if not args.tiny:
+                    with path.open("a") as file:
+                        file.write(json.dumps({"task": key, **done[key]}) + "\n")
+            found.setdefault(task, []).append(done[key])
+        lines += table(found, f"{title}, lr {lr:g}", rows, list(sizes), what)
     text = "\n".join(lines) + "\n"
     print(text)
     if not args.tiny:

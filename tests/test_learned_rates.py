@@ -185,7 +185,7 @@ def test_groups_are_split_with_what_belongs_to_their_parameters():
     optimizer = nm.MuAdam(model)
     assert len(optimizer.param_groups) == 1
     rates = nm.LearnedRates(optimizer)
-    assert set(rates.mults) == {group["learned"]["of"] for group in optimizer.param_groups} == set(nm.rules.ROLES)
+    assert set(rates.mults) == {group["name"] for group in optimizer.param_groups} == set(nm.rules.ROLES)
     muon = nm.MuMuon(small_fno())
     nm.LearnedRates(muon, by="layer")
     for group in muon.param_groups:

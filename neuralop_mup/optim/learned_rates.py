@@ -97,7 +97,7 @@ class LearnedRates:
     Examples
     --------
     >>> optimizer = nm.MuAdamW(model, lr=4e-3)  # doctest: +SKIP
-    >>> rates = nm.LearnedRates(optimizer, by="role", hyper_lr=0.02)  # doctest: +SKIP
+    >>> rates = nm.LearnedRates(optimizer, by="role")  # doctest: +SKIP
     >>> nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)  # doctest: +SKIP
     """
 
@@ -105,7 +105,7 @@ class LearnedRates:
         self,
         optimizer: torch.optim.Optimizer,
         by: str = "role",
-        hyper_lr: float = 0.02,
+        hyper_lr: float = 0.05,
         *,
         roles: Sequence[str] | None = None,
         bounds: tuple[float, float] = (1 / 32, 32.0),
@@ -313,7 +313,7 @@ def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, unti
         raise MupError(f"LearnedRates cannot learn by {by!r}: {nearest(str(by), _BY)}")
     if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
         raise MupError(
-            f"hyper_lr is {hyper_lr!r}; give a number above 0 and at most 1, such as 0.02: a multiplier changes by at most "
+            f"hyper_lr is {hyper_lr!r}; give a number above 0 and at most 1, such as 0.05: a multiplier changes by at most "
             "exp(hyper_lr) in one step."
         )
     if until is not None:
@@ -347,7 +347,7 @@ def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, unti
 
 
 def _split(groups: Sequence[dict[str, Any]], units: dict[torch.Tensor, str]) -> list[dict[str, Any]]:
-    """The groups, in order, each split into those of one unit; new ones are named by their unit."""
+    """The groups, in order, each split into those of one unit."""
     parts: list[dict[str, Any]] = []
     for group in groups:
         own = list(dict.fromkeys(units.get(p) for p in group["params"]))
@@ -358,16 +358,20 @@ def _split(groups: Sequence[dict[str, Any]], units: dict[torch.Tensor, str]) -> 
                 if isinstance(group.get(key), (list, tuple)):
                     part[key] = [value for value, kept in zip(group[key], keep, strict=True) if kept]
             if len(own) > 1:
-                # The group's own name says what treats its parameters (MuMuon's "aux …"), and which mode group it is of.
-                part["name"] = f"{group.get('name', '')} / {unit or 'the rest'}"
+                part["name"] = _part_name(str(group.get("name", "")), unit or "the rest", {g.get("name") for g in groups})
             if unit is not None:
-                learned = group.get("learned", {"steps": 0, "at_bound": 0})
                 part["learned_mult"] = group.get("learned_mult", 1.0)
-                part["learned"] = {**learned, "of": unit}
+                part["learned"] = {"steps": 0, "at_bound": 0, **group.get("learned", {}), "of": unit}
             else:
                 part.pop("learned", None)
             parts.append(part)
     return parts
+
+
+def _part_name(group: str, unit: str, taken: set) -> str:
+    """A role takes the place of the roles in its group's name, unless a group has that name: "aux input+vector", "aux input"."""
+    short = " ".join(unit if "+" in word else word for word in group.split())
+    return short if unit in ROLES and short not in (*taken, group) else f"{group} / {unit}"
 
 
 def _check_schedulers(optimizer: torch.optim.Optimizer, wanted: int) -> None:
