@@ -219,7 +219,7 @@ def _gram(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.flatten(1).double() @ b.flatten(1).double().T
 
 
-def _tangent(conv: nn.Module, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
+def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     """Σ_k Re Φ_k G_k of one convolution, or why it cannot be had."""
     if type(conv) is not SpectralConv or conv.complex_data:
         return f"it is written for SpectralConv on real fields, not for {type(conv).__name__} here"

@@ -279,7 +279,7 @@ def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Ten
     """⟨g, Δ⟩, ‖g‖² and ‖Δ‖² over the parameters that have both; None if none has."""
     total = None
     for p in params:
-        if p in last:
+        if p in last and p.grad is not None:
             g, update = _flat(p.grad), _flat(last[p])
             own = torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double()
             total = own if total is None else total + own
@@ -339,7 +339,7 @@ def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, unti
             known = nearest(role, ROLES) if role not in ROLES else f"this model has {', '.join(sorted(here))}."
             raise MupError(f"There is no role {role!r} to learn a rate for: {known}")
     group_of = {p: str(g.get("name", i)) for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
-    units = {}
+    units: dict[torch.Tensor, str] = {}
     for name, p in model.named_parameters():
         if p in group_of and (roles is None or rows[name].role in roles):
             units[p] = {"role": rows[name].role, "layer": rows[name].owner, "group": group_of[p]}[by]
@@ -358,20 +358,23 @@ def _split(groups: Sequence[dict[str, Any]], units: dict[torch.Tensor, str]) -> 
                 if isinstance(group.get(key), (list, tuple)):
                     part[key] = [value for value, kept in zip(group[key], keep, strict=True) if kept]
             if len(own) > 1:
-                part["name"] = _part_name(str(group.get("name", "")), unit or "the rest", {g.get("name") for g in groups})
+                part["name"] = _part_name(str(group.get("name", "")), unit or "the rest")
             if unit is not None:
                 part["learned_mult"] = group.get("learned_mult", 1.0)
                 part["learned"] = {"steps": 0, "at_bound": 0, **group.get("learned", {}), "of": unit}
             else:
                 part.pop("learned", None)
             parts.append(part)
+    names = [part.get("name") for part in parts]
+    for i, (part, name) in enumerate(zip(parts, names, strict=True)):
+        if name is not None and names.count(name) > 1:
+            part["name"] = f"{name} {names[: i + 1].count(name)}"
     return parts
 
 
-def _part_name(group: str, unit: str, taken: set) -> str:
-    """A role takes the place of the roles in its group's name, unless a group has that name: "aux input+vector", "aux input"."""
-    short = " ".join(unit if "+" in word else word for word in group.split())
-    return short if unit in ROLES and short not in (*taken, group) else f"{group} / {unit}"
+def _part_name(group: str, unit: str) -> str:
+    """A role takes the place of the roles in its group's name ("aux input+vector": "aux input"); others stand behind it."""
+    return " ".join(unit if "+" in word else word for word in group.split()) if unit in ROLES else f"{group} / {unit}"
 
 
 def _check_schedulers(optimizer: torch.optim.Optimizer, wanted: int) -> None:
