@@ -2,10 +2,14 @@
 
     python benchmarks/engine_faults.py --engine loky [--rounds 50] [--seed 0] [--write]
 
-Each round runs one sweep (6 learning rates, 2 seeds) into two faults. A worker is killed in mid-run (SIGKILL; on Ray a whole
-node is removed, and another added), and the driver is stopped in the middle of the sweep, at random points; the same call
-then goes on to the end. Engines: loky, a Dask cluster, a Ray cluster of several nodes on this machine, and the local
-workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full disks, jumping clocks).
+Each round runs one sweep (6 learning rates, 2 seeds) into two faults. A worker is killed in mid-run by SIGKILL, and the
+driver is stopped in the middle of the sweep, at random points; the same call then goes on to the end. On Ray every fourth
+kill is that of a whole node, for which another is added. Engines: loky, a Dask cluster, a Ray cluster of several nodes on
+this machine, and the local workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full
+disks, jumping clocks).
+
+A fresh worker loads what a run of this needs (see ``light_packages``) and not torch, which no run uses and whose import
+takes longer than a whole round of runs.
 
 Also ``--scaling``: a sweep of 64 points on a Ray cluster with one and with two workers, timed.
 """
@@ -20,16 +24,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-from tqdm import trange
-
-from neuralop_mup.tuning import sweep
-from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine
 
 HERE = Path(__file__).resolve().parent
 LRS = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625]
@@ -97,25 +96,41 @@ def kill_a_runner(path: Path) -> bool:
     return False
 
 
-def _light(folder: str) -> None:
-    """First thing in a worker: without torch, whose import takes longer than all runs of a round."""
-    sys.path.insert(0, folder)
+def light_packages(folder: Path) -> str:
+    """A folder for the front of workers' ``sys.path``: our packages without what their ``__init__`` imports.
+
+    A worker's runs need :mod:`neuralop_mup.tuning.outcome` alone; by way of the package's own ``__init__`` that brings in
+    torch and neuralop, 3 s of CPU time for each worker that replaces a killed one.
+    """
+    import neuralop_mup.tuning
+
+    for package in (neuralop_mup, neuralop_mup.tuning):
+        stub = folder.joinpath("light", *package.__name__.split("."), "__init__.py")
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        stub.write_text(f"__path__ = {list(package.__path__)!r}\n")
+    return str(folder / "light")
 
 
 @contextmanager
-def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], bool]]]:
+def engines(name: str, root: Path) -> Iterator[tuple[Callable[[], Any], Callable[[Path], bool]]]:
     """A function that makes an engine, and one that kills something of it."""
+    from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine
+
+    sys.path[:0] = [light_packages(root)]  # what spawned processes start with
     if name == "local":
         yield lambda: LocalEngine(WORKERS), kill_a_runner
     elif name == "loky":
         import loky
 
-        light = {"initializer": _light, "initargs": (str(HERE),)}
-        yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS, **light), WORKERS), kill_a_runner
+        yield lambda: ExecutorEngine(lambda: loky.ProcessPoolExecutor(WORKERS), WORKERS), kill_a_runner
     elif name == "dask":
+        import dask
         from distributed import Client, LocalCluster
 
+        # A LocalCluster gives a worker up that is away 15 s after a death, even if it was back in between and died again.
+        patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
         with (
+            dask.config.set(patient),
             LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster,
             Client(cluster) as client,
         ):
@@ -124,19 +139,31 @@ def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], boo
         import ray
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        # Ray takes 20 s by default to see that a node is gone; the fault is the same when it takes 3.
+        seen = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 3000}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": seen}
+        os.environ["PYTHONPATH"] = os.pathsep.join(p for p in [*sys.path, str(HERE)] if p)
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         nodes = [cluster.add_node(num_cpus=1) for _ in range(WORKERS)]
         cluster.wait_for_nodes()
-        paths = os.pathsep.join(p for p in [str(HERE), *sys.path] if p)
-        ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+        ray.init(address=cluster.address, log_to_driver=False)
 
         def remove(_: Path) -> bool:
             cluster.remove_node(nodes.pop(0), allow_graceful=False)
-            nodes.append(cluster.add_node(num_cpus=1))
+            while len(nodes) < WORKERS:
+                with suppress(Exception):  # on a busy machine Ray gives a node up that takes longer than 30 s to start
+                    nodes.append(cluster.add_node(num_cpus=1))
             return True
 
+        kinds = deque([remove, *[kill_a_runner] * 3])
+
+        def kill(path: Path) -> bool:
+            killed = kinds[0](path)
+            kinds.rotate(killed)
+            return killed
+
         try:
-            yield RayEngine, remove
+            yield RayEngine, kill
         finally:
             ray.shutdown()
             cluster.shutdown()
@@ -144,13 +171,17 @@ def engines(name: str) -> Iterator[tuple[Callable[[], Any], Callable[[Path], boo
 
 def run(name: str, rounds: int, seed: int, root: Path) -> dict[str, int]:
     """Every round, with faults drawn from ``seed``; figures by what they count."""
+    from tqdm import trange
+
+    from neuralop_mup.tuning import sweep
+
     figures: Counter = Counter()
     lrs = {"lr": LRS}
     common = {"seeds": (0, 1), "progress": False}
     expected = sweep(
         train, lrs, folder=root / "expected", n_workers=1, fixed={"marks": str(root / "marks")}, **common
     ).records
-    with engines(name) as (make, kill):
+    with engines(name, root) as (make, kill):
         for i in trange(rounds, desc=name, file=sys.stderr, disable=not sys.stderr.isatty()):
             rng, folder, marks = random.Random(f"{seed} {i}"), root / str(i), root / f"marks{i}"
             stop = rng.randint(2, len(expected) - 1)
@@ -194,8 +225,10 @@ def second(config: dict) -> float:
 
 def scaling(root: Path) -> str:
     """A sweep of 64 points on Ray with one and with two workers."""
+    from neuralop_mup.tuning import sweep
+
     lines, times = [], {}
-    with engines("ray") as (make, _):
+    with engines("ray", root) as (make, _):
         sweep(second, {"lr": [1.0, 2.0]}, folder=root / "warm", engine=make(), progress=False)
         for workers in (1, 2):
             engine = make()

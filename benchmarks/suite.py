@@ -10,8 +10,9 @@
 Defaults were chosen on Burgers, Darcy and Allen–Cahn; the other problems are reported only. Each contender is tuned at
 1,000 steps with one seed and four learning rates in factors of 2, and further ones if the best lies at the edge; its best
 one (by validation error) is trained with two further seeds. At 300 and 3,000 steps it is carried over, with a factor of 2
-to either side, and the best of the three is trained with two further seeds. Steps follow one cosine to zero; errors are
-relative L2 on held-out samples. A run is a line in benchmarks/results/suite.jsonl: interrupted, the same command goes on.
+to either side (and on, if the best lies there), and the best is trained with two further seeds. Steps follow one cosine to
+zero; errors are relative L2 on held-out samples. A run is a line in benchmarks/results/suite.jsonl: interrupted, the same
+command goes on.
 All stages together take about six hours on two cores.
 """
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from suite_figure import draw
 from suite_runs import CHOSEN_ON, CONTENDERS, PROBLEMS, REFERENCE, STEPS, Records, run
 from suite_stages import (
     CHOICE_LENGTHS,
@@ -209,6 +211,7 @@ def main() -> None:
             run(records, STAGES[stage], args.workers)
     text = report(records)
     (RESULTS / "suite.md").write_text(text)
+    draw(records, RESULTS / "suite.png")
     print(text, flush=True)
 
 

@@ -40,12 +40,15 @@ def tuned(records: Records, problem: str, name: str) -> Task | None:
     return records.best(tuning(records, problem, name))
 
 
+def carried(records: Records, best: Task, steps: int) -> list[Task]:
+    """The tuned learning rate at another length, and a factor of 2 to either side."""
+    return grid(records, {**best, "steps": steps}, [best["lr"] * factor for factor in AROUND], seeds=(0,))
+
+
 def final(records: Records, problem: str, name: str, steps: int) -> Task | None:
     """What a contender is judged by at one length; None before it was chosen."""
     best = tuned(records, problem, name)
-    if best is None or steps == STEPS:
-        return best
-    return records.best({**best, "lr": best["lr"] * factor, "steps": steps} for factor in AROUND)
+    return best if best is None or steps == STEPS else records.best(carried(records, best, steps))
 
 
 def main_runs(records: Records) -> Iterator[Task]:
@@ -59,7 +62,7 @@ def main_runs(records: Records) -> Iterator[Task]:
                 if steps > STEPS and problem not in LONG:
                     continue
                 if steps != STEPS:
-                    yield from ({**best, "lr": best["lr"] * factor, "steps": steps} for factor in AROUND)
+                    yield from carried(records, best, steps)
                 if (chosen_point := final(records, problem, name, steps)) is not None:
                     yield from ({**chosen_point, "seed": seed} for seed in SEEDS)
 
@@ -160,6 +163,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "refresh 5": ("MuSOAP", {"refresh": 5}),
     "refresh 20": ("MuSOAP", {"refresh": 20}),
     "MuMuon": ("MuMuon", {}),
+    "MuMuon, period 2": ("MuMuon", {"period": 2}),
     "MuMuon, period 4": ("MuMuon", {"period": 4}),
     "MuMuon, no damping": ("MuMuon", {"damping": 0.0}),
     "MuMuon, period 4, no damping": ("MuMuon", {"period": 4, "damping": 0.0}),

@@ -97,7 +97,7 @@ nm.register_layer(
 BASE = {"hidden_dim": 16, "modes_seq": 8, "modes_hidden": 4}
 
 
-def parametrized(rule: str = "log-modes", **sizes) -> AFNO:
+def parametrized(rule: str = "operator-norm", **sizes) -> AFNO:
     return nm.parametrize(AFNO(**{**BASE, **sizes}), base=lambda: AFNO(**BASE), rule=rule)
 
 
@@ -123,7 +123,7 @@ AXES = {
 checks = {}
 for axis, settings in AXES.items():
     by_size = {setting[axis]: setting for setting in settings}
-    for rule in ("standard", "log-modes"):
+    for rule in ("standard", "operator-norm"):
 
         def build(size, by_size=by_size, rule=rule):
             return parametrized(rule, **by_size[size])
@@ -138,7 +138,7 @@ for axis, settings in AXES.items():
 # up more coefficients, each of which moves; the mode rule is about the filter's operator norm and does not see that.
 fig, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True)
 for ax, axis in zip(axes, AXES, strict=True):
-    for rule in ("standard", "log-modes"):
+    for rule in ("standard", "operator-norm"):
         records = [r for r in checks[axis, rule].records if r["block"] == "projection" and r["step"] == 1]
         sizes = sorted({r["size"] for r in records})
         mean = [sum(r["value"] for r in records if r["size"] == s) / 5 for s in sizes]

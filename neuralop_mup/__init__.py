@@ -35,6 +35,7 @@ from neuralop_mup.optim.soap import MuSOAP
 from neuralop_mup.optim.step_hooks import follow_plan
 
 if TYPE_CHECKING:
+    from neuralop_mup.experiments.train_many import train_many
     from neuralop_mup.experiments.tune import tune
     from neuralop_mup.tuning import log2_grid, sweep, transfer
 
@@ -75,6 +76,7 @@ __all__ = [
     "sweep",
     "transfer",
     "tune",
+    "train_many",
     "log2_grid",
     # the theory, a mode rule of your own (rules.RULES), layers of your own
     "rules",
@@ -91,6 +93,7 @@ _LAZY = {
     "sweep": "neuralop_mup.tuning",
     "transfer": "neuralop_mup.tuning",
     "tune": "neuralop_mup.experiments.tune",
+    "train_many": "neuralop_mup.experiments.train_many",
     "log2_grid": "neuralop_mup.tuning",
 }
 

@@ -10,10 +10,12 @@ __all__ = ["Counting", "format_seconds"]
 
 
 def format_seconds(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``: as exact as an estimate deserves."""
+    """``40 s``, ``12 min``, ``3.5 h``, ``6.0 days``: as exact as an estimate deserves."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
 
 
 class Counting:

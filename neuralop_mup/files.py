@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["replace_file"]
+__all__ = ["replace_file", "write_atomically"]
 
 
 @contextmanager
@@ -41,3 +41,13 @@ def replace_file(path: str | os.PathLike, what: str) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the file as a whole, so that a reader never sees half of it."""
+    part = path.with_name(path.name + ".part")
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)

@@ -14,6 +14,7 @@ from neuralop.training import Trainer
 from neuralop.training.training_state import save_training_state
 
 import neuralop_mup as nm
+from neuralop_mup.core.rules import RULE_VERSION
 
 CASE, ONE = BY_NAME["2d"], BY_NAME["1d"]
 LR = 5e-3
@@ -198,7 +199,7 @@ def test_active_modes_may_have_grown_since(tmp_path):
     ("kwargs", "what"),
     [
         ({"base": {"n_modes": (4, 4), "hidden_channels": 12}}, "base shape"),
-        ({"rule": "none"}, "rule: 'none' → 'log-modes'"),
+        ({"rule": "none"}, "rule: 'none' → 'operator-norm'"),
         ({"init_mult": {"readout": 0.5}}, "init_mult: {'readout': 0.5} → {}"),
     ],
 )
@@ -235,7 +236,7 @@ def test_plan_of_another_model_is_refused(tmp_path):
 
 
 def test_edited_plan_is_refused(tmp_path):
-    plan = json.loads(nm.summary(parametrized()).to_json())
+    plan = json.loads(nm.summary(parametrized(rule="log-modes")).to_json())
     plan["rows"][1]["lr_mult"] *= 2
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     model = CASE.build()
@@ -248,8 +249,29 @@ def test_older_version_is_refused(tmp_path):
     plan = json.loads(nm.summary(parametrized()).to_json())
     plan["version"] = 0
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    with pytest.raises(nm.MupError, match="version 0 of the rules, this package version 1"):
+    with pytest.raises(nm.MupError, match="version 0 of the rules, this package version 2"):
         nm.load_plan(CASE.build(), tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("rule", ["log-modes", "operator-norm", "none"])
+def test_plans_of_version_1_load_and_say_what_they_are(rule, tmp_path):
+    """Version 1 called operator-norm what is operator-norm-bound now: the numbers stay, the name tells."""
+    name = "operator-norm-bound" if rule == "operator-norm" else rule
+    saved = parametrized(rule=name)
+    stored = json.loads(nm.summary(saved).to_json().replace(f"({name})", f"({rule})"))
+    (tmp_path / "plan.json").write_text(json.dumps({**stored, "version": 1, "rule": rule, "reason": ""}))
+    model = nm.load_plan(CASE.build(seed=1), tmp_path / "plan.json")
+    plan = nm.summary(model)
+    assert plan == nm.summary(saved) and plan.version == RULE_VERSION and f"rule {name!r}" in str(plan)
+    model.load_state_dict(saved.state_dict())
+    # A pickled model of those days has the plan as an object.
+    old = copy.deepcopy(vars(plan)) | {"version": 1, "rule": rule}
+    again = object.__new__(type(plan))
+    again.__setstate__(old)
+    assert again == plan and again.mode_rule == name
+    if rule == "operator-norm":  # under today's rule it is another plan
+        with pytest.raises(nm.MupError, match="rule: 'operator-norm' → 'operator-norm-bound'"):
+            nm.load_plan(parametrized(), tmp_path / "plan.json")
 
 
 def test_checkpoint_without_a_plan(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neuralop_mup import tuning
-from neuralop_mup.cli import main, studies
+from neuralop_mup.cli import main, studies, transfer
 from neuralop_mup.experiments.presets import PRESETS, SIZES, preset_of
 from neuralop_mup.experiments.training import build_model, train_run
 from neuralop_mup.problems import PROBLEMS
@@ -59,6 +59,7 @@ def fake(monkeypatch):
         return Results(study, records, Path(folder))
 
     monkeypatch.setattr(tuning, "run", run)
+    monkeypatch.setattr(transfer, "_resolution", lambda *_: ())
     monkeypatch.setattr(studies, "step_seconds", lambda study, size: 0.1)
     run.calls = calls
     return run
@@ -79,7 +80,7 @@ def test_help_and_version(capsys):
     [
         (
             "transfer",
-            ["--lr", "[log-modes]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "muon 0.004", "--schedule"],
+            ["--lr", "[operator-norm]", "n_layers [4]", "viscosity [0.01]", "lr_mult.spectral", "muon 0.004", "--schedule"],
         ),
         ("summary", ["--base", "[text]", "n_layers [4]", "hidden_channels 128"]),
         ("coord-check", ["--widths", "[1,5,10]", "--tolerance", "n_train [800]"]),
@@ -159,7 +160,7 @@ def test_help_fits_a_screen_and_says_where_the_rest_is(verb, capsys):
         ("transfer --proxy.n_modes 8 --proxy.n_modes 4", "twice"),
         ("transfer --target.n_modes 256", "beyond the grid"),
         ("transfer --proxy.n_modes 8,8", "1 axis"),
-        ("transfer --proxy.n_modes 2", "operator-norm"),
+        ("transfer --proxy.n_modes 2 --rule log-modes", "operator-norm"),
         ("transfer --proxy.hidden_channels 0", "1 or more"),
         ("transfer --target.n_layers 6", "--model.n_layers"),
         ("transfer --model.n_layers four", "number"),
@@ -206,14 +207,14 @@ def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
     assert list(elsewhere.iterdir()) == []
 
 
-@pytest.mark.parametrize(("workers", "seconds"), [(1, "4.8"), (3, "2.4"), (4, "2.2")])
+@pytest.mark.parametrize(("workers", "seconds"), [(1, "48 s"), (3, "24 s"), (4, "22 s")])
 def test_dry_run_guesses_the_time(workers, seconds, capsys, monkeypatch):
-    """2 steps a run; proxy: 4 runs of 0.1 s a step, then target: 2 of 1 s a step, each in rounds of the workers."""
-    monkeypatch.setattr(studies, "step_seconds", lambda study, size: {"proxy": 0.1, "target": 1.0}[size])
+    """2 steps a run; proxy: 4 runs of 1 s a step, then target: 2 of 10 s a step, each in rounds of the workers."""
+    monkeypatch.setattr(studies, "step_seconds", lambda study, size: {"proxy": 1.0, "target": 10.0}[size])
     line = f"transfer --dry-run --lr 0.001:0.008 --seeds 1 --epochs 1 --problem.n_train 40 --workers {workers}"
     assert main(line.split()) == 0
     out = capsys.readouterr().out
-    assert f"Very roughly {seconds} seconds here with {workers} worker" in out
+    assert f"Very roughly {seconds} here with {workers} worker" in out
 
 
 def test_dry_run_times_real_steps_of_what_fits(capsys, monkeypatch):
@@ -267,7 +268,7 @@ def test_defaults_and_paper_preset(fake):
     (stock, paper), calls = [call["study"] for call in fake.calls], fake.calls
     assert calls[0]["folder"] == Path("runs/burgers-transfer")
     assert (stock.space["lr"][0], stock.space["lr"][-1], len(stock.space["lr"])) == (4e-3, 1.28e-1, 6)
-    assert stock.rules == ("log-modes", "standard") and not stock.searched and len(stock.seeds) == 3
+    assert stock.rules == ("operator-norm", "standard") and not stock.searched and len(stock.seeds) == 3
     assert paper.sizes["target"] == {"hidden_channels": 64, "n_modes": (1024,)}
     assert (paper.fixed["problem_args"]["viscosity"], paper.fixed["problem_args"]["n_train"]) == (0.1, 100)
     assert paper.sizes["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
@@ -366,14 +367,14 @@ def test_the_paper_clips_under_mup_only(fake):
     assert main(words("transfer navier-stokes --preset paper")) == 0
     assert main(words("transfer navier-stokes --preset paper --clip_spectral 0.1")) == 0
     paper, given = [call["study"] for call in fake.calls]
-    assert paper.under == {"log-modes": {"clip_spectral": 0.01}} and paper.fixed["clip_spectral"] is None
+    assert paper.under == {"operator-norm": {"clip_spectral": 0.01}} and paper.fixed["clip_spectral"] is None
     assert given.under == {} and given.fixed["clip_spectral"] == 0.1
 
 
 def test_failed_target_exits_1_and_failed_naive_transfer_does_not(fake, capsys):
-    fake.fails = "log-modes"
+    fake.fails = "operator-norm"
     assert main(["transfer"]) == 1
-    assert "Training of the target failed under log-modes" in capsys.readouterr().out
+    assert "Training of the target failed under operator-norm" in capsys.readouterr().out
     fake.fails = "standard"
     assert main(["transfer"]) == 0
     assert "under SP failed" in capsys.readouterr().out
@@ -403,7 +404,7 @@ def test_a_real_transfer_and_again(capsys):
     )
     assert main(line) == 0
     out = capsys.readouterr().out
-    assert "The best lr" in out and "| log-modes" in out and "| SP" in out and "regret" in out
+    assert "The best lr" in out and "| operator-norm" in out and "| SP" in out and "regret" in out
     kept = Path("out/results.jsonl").read_text()
     assert main(line) == 0
     assert Path("out/results.jsonl").read_text() == kept
@@ -413,7 +414,8 @@ def test_a_real_transfer_and_again(capsys):
 
 def test_summary_formats(capsys):
     line = words(
-        "summary --model.hidden_channels 64 --model.n_modes 32 --base.hidden_channels 16 --base.n_modes 8 --n_dim 1"
+        "summary --model.hidden_channels 64 --model.n_modes 32 --base.hidden_channels 16 --base.n_modes 8 --n_dim 1",
+        "--rule log-modes",
     )
     assert main([*line, "--format", "json"]) == 0
     plan = json.loads(capsys.readouterr().out)

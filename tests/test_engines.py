@@ -405,7 +405,7 @@ def test_a_transfer_shares_a_storage_under_the_name_of_its_folder(tmp_path):
     common = {"proxy": {"w": 1}, "target": {"w": 2}, "space": {"lr": LRS}, "storage": url, "n_workers": 1, "progress": False}
     found = [transfer(train, folder=tmp_path / name, **common) for name in ("a", "b")]
     assert set(optuna.get_all_study_names(url)) == {
-        f"{name}/{cell}" for name in "ab" for cell in ("proxy/log-modes", "target/log-modes", "target/standard")
+        f"{name}/{cell}" for name in "ab" for cell in ("proxy/operator-norm", "target/operator-norm", "target/standard")
     }
     assert all(is_complete(r) for f in found for r in f.records)
 

@@ -1,5 +1,7 @@
 """``kernel_init`` and ``init_mult["kernel"]``: the size at which Fourier kernels start."""
 
+from unittest import mock
+
 import pytest
 import torch
 from neuralop.models import FNO
@@ -84,3 +86,47 @@ def test_what_cannot_be_meant_is_refused_before_anything_changes(kwargs, message
 def test_learning_rate_multipliers_have_no_kernel():
     with pytest.raises(MupError, match="no role 'kernel'"):
         nm.MuAdam(built(), lr=0.01, lr_mult={"kernel": 2.0})
+
+
+# ------------------------------------------------------------------------------------------------------ in searches
+
+
+def study_of(*argv):
+    from neuralop_mup.cli import transfer
+    from neuralop_mup.tuning import Study
+
+    captured = []
+    with mock.patch.object(transfer.studies, "run", lambda study, *args, **kwargs: captured.append(study)):
+        transfer.run(["burgers", "--problem.n_train", "40", *argv])
+    assert isinstance(captured[0], Study)
+    return captured[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (("--optimizer", "soap"), "small"),
+        (("--optimizer", "muon"), "small"),
+        (("--optimizer", "soap", "--kernel_init", "default"), None),
+        ((), None),
+        (("--kernel_init", "small"), "small"),
+    ],
+)
+def test_searches_start_small_with_kernel_optimizers_and_sp_never_does(argv, expected, tmp_path):
+    study = study_of(*argv, "--output", str(tmp_path / "out"), "--dry-run")
+    own = study.under.get(study.rules[0], {}).get("kernel_init")
+    assert own == expected
+    assert "standard" not in study.under
+
+
+def test_a_run_starts_as_its_configuration_says():
+    from neuralop_mup.experiments.training import build_model
+    from neuralop_mup.problems import get_problem
+
+    problem = get_problem("burgers", n_train=8)
+    kernels = []
+    for name in ("default", "small"):
+        torch.manual_seed(0)
+        model = {"n_modes": (8,), "hidden_channels": 8}
+        kernels.append(kernel(build_model(problem, model, model, "none", kernel_init=name)))
+    torch.testing.assert_close(kernels[1], kernels[0] * 0.1)

@@ -71,7 +71,7 @@ def _pair(factorization):
     at_base, at_target, expected = GOLDEN[factorization]
     base = {"n_modes": (4,), "hidden_channels": 8, **at_base}
     model = FNO((16,), 1, 1, 32, n_layers=1, factorization=factorization, **at_target)
-    return nm.parametrize(model, base=base), expected
+    return nm.parametrize(model, base=base, rule="log-modes"), expected
 
 
 @pytest.mark.parametrize("factorization", FACTORIZATIONS)
@@ -118,7 +118,7 @@ def test_reconstructed_kernel_has_the_dense_target_std(name):
     """Dense: κ/√r of base (width 8 → 24); separable: κ of base."""
     case = BY_NAME[name]
     base = _rms(case, lambda c, seed: c.build_base(seed))
-    target = _rms(case, lambda c, seed: nm.parametrize(c.build(seed), base=c.base))
+    target = _rms(case, lambda c, seed: nm.parametrize(c.build(seed), base=c.base, rule="log-modes"))
     kappa = math.sqrt(math.log(4) / math.log(12))  # K (2, 2) → (4, 3)
     expected = kappa * (1 if case.kwargs.get("separable") else 3**-0.5)
     assert target / base == pytest.approx(expected, rel=0.15)

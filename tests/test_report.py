@@ -48,6 +48,7 @@ def make(ours, plain, *, proxy=(0.05, 0.03, 0.02, 0.04), verify=None, folder="un
         space=space or {"lr": GRID},
         seeds=seeds,
         verify=bool(verify),
+        rule="log-modes",
         name="T",
     )
     records = [record("proxy", "log-modes", lr, loss, s) for s in seeds for lr, loss in zip(GRID, proxy, strict=True)]

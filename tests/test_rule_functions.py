@@ -64,7 +64,7 @@ def test_the_summary_has_its_name_and_its_reason():
     for name in RULES:
         text = str(nm.summary(nm.parametrize(build(), base=BASE, rule=name)))
         assert f"\n{name}: " in text
-    assert "log-modes: κ = √(Σ log K_base / Σ log K)" in str(nm.summary(nm.parametrize(build(), base=BASE)))
+    assert "operator-norm: κ = g_base / g, g = E max‖block‖ / √in" in str(nm.summary(nm.parametrize(build(), base=BASE)))
 
 
 def test_a_registered_function_is_a_rule_by_name(monkeypatch):

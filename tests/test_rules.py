@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuralop_mup import MupError
-from neuralop_mup.core.rules import RULES, Size, default_std, log_modes, multipliers, operator_norm
+from neuralop_mup.core.rules import (
+    RULES,
+    Size,
+    default_std,
+    log_modes,
+    multipliers,
+    operator_norm,
+    operator_norm_bound,
+)
 
 # r = 4 in width (16 → 64), K 4 → 64 in 1D. log 64 / log 4 = 3, so log-modes gives κ = 1/√3 = 0.57735.
 KAPPA = 0.5773502691896258
@@ -82,21 +90,29 @@ def test_log_modes_sums_over_axes():
 
 
 def test_operator_norm_by_hand():
+    # One channel, N = 1 → 2: √π/2 → √π/2 (2 - 1/√2); κ = 1 / 1.292893 = 0.773459 (tests/test_block_norms.py has the rest).
+    assert operator_norm(_blocks((1, 1), 2), _blocks((1, 1), 1)) == pytest.approx(0.773459, rel=2e-4)
+    # in ≠ out: the norm is the same for (4, 16) and (16, 4), but a feature sums 4 terms or 16.
+    sizes = _blocks((4, 16), 8), _blocks((16, 4), 8)
+    assert operator_norm(*sizes) == pytest.approx(math.sqrt(4 / 16), rel=1e-12)
+
+
+def test_the_bound_of_version_1_by_hand():
     # m = 16, N = 8 → 64 blocks, e-fold by e-fold: √(2 ln 8) = 2.03933, √(2 ln 64) = 2.88405.
     # g = (4 + 4 + 2.03933)/4 = 2.50983 → (8 + 2.88405)/4 = 2.72101; κ = 0.92239.
-    assert operator_norm(_blocks((16, 16), 64), _blocks((16, 16), 8)) == pytest.approx(0.92239, abs=1e-5)
+    assert operator_norm_bound(_blocks((16, 16), 64), _blocks((16, 16), 8)) == pytest.approx(0.92239, abs=1e-5)
     # width alone, m 16 → 64 at N = 8: g = 2.50983 → (16 + 2.03933)/8 = 2.25492; κ = 1.11305.
-    assert operator_norm(_blocks((64, 64), 8), _blocks((16, 16), 8)) == pytest.approx(1.11305, abs=1e-5)
+    assert operator_norm_bound(_blocks((64, 64), 8), _blocks((16, 16), 8)) == pytest.approx(1.11305, abs=1e-5)
     # in ≠ out, (4, 16) → (16, 16) at N = 8: g = (2 + 4 + 2.03933)/2 = 4.01967 → (4 + 4 + 2.03933)/4 = 2.50983;
     # κ = 1.60157.
-    assert operator_norm(_blocks((16, 16), 8), _blocks((4, 16), 8)) == pytest.approx(1.60157, abs=1e-5)
+    assert operator_norm_bound(_blocks((16, 16), 8), _blocks((4, 16), 8)) == pytest.approx(1.60157, abs=1e-5)
 
 
 def test_operator_norm_limits():
-    # One channel, N → ∞: log-modes' √(ln N_base / ln N), from above and slowly (the 2 in g dies as 1/√ln N).
-    for n in (1e6, 1e60, 1e300):
+    # One channel, N → ∞: log-modes' √(ln N_base / ln N), from above as √(ln N + γ) says.
+    for n, largest in ((1e6, 0.02), (1e60, 2e-3), (1e200, 6e-4)):
         gap = operator_norm(_blocks((1, 1), n), _blocks((1, 1), n**0.5)) - math.sqrt(0.5)
-        assert 0 < gap < 0.3
+        assert 0 < gap < largest
     # Many channels: no mode rule.
     assert operator_norm(_blocks((10**8,) * 2, 1000), _blocks((10**8,) * 2, 10)) == pytest.approx(1, abs=2e-4)
     # One mode stored, and K = 1, are finite.

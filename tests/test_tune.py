@@ -39,8 +39,8 @@ def test_a_model_and_tensors_give_a_trained_target_and_the_same_call_resumes(tmp
     assert (tmp_path / "s" / "report.html").exists() and nm.is_parametrized(tuned.model)
     assert tuned.model.fno_blocks.convs[0].weight.shape[0] == 8 and not tuned.model.training
     rows = {r["rule"]: r for r in tuned.results.summary() if r["size"] == "target"}
-    assert set(rows) == {"log-modes", "standard"} and rows["log-modes"]["transferred_loss"] == tuned.loss
-    assert rows["log-modes"]["transferred_test"] > 0
+    assert set(rows) == {"operator-norm", "standard"} and rows["operator-norm"]["transferred_loss"] == tuned.loss
+    assert rows["operator-norm"]["transferred_test"] > 0
     # The weights are those whose loss is told: relative L2 of fields in their own units.
     from neuralop_mup.problems import ProblemData
 
@@ -70,7 +70,7 @@ def test_forms_of_data(tmp_path, form):
     if form == "datasets":
         data = tuple(TensorDatasetOfDicts(d) for d in data)
     tuned = nm.tune(build, data, base=BASE, target=TARGET, folder=tmp_path / "s", compare=(), **QUICK)
-    assert {r["rule"] for r in tuned.results.records} == {"log-modes"} and np.isfinite(tuned.loss)
+    assert {r["rule"] for r in tuned.results.records} == {"operator-norm"} and np.isfinite(tuned.loss)
     assert ("heat" in tuned.report.read_text().splitlines()[0]) == (form == "file")
 
 

@@ -29,7 +29,7 @@ def bowl(config):
     mark(config, "run")
     optimum, floor = -4, 2.0
     if config.get("model", {}).get("width") == 64:
-        optimum, floor = {"log-modes": -5, "standard": -6, "none": -3}[config["rule"]], 0.5
+        optimum, floor = {"operator-norm": -5, "standard": -6, "none": -3}[config["rule"]], 0.5
     noise = 0.01 * (-1) ** config["seed"]
     return {"loss": floor + 0.1 * (math.log2(config["lr"]) - optimum) ** 2 + noise, "threads": threads()}
 
@@ -588,12 +588,12 @@ def test_transfer_on_an_example_worked_by_hand(tmp_path):
     none,      optimum -3: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-3, one step up, regret 0.2.
     """
     log = tmp_path / "log"
-    rules = ("log-modes", "standard", "none")
+    rules = ("operator-norm", "standard", "none")
     arguments = {**TRANSFER, "fixed": {"log": str(log)}, "verify": True, "rules": rules, "progress": False}
     found = transfer(bowl, folder=tmp_path / "t", **arguments)
     assert found.best == {"lr": 2**-4}
     rows = {row["rule"]: row for row in found.summary() if row["size"] == "target"}
-    expected = {"log-modes": (0.6, 2**-5, -1, 0.2), "standard": (0.9, 2**-6, -2, 0.8), "none": (0.6, 2**-3, 1, 0.2)}
+    expected = {"operator-norm": (0.6, 2**-5, -1, 0.2), "standard": (0.9, 2**-6, -2, 0.8), "none": (0.6, 2**-3, 1, 0.2)}
     assert list(rows) == list(expected)
     proxy = sum(r["seconds"] for r in found.records if r["size"] == "proxy")
     for rule, (loss, best, drift, regret) in expected.items():
@@ -611,7 +611,7 @@ def test_transfer_on_an_example_worked_by_hand(tmp_path):
         assert row["cost_seconds"] == pytest.approx((proxy + row["seconds"]) / searched)
     # 6 points, 2 seeds: at the proxy, and under each of three rules at the target, the carried point among them.
     assert Counter((r["size"], r["rule"]) for r in found.records) == {
-        ("proxy", "log-modes"): 12,
+        ("proxy", "operator-norm"): 12,
         **{("target", rule): 12 for rule in rules},
     }
     assert len(log.read_text().splitlines()) == 48
@@ -656,8 +656,8 @@ def test_configs_of_a_transfer():
     study = transfer_study(proxy={"width": 8}, target={"width": 64}, space={"lr": [0.5]}, fixed={"epochs": 2}, seeds=(7,))
     base = {"epochs": 2, "base": {"width": 8}, "lr": 0.5, "seed": 7}
     assert [study.config(p, 7) for p in study.planned()] == [
-        {**base, "model": {"width": 8}, "rule": "log-modes"},
-        {**base, "model": {"width": 64}, "rule": "log-modes"},
+        {**base, "model": {"width": 8}, "rule": "operator-norm"},
+        {**base, "model": {"width": 64}, "rule": "operator-norm"},
         {**base, "model": {"width": 64}, "rule": "standard"},
     ]
 
@@ -666,8 +666,8 @@ def test_planning_writes_nothing_and_knows_the_count(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = transfer_study(**{k: v for k, v in TRANSFER.items() if k != "n_workers"}, verify=True)
     assert Counter(p.cell for p in study.planned()) == {
-        ("proxy", "log-modes"): 6,
-        ("target", "log-modes"): 6,
+        ("proxy", "operator-norm"): 6,
+        ("target", "operator-norm"): 6,
         ("target", "standard"): 6,
     }
     assert list(tmp_path.iterdir()) == []

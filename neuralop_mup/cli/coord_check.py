@@ -16,10 +16,11 @@ import torch
 import neuralop_mup as nm
 from neuralop_mup.cli.arguments import fno_arguments, fno_help, problem_help, problem_of
 from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
-from neuralop_mup.core.rules import check_rule
+from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
+from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, build_optimizer, default_lr
 from neuralop_mup.experiments.training import build_model, n_params, training_loss
 from neuralop_mup.plots import plot_coord_check
@@ -76,6 +77,9 @@ def run(argv: list[str]) -> int:
     missing = [seed for seed in range(options.seeds) if seed not in {r["seed"] for r in records}]
     if missing:
         batches, loss = _batches(problem, options.batch_size, max(options.steps))
+        sample = {name: torch.cat([batch[name] for batch in batches]) for name in ("x", "y")}
+        for note in resolution_notes(sample, base, sized(sizes[-1])):
+            print(f"\nnote    {note}")
 
         def optimizer(built: Any, lr: float) -> torch.optim.Optimizer:
             return build_optimizer(built, {"optimizer": options.optimizer, "lr": lr})
@@ -152,7 +156,7 @@ def _parser() -> Parser:
     parser.option("problem", f"one of {', '.join(PROBLEMS)}", nargs="?", default="burgers")
     parser.option("--widths", "values of hidden_channels to compare, a comma list [16,32,64,128]", listed(count))
     parser.option("--modes", "values of n_modes to compare, a comma list, instead of --widths", listed(count))
-    parser.option("--rule", "log-modes, operator-norm, none or standard", check_rule, default="log-modes")
+    parser.option("--rule", "operator-norm, log-modes, none or standard", check_rule, default=DEFAULT_RULE)
     parser.option("--optimizer", ", ".join(OPTIMIZERS), one_of(OPTIMIZERS), default="adam")
     parser.option("--steps", "measure after these training steps", listed(count), default="1,5,10")
     parser.option("--lr", f"learning rate at the base size [{default_lr('adam'):g}; muon {default_lr('muon'):g}]", positive)
@@ -195,8 +199,7 @@ def _verdict(check: nm.CoordCheck, what: str, tolerance: float, seeds: int) -> s
     if seeds == 1:
         return (
             f"One seed is too few to judge the coordinate check of {what}: its slopes scatter by ±0.5 (the steepest update "
-            "here "
-            f"is {worst['slope']:+.2f}). Take --seeds 5 or more; this one is kept."
+            f"here is {worst['slope']:+.2f}). Take --seeds 5 or more; this one is kept."
         )
     return (
         f"Coordinate check of {what} {'passed' if passed else 'did not pass'}: the steepest update has slope "

@@ -12,6 +12,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.report import aligned
 from neuralop_mup.problems import PROBLEMS, ProblemData
 from neuralop_mup.problems.cache import cache_folder
+from neuralop_mup.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy
 
 
 def run(argv: list[str]) -> int:
@@ -26,6 +27,9 @@ def run(argv: list[str]) -> int:
     parser.option("--preset", "cpu, gpu or paper", default="cpu")
     parser.flag("--list", "list the cached files and stop")
     parser.option("--plot", "also draw samples into this .png, .svg or .pdf", _drawable)
+    parser.option(
+        "--spectrum", "also draw the energy that K modes leave out of inputs and targets, into this file", _drawable
+    )
     options, dotted = parser.read(argv)
     folder = cache_folder()
     if options.list:
@@ -35,8 +39,8 @@ def run(argv: list[str]) -> int:
         print(f"{len(files)} cached {'file' if len(files) == 1 else 'files'} in {folder}")
         return 0
     problem = problem_of(options.problem, dotted["problem"], options.preset)
-    if options.plot:
-        made(options.plot.parent)
+    for path in filter(None, (options.plot, options.spectrum)):
+        made(path.parent)
     data = problem.load()
     print(f"{problem.name}: {phrase(dataclasses.asdict(problem))}")
     if problem.file_name is not None:
@@ -45,7 +49,21 @@ def run(argv: list[str]) -> int:
     if options.plot:
         plots.plot_fields(*data.test, options.plot, title=f"{problem.name}, test samples")
         print(f"\nfigure {options.plot}")
+    if options.spectrum:
+        energy = mode_energy(*data.train)
+        enough = energy.enough()
+        needed = {"enough": enough, "share": ENOUGH, "title": f"{problem.name}, energy of the training data"}
+        plots.plot_mode_energy(energy.inputs, energy.targets, options.spectrum, **needed)
+        print(f"\n{_sentence(energy, enough)}\nfigure {options.spectrum}")
     return 0
+
+
+def _sentence(energy: ModeEnergy, enough: tuple[int, ...]) -> str:
+    kept = ", ".join(f"{100 * share:.4g} %" for share in energy.kept(enough, "inputs"))
+    return (
+        f"K = {', '.join(map(str, enough))} modes per sign on each axis, n_modes = {', '.join(str(2 * k) for k in enough)}, "
+        f"keep {100 * ENOUGH:g} % of the targets' energy (and {kept} of the inputs')."
+    )
 
 
 def _statistics(data: ProblemData) -> list[list[str]]:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,13 +19,16 @@ import torch
 
 from neuralop_mup import tuning
 from neuralop_mup.cli.options import Parser, count, device, made, not_negative, one_of, phrase
+from neuralop_mup.counting import format_seconds
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.settings import build_optimizer
-from neuralop_mup.experiments.training import build_model, n_params, train_run
+from neuralop_mup.experiments.together import Together
+from neuralop_mup.experiments.training import ProblemRuns, build_model, n_params, train_run
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.engines import RayEngine
+from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
 
 _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
@@ -50,7 +52,13 @@ def add_options(parser: Parser, device_default: str | None, output: str) -> None
     parser.option("--device", f"cpu, cuda, cuda:N or auto{shown}", device, default=device_default)
     parser.option("--workers", "runs at once, each in its own process [one per core; on GPUs one each]", count)
     parser.option("--workers-per-device", "runs at once on each GPU, for small proxies", count, rare=True, default="1")
-    parser.option("--engine", "local, or ray: a cluster of many machines", one_of(("local", "ray")), default="local")
+    engines = ("local", "ray", "batched", "auto")
+    parser.option(
+        "--engine",
+        "local; batched: runs of one size trained as one program; auto: so where that is timed to be faster; ray: a cluster",
+        one_of(engines),
+        default="local",
+    )
     parser.option("--address", "of the Ray cluster, such as auto or ray://HOST:10001 [one is started here]", rare=True)
     parser.option("--cpus", "CPUs that a run asks Ray for", not_negative, rare=True, default="1")
     parser.option(
@@ -61,26 +69,16 @@ def add_options(parser: Parser, device_default: str | None, output: str) -> None
     parser.flag("--dry-run", "print the plan, time a few steps for a rough guess of its duration, and stop")
 
 
-def sampler_of(name: str | None) -> Any:
-    """One of Optuna's samplers by a short name, or by that of its class."""
-    return None if name is None else _optuna_class("sampler", name, _SAMPLERS, "samplers", "Sampler")()
-
-
-def pruner_of(name: str | None) -> Any:
-    """One of Optuna's pruners by a short name, or by that of its class."""
-    if name is None:
-        return None
-    more = {"percentile": {"percentile": 50.0}}.get(name, {})
-    return _optuna_class("pruner", name, _PRUNERS, "pruners", "Pruner")(**more)
-
-
-def _optuna_class(what: str, name: str, short: Mapping[str, str], module: str, ending: str) -> Any:
+def _of_optuna(what: str, name: str | None, short: Mapping[str, str]) -> Any:
+    """One of Optuna's samplers or pruners by a short name, or by that of its class."""
     import optuna
 
-    found = getattr(getattr(optuna, module), short.get(name, name), None)
-    if found is None or not (name in short or name.endswith(ending)):
+    if name is None:
+        return None
+    found = getattr(getattr(optuna, f"{what}s"), short.get(name, name), None)
+    if found is None or not (name in short or name.endswith(what.title())):
         raise MupError(f"--{what}: there is no {name!r}; {nearest(name, short)}")
-    return found
+    return found(percentile=50.0) if name == "percentile" else found()
 
 
 def run(
@@ -91,32 +89,35 @@ def run(
     *,
     title: str,
     settings: Mapping[str, Any] | None = None,
-    sampler: Any = None,
-    pruner: Any = None,
-    rungs: Sequence[int] = (),
 ) -> tuning.Results | None:
     """Tell the plan, then train and report; None after a dry run."""
+    asked = vars(options)  # not every verb searches
+    sampler = _of_optuna("sampler", asked.get("sampler"), _SAMPLERS)
+    pruner = _of_optuna("pruner", asked.get("pruner"), _PRUNERS)
+    rungs, epochs = asked.get("rungs"), study.fixed.get("epochs", 0)
+    if rungs is None:
+        rungs = (epochs // 4, epochs // 2) if pruner is not None and epochs >= 8 else ()
     folder, problem = Path(options.output), problem_in(study)
     chosen = study.fixed.get("device", "cpu")
     print(plan_text(study, folder, title))
     if options.dry_run:
         devices, workers = _local(options, chosen)
-        if not devices and options.engine == "local":
+        if not devices and options.engine != "ray":
             print(timing_text(study, workers))
         return None
     made(folder)
     # The data is made here and not in the workers, which would each generate the same.
     results = tuning.run(
         study,
-        partial(train_run, checkpoints=(folder / "checkpoints").resolve()),
+        Together(ProblemRuns((folder / "checkpoints").resolve())),
         identity=train_run,
         folder=folder,
         engine=_engine_maker(options, chosen, study),
         storage=options.storage,
         sampler=sampler,
         pruner=pruner,
-        rungs=rungs,
-        costs=_seconds(study) if options.engine == "local" else _costs(study),
+        rungs=tuple(rungs),
+        costs=_costs(study) if options.engine == "ray" else _seconds(study),
         prepare=problem.load,
     )
     report.write_report(results, settings=settings, command=shlex.join(["neuralop-mup", verb, *argv]), title=title)
@@ -142,6 +143,10 @@ def _engine_maker(options: argparse.Namespace, chosen: str, study: Study) -> Any
         return RayEngine(options.address, options.workers, options.cpus, gpus)
     devices, workers = _local(options, chosen)
     fixed = {**study.fixed, "sizes": dict(study.sizes)}
+    if options.engine != "local":
+        # A sampler that knows the results of earlier points should not propose too many at once.
+        how = {"devices": devices, "at_once": 8 if study.search else AT_ONCE, "measure": options.engine == "auto"}
+        return lambda n_runs: batched_engine(Together(ProblemRuns()), fixed, workers, n_runs, **how)
     return lambda n_runs: local_engine(train_run, fixed, workers, n_runs, devices)
 
 
@@ -213,7 +218,7 @@ def timing_text(study: Study, workers: int | None) -> str:
             total += math.ceil(planned[size] * len(study.seeds) / workers) * steps * step_seconds(study, size)
     at_once = f"{workers} {'worker' if workers == 1 else 'workers'}"
     return (
-        f"Very roughly {_duration(total)} here with {at_once}: a few steps on random input, timed and scaled up. "
+        f"Very roughly {format_seconds(total)} here with {at_once}: a few steps on random input, timed and scaled up. "
         "Making the data is not in it."
     )
 
@@ -248,17 +253,3 @@ def _threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _duration(seconds: float) -> str:
-    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.2g} {name}"
-    return f"{seconds:.2g} seconds"
-
-
-def rungs_of(text: Sequence[int] | None, pruner: Any, epochs: int) -> tuple[int, ...]:
-    """Epochs at which the pruner judges: those given, or a quarter and a half of a run's."""
-    if text is not None:
-        return tuple(text)
-    return tuple(e for e in (epochs // 4, epochs // 2) if e) if pruner is not None and epochs >= 8 else ()

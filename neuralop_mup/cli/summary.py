@@ -8,7 +8,7 @@ from neuralop.models import FNO
 from neuralop_mup.cli.arguments import fno_arguments, fno_help
 from neuralop_mup.cli.options import Parser, count, one_of, phrase
 from neuralop_mup.core.plan import make_plan
-from neuralop_mup.core.rules import check_rule
+from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.errors import MupError
 
 _FORMATS = ("text", "markdown", "json")
@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     parser.option("--n_dim", "dimensions of the grid", count, default="2")
     parser.option("--in_channels", "input channels", count, default="1")
     parser.option("--out_channels", "output channels", count, default="1")
-    parser.option("--rule", "log-modes, operator-norm, none or standard", check_rule, default="log-modes")
+    parser.option("--rule", "operator-norm, log-modes, none or standard", check_rule, default=DEFAULT_RULE)
     parser.option("--format", "text, markdown or json", one_of(_FORMATS), default="text")
     options, dotted = parser.read(argv)
     if options.base and dotted["base"]:

@@ -27,17 +27,19 @@ from neuralop_mup.cli.options import (
     positive,
     searched,
 )
-from neuralop_mup.core.rules import ROLES, check_rule
+from neuralop_mup.core.plan import KERNEL_INITS
+from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
-from neuralop_mup.experiments.settings import OPTIMIZERS
+from neuralop_mup.experiments.proxy import resolution_notes
+from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, Problem
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.space import is_search
 
-_CARRYING = ("log-modes", "operator-norm", "none")
+_CARRYING = ("operator-norm", "log-modes", "none")
 _GROUPS = {
     "proxy": "argument of FNO at the proxy, such as --proxy.hidden_channels 16 --proxy.n_modes 8",
     "target": "argument of FNO at the target",
@@ -68,20 +70,18 @@ def run(argv: list[str]) -> int:
     problem = _problem(options, dotted)
     title = getattr(problem, "title", problem.name)
     options.output = options.output or f"runs/{title}-transfer"
-    pruner = studies.pruner_of(options.pruner)
     study = study_of(options, dotted, problem)
-    results = studies.run(
-        study,
-        options,
-        argv,
-        "transfer",
-        title=f"μTransfer on {title}",
-        settings=settings_of(study, problem),
-        sampler=studies.sampler_of(options.sampler),
-        pruner=pruner,
-        rungs=studies.rungs_of(options.rungs, pruner, study.fixed.get("epochs", 0)),
-    )
+    if not options.dry_run:
+        study = dataclasses.replace(study, notes=(*study.notes, *_resolution(problem, study)))
+    settings = settings_of(study, problem)
+    results = studies.run(study, options, argv, "transfer", title=f"μTransfer on {title}", settings=settings)
     return 1 if results is not None and report.target_failures(results) else 0
+
+
+def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
+    """What the data says of the proxy's modes."""
+    x, y = problem.load().train
+    return resolution_notes({"x": x, "y": y}, study.sizes[study.base], study.sizes[study.target])
 
 
 def _problem(options: argparse.Namespace, dotted: Dotted) -> Problem:
@@ -142,9 +142,8 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         name=Path(options.output).name,
     )
     note = odd_grid_note(problem)
-    under = {rule: dict(preset.under_mup) for rule in study.rules if rule != "standard" and preset.under_mup}
-    if options.clip_spectral is not None:
-        under = {}
+    kernel_init = choice.kernel_init if options.kernel_init is None else options.kernel_init
+    under = under_rules(study.rules, preset.under_mup if options.clip_spectral is None else {}, kernel_init)
     study = dataclasses.replace(study, under=under, notes=(note,) if note else ())
     costs = [estimate_flops({**fixed, "model": size, "base": sizes["proxy"]}) for size in sizes.values()]
     with torch.device("meta"):
@@ -224,7 +223,7 @@ def _parser() -> Parser:
         "--rungs", "epochs at which the pruner judges a run [a quarter and a half of them]", listed(count), rare=True
     )
     parser.section("how to carry it over")
-    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default="log-modes")
+    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default=DEFAULT_RULE)
     parser.option("--rules", "rules to compare with it, a comma list", listed(check_rule), default="standard")
     parser.flag("--verify", "search at the target too, to measure drift and regret")
     parser.flag("--allow-large-proxy", "accept a proxy that costs as much as the target", rare=True)
@@ -235,6 +234,12 @@ def _parser() -> Parser:
     lrs = "; ".join(f"{name} {c.aux_lr:g}" for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
     parser.option(
         "--aux_lr", f"learning rate of input, readout and vectors, for optimizers that have one [{lrs}]", positive, rare=True
+    )
+    parser.option(
+        "--kernel_init",
+        f"how large Fourier kernels start: {', '.join(KERNEL_INITS)} [small with muon and soap; SP has its own]",
+        one_of(KERNEL_INITS),
+        rare=True,
     )
     parser.option("--loss", "l2, h1 or l2,h1; by the first one runs are compared", default="l2")
     parser.option("--weight_decay", "weight decay", not_negative, rare=True, default="0.0")

@@ -17,7 +17,7 @@ from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan, make_plan
 from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, attach_hooks, remove_hooks
-from neuralop_mup.core.rules import ModeRule
+from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 
@@ -32,7 +32,7 @@ ON_PLAN: list[Callable[[], None]] = []
 def parametrize(
     model: Model,
     base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
-    rule: str | ModeRule = "log-modes",
+    rule: str | ModeRule = DEFAULT_RULE,
     *,
     init: bool = True,
     init_mult: Mapping[str, float] | None = None,
@@ -54,11 +54,12 @@ def parametrize(
         The size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
         :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
-    rule : {"log-modes", "operator-norm", "none", "standard"} or callable
-        How kernels scale with Fourier modes on top of the width rule. ``log-modes`` is Theorem 3.5 of the paper below;
-        ``operator-norm`` its finite-size form; ``none`` scales with width alone; ``standard`` is no μP at all, for
-        comparison. A function of two :class:`~neuralop_mup.core.rules.Size`, a kernel's and the same at base, that returns
-        the mode factor κ is a rule of one's own; :data:`neuralop_mup.rules.RULES` has these.
+    rule : {"operator-norm", "log-modes", "none", "standard"} or callable
+        How kernels scale with Fourier modes on top of the width rule. ``operator-norm`` (the default) keeps the expected
+        norm of a kernel's largest block at base's value, with the channels and modes that it has; ``log-modes`` is Theorem
+        3.5 of the paper below, its limit of few channels and many modes; ``none`` scales with width alone; ``standard`` is
+        no μP at all, for comparison. A function of two :class:`~neuralop_mup.core.rules.Size`, a kernel's and the same at
+        base, that returns the mode factor κ is a rule of one's own; :data:`neuralop_mup.rules.RULES` has these.
     init : bool
         True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
         attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.

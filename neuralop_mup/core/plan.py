@@ -17,7 +17,18 @@ from neuralop_mup.core.base_shapes import base_shapes
 from neuralop_mup.core.classify import Found, classify, size_of
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.registry import FIXED, Place
-from neuralop_mup.core.rules import ROLES, RULE_VERSION, RULES, ModeRule, Size, check_rule, multipliers, reason_of
+from neuralop_mup.core.rules import (
+    DEFAULT_RULE,
+    FORMER_RULES,
+    ROLES,
+    RULE_VERSION,
+    RULES,
+    ModeRule,
+    Size,
+    check_rule,
+    multipliers,
+    reason_of,
+)
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.validation import is_multiplier
 
@@ -98,7 +109,8 @@ class Plan:
     correct_tt : bool
         Whether tensor-train kernels are brought to their target std (already inside the rows' ``init_mult``).
     version : int
-        Version of the rules.
+        Version of the rules. A plan of an older version is read as one of this version, with the same numbers: a rule that
+        has changed since has the name that its formula has now.
     reason : str
         What the rule does, in a line.
     function : callable or None
@@ -141,6 +153,10 @@ class Plan:
         if getattr(module, getattr(function, "__qualname__", ""), None) is not function:
             state["function"] = None  # a lambda cannot be pickled, but a model with its plan has to be
         return state
+
+    def __setstate__(self, state: dict) -> None:
+        vars(self).update(state)
+        vars(self).update(_brought_up_to_date(state))
 
     @cached_property
     def kernels(self) -> tuple[str, ...]:
@@ -198,14 +214,14 @@ class Plan:
         Raises
         ------
         MupError
-            If the text is not such a plan, cut off, or written by another version of the rules.
+            If the text is not such a plan, cut off, or written by a version of the rules that this one does not know.
         """
         try:
             stored = json.loads(text)
             version = stored["version"]
         except (TypeError, ValueError, KeyError) as error:
             raise MupError("This is not the JSON of a plan, or it is cut off: write it with Plan.to_json.") from error
-        if version != RULE_VERSION:
+        if version != RULE_VERSION and version not in FORMER_RULES:
             raise MupError(
                 f"The plan follows version {version} of the rules, this package version {RULE_VERSION}: its multipliers "
                 "would not be the same. Train on with the release that wrote it."
@@ -214,6 +230,7 @@ class Plan:
             names = {field.name for field in fields(cls)}
             rows = tuple(map(_row_from_json, stored["rows"]))
             plan = cls(**{**{k: v for k, v in stored.items() if k in names}, "rows": rows})
+            plan = replace(plan, **_brought_up_to_date(vars(plan)))
             init_multipliers(plan.init_mult)
         except (TypeError, KeyError, AttributeError) as error:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
@@ -264,6 +281,17 @@ def _row_differences(a: Row, b: Row) -> list[str]:
         if not math.isclose(x, y, rel_tol=1e-9)
     ]
     return [f"{a.name}: {', '.join(parts)}"] if parts else []
+
+
+def _brought_up_to_date(plan: Mapping) -> dict:
+    """What changes in a plan of an older version of the rules: the names of rules, no number."""
+    if plan["version"] not in FORMER_RULES:
+        return {}
+    old, up_to_date = plan["rule"], {"version": RULE_VERSION}
+    if (new := FORMER_RULES[plan["version"]].get(old)) is None:
+        return up_to_date
+    rows = tuple(replace(row, why=row.why.replace(f"({old})", f"({new})")) for row in plan["rows"])
+    return {**up_to_date, "rule": new, "reason": reason_of(new), "rows": rows}
 
 
 # Fields by the names that they had in plans of 0.1.0 and before.
@@ -319,7 +347,7 @@ def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequ
 def make_plan(
     model: nn.Module,
     base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
-    rule: str | ModeRule = "log-modes",
+    rule: str | ModeRule = DEFAULT_RULE,
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
     kernel_init: str = "default",

@@ -15,9 +15,11 @@ from typing import Any
 from neuralop_mup import plots
 from neuralop_mup._version import __version__
 from neuralop_mup.counting import format_seconds
+from neuralop_mup.experiments.proxy import training_notes
+from neuralop_mup.files import write_atomically
+from neuralop_mup.tuning.optimum import Interval, Optimum
 from neuralop_mup.tuning.outcome import Record, is_complete, plain
-from neuralop_mup.tuning.storage import write_atomically
-from neuralop_mup.tuning.study import Study
+from neuralop_mup.tuning.study import Study, the
 from neuralop_mup.tuning.summary import Results, edge_of
 
 __all__ = [
@@ -78,11 +80,13 @@ def verdict(results: Results) -> list[str]:
             said += _best(results, name)
         else:
             rows = {r: results.row(r, study.target, name) for r in study.rules}
-            said += _carried(results, rows, rule) + _searched(results, rows) + _drifts(results, name)
+            said += (
+                _carried(results, rows, rule) + _searched(results, rows) + _fitted(results, rows) + _drifts(results, name)
+            )
         said += _level(results, name)
     if len(study.sizes) > 1:
         said += _cost(results, rule) + _apart(results, rule)
-    said += _edges(results)
+    said += [*_edges(results), *training_notes(results)]
     failed = [r for r in results.records if not is_complete(r)]
     if failed:
         said.append(
@@ -104,7 +108,7 @@ def _carried(results: Results, rows: Mapping[str, dict], rule: str) -> list[str]
     """What the base's best values gave at the target, under the rule and as neuralop builds it."""
     ours, naive = rows[rule], rows.get("standard") if rule != "standard" else None
     values = params({ours["walked"]: ours["transferred"][ours["walked"]]} if ours["walked"] else ours["transferred"])
-    base, target = _the(results.study.base), _the(results.study.target)
+    base, target = the(results.study.base), the(results.study.target)
     good = not ours["failed"]
     if good:
         head = f"The best {values} of {base}, carried to {target} under {rule}, gives loss {_loss(ours, 'transferred')}"
@@ -132,7 +136,7 @@ def _carried(results: Results, rows: Mapping[str, dict], rule: str) -> list[str]
 
 def _searched(results: Results, rows: Mapping[str, dict]) -> list[str]:
     """What searching at the target itself found, for each rule that was."""
-    target = _the(results.study.target)
+    target = the(results.study.target)
     found = {rule: row for rule, row in rows.items() if row["best"] is not None}
     if not found:
         what = f"{target[0].upper()}{target[1:]}"
@@ -152,6 +156,44 @@ def _searched(results: Results, rows: Mapping[str, dict]) -> list[str]:
             "tuning SP at full size gives the lower loss."
         )
     return said
+
+
+def _fitted(results: Results, rows: Mapping[str, dict]) -> list[str]:
+    """Drift and regret between grid points, with their intervals over seeds."""
+    said, n = [], len(results.study.seeds)
+    for rule, row in rows.items():
+        drift, cost = row["drift_log2"], row["regret_paired"]
+        if n < 2 or drift is None or drift.level is None:
+            continue
+        what = "level with the base's" if drift.level else "not the base's"
+        regret = "" if cost is None or cost.low is None else f"; carrying over costs {_percent_interval(cost)}"
+        if cost is not None and cost.level and cost.value:
+            regret += ", level within the seeds"
+        name = row["walked"] or "lr"
+        said.append(
+            f"Fitted between grid points, the best {_NAMES.get(name, name)} under {_rule(rule)} is "
+            f"{_optimum(row['optimum'])}, {_factor(drift)} of the base's: {what}{regret} (95 % intervals over {n} seeds)."
+        )
+    return said
+
+
+def _optimum(found: Optimum | None) -> str:
+    if found is None:
+        return "–"
+    if found.value is None:
+        return f"< {_g(found.high)}" if found.low == 0 else f"> {_g(found.low)}"
+    return _g(found.value) if found.low is None else f"{_g(found.value)} ({_g(found.low)} to {_g(found.high)})"
+
+
+def _factor(drift: Interval) -> str:
+    low, high = drift.low, drift.high
+    return f"×{2**drift.value:.2f}" + ("" if low is None or high is None else f" ({2**low:.2f} to {2**high:.2f})")
+
+
+def _percent_interval(value: Interval) -> str:
+    low, high = value.low, value.high
+    between = "" if low is None or high is None else f" ({100 * low:.1f} to {100 * high:.1f})"
+    return _percent(value.value) + between
 
 
 def _drifts(results: Results, name: str | None) -> list[str]:
@@ -176,14 +218,13 @@ def _level(results: Results, name: str | None) -> list[str]:
         for rule in study.rules:
             level = results.level(results.walk(size, rule, name), walked)
             if len(level) > 1:
-                where = "" if size is None else _the(size) + ("" if size == study.base else f" under {_rule(rule)}")
+                where = "" if size is None else the(size) + ("" if size == study.base else f" under {_rule(rule)}")
                 places = said.setdefault((level[0], level[-1]), [])
                 if where not in places:
                     places.append(where)
     return [
         f"The optimum is flat{f' at {_listed(places)}' if any(places) else ''}: {_NAMES.get(walked, walked)}s from "
-        f"{_g(low)} to "
-        f"{_g(high)} are level, since the spread over seeds does not tell their losses apart."
+        f"{_g(low)} to {_g(high)} are level, since the spread over seeds does not tell their losses apart."
         for (low, high), places in said.items()
     ]
 
@@ -194,8 +235,8 @@ def _cost(results: Results, rule: str) -> list[str]:
     if ratio is None or not math.isfinite(ratio):
         return []
     return [
-        f"Searching at {_the(study.base)} and training {_the(study.target)} once took {ratio:.2f}× the time of searching "
-        f"at {_the(study.target)}."
+        f"Searching at {the(study.base)} and training {the(study.target)} once took {ratio:.2f}× the time of searching "
+        f"at {the(study.target)}."
     ]
 
 
@@ -220,7 +261,7 @@ def _edges(results: Results) -> list[str]:
                 for key in [name] if name else list(best or ()):
                     edge = edge_of(best[key], study.space.get(key)) if best else None
                     if edge:
-                        where = f"of {_the(size)}" if size else "found"
+                        where = f"of {the(size)}" if size else "found"
                         under = "" if size in (None, study.base) else f" under {_rule(rule)}"
                         said.append(
                             f"The best {_NAMES.get(key, key)} {where}{under}, {_g(best[key])}, is the {edge} that was "
@@ -249,6 +290,7 @@ def table(results: Results) -> list[list[str]]:
         "best",
         "its loss",
         "its test loss",
+        "fitted",
         "base's best",
         "its loss here",
         "its test loss here",
@@ -256,6 +298,7 @@ def table(results: Results) -> list[list[str]]:
     head += [
         *(f"test {term}" for term in terms),
         "drift (steps)",
+        "drift, fitted",
         "regret",
         "cost, operations",
         "cost, time",
@@ -276,12 +319,14 @@ def table(results: Results) -> list[list[str]]:
                 _values(point["best"]) + (" (edge)" if row["at_edge"] else ""),
                 _loss(row, "best"),
                 _g(row["best_test"]),
+                _optimum(row["optimum"]),
                 _values(point["transferred"]) if here else "–",
                 _loss(row, "transferred") if here else "–",
                 _g(row["transferred_test"]) if here else "–",
                 *(_g(_mean(carried, f"test_{term}_loss")) for term in terms),
                 (f"{row['drift']:+d}" if row["drift"] else _g(row["drift"])) if here else "–",
-                _percent(row["regret"]) if here and row["regret"] is not None else "–",
+                _factor(row["drift_log2"]) if here and row["drift_log2"] is not None else "–",
+                _regret(row) if here and row["regret"] is not None else "–",
                 _times(row["cost_flops"]),
                 _times(row["cost_seconds"]),
                 f"{row['failed']}/{row['trials']}" if here else "–",
@@ -290,6 +335,11 @@ def table(results: Results) -> list[list[str]]:
         )
     kept = [i for i in range(len(head)) if any(row[i] != "–" for row in rows[1:])]
     return [[row[i] for i in kept] for row in rows]
+
+
+def _regret(row: Mapping[str, Any]) -> str:
+    paired = row["regret_paired"]
+    return _percent(row["regret"]) if paired is None or not paired.value else _percent_interval(paired)
 
 
 def run_table(results: Results) -> list[list[str]]:
@@ -444,11 +494,6 @@ def _values(values: Mapping[str, Any] | None) -> str:
 
 def _rule(rule: str | None) -> str:
     return "" if rule is None else "SP" if rule == "standard" else rule
-
-
-def _the(size: str | None) -> str:
-    """A size in a sentence: ``the target``, but ``K = 8``."""
-    return f"the {size}" if size in ("proxy", "target") else str(size)
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
+from neuralop.training import AdamW
 from torch import nn
 
+from neuralop_mup.core.plan import init_multipliers
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.kernels.optimizer import AUX_LR
@@ -19,35 +23,9 @@ from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.soap import MuSOAP
 from neuralop_mup.optim.soap.optimizer import LR as SOAP_LR
 
-__all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr"]
+__all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr", "under_rules"]
 
 _MASTERS = ("lr_mult", "init_mult")
-
-
-def _adam(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuAdam(model, betas=(0.9, s.beta2), **common)
-
-
-def _adamw(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuAdamW(model, betas=(0.9, s.beta2), **common)
-
-
-def _neuralop_adamw(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    from neuralop.training import AdamW
-
-    return MuAdamW(model, impl=AdamW, betas=(0.9, s.beta2), **common)
-
-
-def _sgd(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuSGD(model, momentum=0.9, **common)
-
-
-def _muon(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuMuon(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
-
-
-def _soap(model: nn.Module, s: Settings, **common: Any) -> torch.optim.Optimizer:
-    return MuSOAP(model, aux_lr=s.aux_lr, betas=(0.9, s.beta2), **common, **s.arguments)
 
 
 @dataclass(frozen=True)
@@ -56,37 +34,49 @@ class Choice:
 
     Attributes
     ----------
-    build : callable
-        ``build(model, settings, lr=…, weight_decay=…, lr_mult=…)``.
+    make : callable
+        ``make(model, lr=…, weight_decay=…, lr_mult=…)``, and whatever follows.
+    betas : bool
+        Whether it has betas, the second of which is the run's.
     lr : float
         Learning rate of a run that is given none.
     lrs : str, optional
         What a search walks where the preset's learning rates (Adam's) are of another kind.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
+    kernel_init : str
+        Kernel initialisation that was measured to be best with it (docs/optimizers.md); searches use it under every rule.
     arguments : frozenset of str
         Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "muon", "muon": {"period": 2}}``.
     """
 
-    build: Callable[..., torch.optim.Optimizer]
+    make: Callable[..., torch.optim.Optimizer]
+    betas: bool = True
     lr: float = 1e-3
     lrs: str | None = None
     aux_lr: float | None = None
+    kernel_init: str = "default"
     arguments: frozenset[str] = frozenset()
 
 
 _MUON = frozenset({"momentum", "nesterov", "period", "damping", "base_depth", "eps"})
-_SOAP = frozenset({"momentum", "beta2", "basis_beta", "refresh", "nesterov", "size", "base_depth", "eps"})
+_SOAP = frozenset({"momentum", "beta2", "basis_beta", "period", "refresh", "nesterov", "size", "base_depth", "eps"})
 
 #: Name → optimizer. The learning rates of muon and soap are of another kind: sizes of an update.
 OPTIMIZERS: dict[str, Choice] = {
-    "adam": Choice(_adam),
-    "adamw": Choice(_adamw),
-    "neuralop-adamw": Choice(_neuralop_adamw),
-    "sgd": Choice(_sgd),
-    "muon": Choice(_muon, MUON_LR, "1e-2:1.6e-1", AUX_LR, _MUON),
-    "soap": Choice(_soap, SOAP_LR, "5e-3:8e-2", AUX_LR, _SOAP),
+    "adam": Choice(MuAdam),
+    "adamw": Choice(MuAdamW),
+    "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
+    "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
+    "muon": Choice(MuMuon, lr=MUON_LR, lrs="1e-2:1.6e-1", aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
+    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs="5e-3:8e-2", aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
 }
+
+
+def under_rules(rules: Iterable[str], preset: Mapping[str, Any], kernel_init: str) -> dict[str, dict[str, Any]]:
+    """Settings of a study that hold under every rule but "standard", which is the model as neuralop builds it."""
+    settings = {**preset, **({"kernel_init": kernel_init} if kernel_init != "default" else {})}
+    return {rule: dict(settings) for rule in rules if rule != "standard" and settings}
 
 
 def default_lr(optimizer: str) -> float:
@@ -127,6 +117,8 @@ class Settings:
         torch's name of it, or ``"auto"``.
     lr_mult, init_mult : dict
         Master multipliers by role; a run may give ``lr_mult.spectral`` and the like.
+    kernel_init : str
+        How large Fourier kernels start: ``"default"`` or ``"small"``.
     until : int, optional
         Stop after so many epochs, keeping the state in ``checkpoints``, to be judged by a pruner.
     """
@@ -135,7 +127,7 @@ class Settings:
     problem_args: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     base: Mapping[str, Any] = field(default_factory=dict)
-    rule: str = "log-modes"
+    rule: str = DEFAULT_RULE
     lr: float | None = None
     seed: int = 0
     epochs: int = 8
@@ -151,6 +143,7 @@ class Settings:
     device: str = "cpu"
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     init_mult: Mapping[str, float] = field(default_factory=dict)
+    kernel_init: str = "default"
     until: int | None = None
 
     @classmethod
@@ -173,9 +166,8 @@ class Settings:
             elif key in OPTIMIZERS and OPTIMIZERS[key].arguments:
                 if value and config.get("optimizer", "adam") != key:
                     raise MupError(
-                        f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it "
-                        "belongs to the "
-                        f"optimizer {key}."
+                        f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it belongs "
+                        f"to the optimizer {key}."
                     )
                 values["arguments"] = {**value}
             elif key in known:
@@ -193,13 +185,13 @@ class Settings:
         if self.aux_lr is not None and choice.aux_lr is None:
             having = ", ".join(name for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
             raise MupError(
-                f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning "
-                "rate for "
-                f"what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
+                f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning rate "
+                f"for what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
             )
         if not set(self.arguments) <= choice.arguments:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
             raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
+        init_multipliers(self.init_mult, self.kernel_init)
         halvings(self.schedule)
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
@@ -218,8 +210,11 @@ def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings) -> t
         ``optimizer``, ``lr`` and what belongs to them are read.
     """
     s = Settings.of(config)
-    common = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult)}
-    optimizer = OPTIMIZERS[s.optimizer].build(model, s, **common)
+    choice = OPTIMIZERS[s.optimizer]
+    given = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
+    given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
+    given |= {"aux_lr": s.aux_lr} if choice.aux_lr is not None else {}
+    optimizer = choice.make(model, **given)
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer

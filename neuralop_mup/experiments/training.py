@@ -7,7 +7,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,12 +24,29 @@ from neuralop_mup.experiments.run_state import RunState
 from neuralop_mup.experiments.settings import Settings, build_optimizer, build_scheduler
 from neuralop_mup.problems import Problem, get_problem
 
-__all__ = ["build_model", "estimate_flops", "n_params", "run_losses", "train_model", "train_run", "training_loss"]
+__all__ = [
+    "Job",
+    "ProblemRuns",
+    "build_model",
+    "estimate_flops",
+    "n_params",
+    "run_losses",
+    "train_job",
+    "train_run",
+    "training_loss",
+]
 
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 
 
-def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, Any], rule: str, init_mult=None) -> FNO:
+def build_model(
+    problem: Problem,
+    model: Mapping[str, Any],
+    base: Mapping[str, Any],
+    rule: str,
+    init_mult: Mapping[str, float] | None = None,
+    kernel_init: str = "default",
+) -> FNO:
     """A parametrized FNO with the problem's channels.
 
     Parameters
@@ -41,6 +59,8 @@ def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, A
         See :func:`neuralop_mup.parametrize`.
     init_mult : mapping, optional
         Master multipliers of init by role.
+    kernel_init : str
+        See :func:`neuralop_mup.parametrize`.
 
     Raises
     ------
@@ -59,7 +79,7 @@ def build_model(problem: Problem, model: Mapping[str, Any], base: Mapping[str, A
         raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
     check_grid(fno, problem.grid_shape)
     on_meta = next(fno.parameters()).is_meta  # nothing to rescale: only the plan is wanted
-    return parametrize(fno, base=base, rule=rule, init_mult=init_mult, init=not on_meta)
+    return parametrize(fno, base=base, rule=rule, init_mult=init_mult, kernel_init=kernel_init, init=not on_meta)
 
 
 def n_params(model: nn.Module) -> int:
@@ -72,13 +92,20 @@ class _Trainer(Trainer):
 
     run: RunState | None = None
     spent = 0.0  # seconds of this run before it was resumed
+    train_loss = math.nan  # of the last epoch, where that was before it was resumed
+    _began: float | None = None
 
     def start(self) -> None:
         self._began = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        return self.spent + time.perf_counter() - self._began
+        return self.spent + (0.0 if self._began is None else time.perf_counter() - self._began)
+
+    def restore(self) -> None:
+        """Go on from the run's checkpoint, if it has one."""
+        if self.run is not None:
+            self.start_epoch, self.spent, self.train_loss = self.run.restore()
 
     def on_epoch_start(self, epoch: int) -> None:
         super().on_epoch_start(epoch)
@@ -88,14 +115,18 @@ class _Trainer(Trainer):
     def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
         loss = super().train_one_batch(idx, sample, training_loss)
         if not torch.isfinite(loss):
-            if self.run is not None:
-                self.run.remove()
-            lr = max(group["lr"] for group in self.optimizer.param_groups)
-            raise Diverged(
-                f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
-                f"largest learning rate is {lr:.3g}: lower lr."
-            )
+            raise self.diverged(idx, loss.item())
         return loss
+
+    def diverged(self, idx: int, loss: float) -> Diverged:
+        """The end of a run whose loss is no number any more."""
+        if self.run is not None:
+            self.run.remove()
+        lr = max(group["lr"] for group in self.optimizer.param_groups)
+        return Diverged(
+            f"Training diverged: the loss is {loss} at step {idx + 1} of epoch {self.epoch + 1}, where the "
+            f"largest learning rate is {lr:.3g}: lower lr."
+        )
 
 
 def run_losses(problem: Problem, names: str = "l2") -> Losses:
@@ -144,7 +175,8 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
     dict
         ``loss``: relative L2 error on the validation set, by which hyperparameters are chosen; ``test_loss``: the same
         on the held-out test set; ``train_loss``: mean training loss of the last epoch (of normalised fields, unless the
-        problem trains on an equation); ``seconds``; ``n_params`` (complex numbers count as two). A problem with further
+        problem trains on an equation); ``seconds``; ``n_params`` (complex numbers count as two); ``steps``;
+        ``mean_loss``: the validation error of predicting the mean. A problem with further
         losses adds them by name, as ``equation_loss`` and ``test_equation_loss``.
 
     Raises
@@ -154,14 +186,51 @@ def train_run(config: Mapping[str, Any], checkpoints: str | os.PathLike | None =
     MupError
         If the configuration has an unknown key or value, or a checkpoint is damaged.
     """
+    return train_job(problem_job(config, checkpoints, {}))
+
+
+@dataclasses.dataclass
+class Job:
+    """One run that is ready to be trained: everything that its configuration stands for."""
+
+    model: nn.Module
+    train_loader: Any
+    eval_loaders: Mapping[str, Any]
+    processor: Any
+    losses: Losses
+    settings: Settings
+    checkpoints: Any = None
+
+
+class ProblemRuns:
+    """:func:`train_run` as a function that keeps checkpoints in one folder, and whose runs can be trained together."""
+
+    def __init__(self, checkpoints: str | os.PathLike | None = None) -> None:
+        self.checkpoints = checkpoints
+
+    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
+        return train_run(config, self.checkpoints)
+
+    def job(self, config: Mapping[str, Any], shared: dict) -> Job:
+        return problem_job(config, self.checkpoints, shared)
+
+    def keep(self, config: Mapping[str, Any], job: Job) -> None:
+        """Weights are not kept."""
+
+
+def problem_job(config: Mapping[str, Any], checkpoints: Any, shared: dict) -> Job:
+    """The run of :func:`train_run`; ``shared`` keeps what all runs on one problem may share, its data."""
     s = Settings.of(config)
-    problem = get_problem(s.problem, **s.problem_args)
-    data = problem.load()
+    if not shared:
+        problem = get_problem(s.problem, **s.problem_args)
+        data = problem.load()
+        shared.update(problem=problem, data=data, processor=problem.processor(data), losses=run_losses(problem, s.loss))
+    problem, data = shared["problem"], shared["data"]
     check_batch_size(s.batch_size, len(data.train[0]))
     torch.manual_seed(s.seed)
-    model = build_model(problem, s.model, s.base, s.rule, s.init_mult)
+    model = build_model(problem, s.model, s.base, s.rule, s.init_mult, s.kernel_init)
     loaders = data.loaders(batch_size=s.batch_size, seed=s.seed)
-    return train_model(model, *loaders, problem.processor(data), run_losses(problem, s.loss), s, checkpoints)
+    return Job(model, *loaders, shared["processor"], shared["losses"], s, checkpoints)
 
 
 def check_batch_size(batch_size: int, n_train: int) -> None:
@@ -169,57 +238,81 @@ def check_batch_size(batch_size: int, n_train: int) -> None:
     if batch_size > n_train:
         raise MupError(
             f"A batch of {batch_size} is larger than the training data, {n_train} samples: each epoch would be one step. "
-            "Take a "
-            f"batch_size of {n_train} at most, better a tenth of it, or more data."
+            f"Take a batch_size of {n_train} at most, better a tenth of it, or more data."
         )
 
 
-def train_model(
-    model: nn.Module,
-    train_loader: Any,
-    eval_loaders: Mapping[str, Any],
-    processor: Any,
-    losses: Losses,
-    s: Settings,
-    checkpoints: Any,
-) -> dict[str, float]:
+def train_job(job: Job) -> dict[str, float]:
     """Train a parametrized model through neuralop's Trainer and measure its errors; see :func:`train_run`."""
-    model = model.to(s.device)
-    optimizer = build_optimizer(model, s)
-    scheduler = build_scheduler(optimizer, s)
-    epochs = min(s.epochs, s.until or s.epochs)
-    trainer = _Trainer(model=model, n_epochs=epochs, data_processor=processor, device=s.device)
-    if checkpoints is not None:
-        trainer.run = RunState(checkpoints, dataclasses.asdict(dataclasses.replace(s, until=None)))
-        trainer.run.attach(train_loader, model=model, optimizer=optimizer, scheduler=scheduler)
-        trainer.start_epoch, trainer.spent = trainer.run.restore()
+    trainer = start(job)
+    trainer.restore()
+    if trainer.start_epoch == trainer.n_epochs:  # killed after its last epoch, before its record was written
+        return finish(trainer, job, trainer.train_loss)
     trainer.start()
-    with warnings.catch_warnings():
-        # neuralop's Trainer hands the whole batch to the model and to the loss, and both warn about what they ignore.
-        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+    with quiet():
         metrics = trainer.train(
-            train_loader=train_loader,
-            test_loaders={},  # errors are measured once, below
-            optimizer=optimizer,
-            scheduler=scheduler,
-            training_loss=training_loss(losses),
+            train_loader=job.train_loader,
+            test_loaders={},  # errors are measured once, by finish
+            optimizer=trainer.optimizer,
+            scheduler=trainer.scheduler,
+            training_loss=training_loss(job.losses),
         )
-        measured = {}
-        for split, loader in eval_loaders.items():
+    return finish(trainer, job, float(metrics["avg_loss"]))
+
+
+def start(job: Job) -> _Trainer:
+    """A trainer with the run's optimizer and schedule, its checkpoint named but not read."""
+    s = job.settings
+    model = job.model.to(s.device)
+    epochs = min(s.epochs, s.until or s.epochs)
+    trainer = _Trainer(model=model, n_epochs=epochs, data_processor=job.processor, device=s.device)
+    trainer.optimizer = build_optimizer(model, s)
+    trainer.scheduler = build_scheduler(trainer.optimizer, s)
+    if job.checkpoints is not None:
+        trainer.run = RunState(job.checkpoints, dataclasses.asdict(dataclasses.replace(s, until=None)))
+        trainer.run.attach(job.train_loader, model=model, optimizer=trainer.optimizer, scheduler=trainer.scheduler)
+    return trainer
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """neuralop's Trainer hands the whole batch to the model and to the loss, and both warn about what they ignore."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+        yield
+
+
+def finish(trainer: _Trainer, job: Job, train_loss: float) -> dict[str, float]:
+    """Measure a trained model's errors, and remove its checkpoint or keep it for the next rung."""
+    s, losses = job.settings, job.losses
+    with quiet():
+        measured = _against_the_mean(losses["data"][1], job.eval_loaders["val"])
+        for split, loader in job.eval_loaders.items():
             errors = trainer.evaluate({name: term for name, (_, term) in losses.items()}, loader, log_prefix=split)
             for name in losses:
                 key = "loss" if name == "data" else f"{name}_loss"
                 measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
     seconds = trainer.seconds
-    train_loss = float(metrics["avg_loss"])
-    if trainer.run is not None and epochs == s.epochs:
+    if trainer.run is not None and trainer.n_epochs == s.epochs:
         trainer.run.remove()
     elif trainer.run is not None:
-        trainer.run.save(epochs, seconds)
+        trainer.run.save(trainer.n_epochs, seconds, train_loss)
     for name, value in {"training loss": train_loss, "validation error": measured["loss"]}.items():
         if not math.isfinite(value):
             raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
-    return {**measured, "train_loss": train_loss, "seconds": seconds, "n_params": n_params(model)}
+    steps = len(job.train_loader) * trainer.n_epochs
+    return {**measured, "train_loss": train_loss, "seconds": seconds, "n_params": n_params(job.model), "steps": steps}
+
+
+def _against_the_mean(term: Callable[..., torch.Tensor], loader: Any) -> dict[str, float]:
+    """``mean_loss``: the validation error of the mean target, which knows nothing of the input; none off a grid."""
+    targets = [batch["y"] for batch in loader]
+    if not all(isinstance(y, torch.Tensor) and y.shape[1:] == targets[0].shape[1:] for y in targets):
+        return {}
+    mean, n = torch.cat(targets).mean(0, keepdim=True), sum(map(len, targets))
+    with torch.no_grad():
+        total = sum(float(term(mean.expand_as(batch["y"]), **batch)) for batch in loader)
+    return {"mean_loss": total / n}
 
 
 def estimate_flops(config: Mapping[str, Any]) -> float:

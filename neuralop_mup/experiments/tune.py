@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,24 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report
-from neuralop_mup.experiments.settings import OPTIMIZERS, Settings
-from neuralop_mup.experiments.training import n_params, run_losses, train_model
+from neuralop_mup.experiments.proxy import resolution_notes
+from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, under_rules
+from neuralop_mup.experiments.together import Together
+from neuralop_mup.experiments.training import Job, n_params, run_losses, train_job
 from neuralop_mup.problems import OwnData, ProblemData
+from neuralop_mup.problems.mode_energy import off_grid
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
+from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
 from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
 from neuralop_mup.tuning.space import params_key
 
 __all__ = ["Tuned", "tune"]
 
 #: Settings of a run that may be given to :func:`tune`, or searched.
-_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap")
+_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap", "kernel_init")
 
 
 @dataclass(frozen=True)
@@ -70,28 +76,40 @@ class _Run:
             base=lambda: self.build(**config["base"]),
             rule=config["rule"],
             init_mult=dict(settings.init_mult) or None,
+            kernel_init=settings.kernel_init,
         )
 
-    def path(self, params: Mapping[str, Any], rule: str, seed: int) -> Path:
-        key = hashlib.sha256(f"{params_key(params)} {rule} {seed}".encode()).hexdigest()[:16]
-        return self.weights / f"target-{key}.pt"
+    def path(self, config: Mapping[str, Any]) -> Path:
+        """Where the weights of the target's run with this configuration are kept."""
+        return self.weights / f"target-{hashlib.sha256(params_key(config).encode()).hexdigest()[:16]}.pt"
 
-    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
-        known = {k: v for k, v in config.items() if k not in ("model", "base", "searched")}
-        s = Settings.of(known)
+    def job(self, config: Mapping[str, Any], shared: dict) -> Job:
+        s = _settings(config)
         torch.manual_seed(s.seed)
         model = self.model(config, s)
-        train, evals, processor = _loaders(self.data, s.batch_size, s.seed)
-        losses = _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-            metrics = train_model(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+        if "data" not in shared:  # read once for a group of runs
+            shared["data"] = _read(self.data)
+        train, evals, processor = _loaders(shared["data"], s.batch_size, s.seed)
+        losses = shared.setdefault("losses", _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2)))
+        return Job(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+
+    def keep(self, config: Mapping[str, Any], job: Job) -> None:
+        s = job.settings
         if dict(config["model"]) == dict(self.target) and s.until is None:
             self.weights.mkdir(parents=True, exist_ok=True)
-            params = {name: config[name] for name in config["searched"]}
-            state = {k: v.cpu() for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
-            torch.save(state, self.path(params, config["rule"], s.seed))
+            state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
+            torch.save(state, self.path(config))
+
+    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
+        job = self.job(config, {})
+        metrics = train_job(job)
+        self.keep(config, job)
         return metrics
+
+
+def _settings(config: Mapping[str, Any]) -> Settings:
+    """What a run's configuration says besides the model, whose arguments are the user's."""
+    return Settings.of({k: v for k, v in config.items() if k not in ("model", "base")})
 
 
 @dataclass(frozen=True)
@@ -136,14 +154,18 @@ class _Named:
             yield batch if isinstance(batch, Mapping) else dict(zip("xy", batch, strict=True))
 
 
-def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
-    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
+def _read(data: Any) -> Any:
+    """The data itself, where it is given as a path or a function."""
     if isinstance(data, (str, Path)) or (isinstance(data, (tuple, list)) and all(isinstance(d, (str, Path)) for d in data)):
         data = OwnData(files=data)
     if callable(data):
         data = data()
-    if isinstance(data, OwnData):
-        data = data.load()
+    return data.load() if isinstance(data, OwnData) else data
+
+
+def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
+    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
+    data = _read(data)
     if isinstance(data, Mapping):
         splits = {k: data[k] for k in ("train", "val", "test") if k in data}
     elif isinstance(data, (tuple, list)) and len(data) in (2, 3):
@@ -155,8 +177,7 @@ def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]
     if not {"train", "val"} <= set(splits):
         raise MupError(
             f"data is a {type(data).__name__}; give the path of a file, a pair (train, val) or dict with 'train' and 'val' "
-            "of loaders, "
-            "data sets or (x, y) tensors, or a function that returns one of these."
+            "of loaders, data sets or (x, y) tensors, or a function that returns one of these."
         )
     if all(isinstance(part, (tuple, list)) and isinstance(part[0], torch.Tensor) for part in splits.values()):
         pairs = {name: tuple(part) for name, part in splits.items()}
@@ -189,7 +210,7 @@ def tune(
     loss: Any = "l2",
     space: Mapping[str, Any] | None = None,
     n_trials: int | None = None,
-    rule: str = "log-modes",
+    rule: str = DEFAULT_RULE,
     compare: Sequence[str] = ("standard",),
     optimizer: str = "adam",
     epochs: int = 20,
@@ -240,8 +261,9 @@ def tune(
         Runs at once; default one per GPU, or one per core.
     progress : bool
     **more
-        ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their arguments) of
-        a run, and ``storage``, ``sampler``, ``pruner``, ``engine``, ``executor`` of :func:`neuralop_mup.sweep`.
+        Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their
+        arguments), and ``kernel_init`` (default: small with ``muon`` and ``soap``, neuralop's own with the others and in
+        SP). Of a search: ``storage``, ``sampler``, ``pruner``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
 
     Returns
     -------
@@ -264,26 +286,15 @@ def tune(
     if more:
         raise MupError(f"tune has no argument {next(iter(more))!r}; see help(neuralop_mup.tune).")
     choice = OPTIMIZERS.get(optimizer, OPTIMIZERS["adam"])
+    kernel_init = known.pop("kernel_init", choice.kernel_init)
     low, high = (float(end) for end in (choice.lrs or "1e-3:6.4e-2").split(":"))
     space = dict(space or {}) if space and "lr" in space else {"lr": log2_grid(low, high), **(space or {})}
-    fixed = {
-        "optimizer": optimizer,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "device": device,
-        "searched": list(space),
-        **known,
-    }
+    fixed = {"optimizer": optimizer, "epochs": epochs, "batch_size": batch_size, "device": device, **known}
     fixed = {k: v for k, v in fixed.items() if k not in space}
-    if (
-        callable(build)
-        and not isinstance(build, type)
-        and getattr(build, "__name__", "") == "<lambda>"
-        and n_workers is None
-    ):
+    if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
         n_workers = 1  # it cannot be sent to other processes
     sent = _Run(build, data, loss, processor, folder / "weights", dict(target))
-    _check(sent, base, target, rule, Settings.of({"seed": 0, **{k: v for k, v in fixed.items() if k != "searched"}}))
+    sample = _check(sent, base, target, rule, _settings({**fixed, "kernel_init": kernel_init}))
     study = transfer_study(
         proxy=base,
         target=target,
@@ -296,11 +307,21 @@ def tune(
         name=folder.resolve().name,
         naive="standard" in compare,
     )
-    if "engine" not in where and "executor" not in where:
+    notes = resolution_notes(sample, base, target)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    study = replace(study, notes=(*study.notes, *notes), under=under_rules(study.rules, {}, kernel_init))
+    together = Together(sent)
+    if "executor" not in where and where.get("engine") in (None, "local", "batched", "auto"):
+        chosen = where.get("engine") or "local"
         devices = cuda_devices() if device in ("auto", "cuda") else []
-        workers = n_workers or len(devices) or None
-        where["engine"] = lambda n_runs: local_engine(sent, dict(study.fixed), workers, n_runs, devices)
-    results = run(study, sent, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
+        asked = (dict(study.fixed), n_workers or len(devices) or None)
+        if chosen == "local":
+            where["engine"] = lambda n_runs: local_engine(sent, *asked, n_runs, devices)
+        else:
+            how = {"devices": devices, "measure": chosen == "auto", "at_once": 8 if study.search else AT_ONCE}
+            where["engine"] = lambda n_runs: batched_engine(together, *asked, n_runs, **how)
+    results = run(study, together, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
     best = results.best
     page = report.write_report(
         results, command=f"neuralop_mup.tune({_name(build)}, …, folder={str(folder)!r})", title=_title(data, build)
@@ -313,18 +334,17 @@ def tune(
         )
     chosen = min(done, key=lambda r: r["loss"])
     config = study.config(study.point("target", rule, best), chosen["seed"])
-    path = sent.path({name: config[name] for name in space}, rule, chosen["seed"])
+    path = sent.path(config)
     if not path.exists():  # removed, or trained on another machine
         sent(config)
-    settings = Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "searched")})
-    model = sent.model(config, settings)
+    model = sent.model(config, _settings(config))
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     model.eval()
     return Tuned(best["lr"], best, model, chosen["loss"], results, page)
 
 
-def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule: str, settings: Settings) -> None:
-    """Refuse before anything is trained what would fail in every run."""
+def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule: str, settings: Settings) -> dict[str, Any]:
+    """Refuse before anything is trained what would fail in every run; a sample of the training data."""
     sizes = {}
     for name, size in (("base", base), ("target", target)):
         if not isinstance(size, Mapping):
@@ -338,12 +358,21 @@ def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule:
     if sizes["base"] >= sizes["target"]:
         raise MupError(
             f"The base has {sizes['base']:,} parameters and the target {sizes['target']:,}: tuning the base saves nothing. "
-            "Make it "
-            "smaller in width or modes."
+            "Make it smaller in width or modes."
         )
     sent.model({"model": target, "base": base, "rule": rule}, settings)
     train, _, _ = _loaders(sent.data, settings.batch_size, 0)
-    _losses(sent.loss, _Grid(len(_first(train)["x"].shape) - 2))
+    first = _first(train)
+    _losses(sent.loss, _Grid(len(first["x"].shape) - 2))
+    return _several(first, train)
+
+
+def _several(first: Mapping[str, Any], loader: Iterable) -> dict[str, Any]:
+    """Some hundred samples in one batch, where batches are fields of one grid."""
+    if off_grid(first):
+        return dict(first)
+    batches = [b for b in islice(loader, -(-256 // len(first["x"]))) if b["x"].shape[1:] == first["x"].shape[1:]]
+    return {name: torch.cat([batch[name] for batch in batches]) for name in ("x", "y")}
 
 
 def _name(build: Any) -> str:

@@ -49,17 +49,8 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
     blocks = list(dict.fromkeys(record["block"] for record in records))
     columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)
-    inner, names, ticks = 3.2, 0.4 + 0.068 * (max(map(len, blocks)) + 14), 0.65
-    width, height = columns * (ticks + inner + names) + 0.2, 3.3 * rows + 0.5
-    figure, grid = style.new_figure(width, height, rows, columns, squeeze=False)
-    figure.subplots_adjust(
-        left=(ticks + 0.2) / width,
-        right=1 - names / width,
-        wspace=(ticks + names) / inner,
-        top=1 - 0.75 / height,
-        bottom=0.5 / height,
-        hspace=0.42,
-    )
+    longest = max(map(len, blocks)) + len("  slope +0.00 !")
+    figure, grid = style.new_panels(rows, columns, longest, 3.3 * rows + 0.5)
     sizes = sorted({float(record["size"]) for record in records})
     slope_of = {(s["kind"], s["step"], s["block"]): float(s["slope"]) for s in check.slopes}
     for axes, (kind, step) in zip(grid.flat, panels, strict=False):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from neuralop_mup.tuning.optimum import Optimum, find_optimum
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.space import params_key
 
@@ -23,6 +24,8 @@ class Curve:
         Values with every seed complete, and the mean, lowest and highest loss over seeds there.
     failed : list of float
         Values at which some seed failed.
+    fitted : Optimum or None
+        The best value between grid points, with its interval over seeds.
     """
 
     x: list[float]
@@ -30,6 +33,7 @@ class Curve:
     low: list[float]
     high: list[float]
     failed: list[float]
+    fitted: Optimum | None = field(default=None, compare=False)
 
     @property
     def optimum(self) -> tuple[float, float] | None:
@@ -62,6 +66,7 @@ def loss_curve(records: Iterable[Mapping[str, Any]], name: str = "lr") -> Curve:
     failed = set()
     for group in points.values():
         value = float(group[0]["params"][name])
+        group = sorted(group, key=lambda record: record["seed"])
         losses = [float(record["loss"]) for record in group if is_complete(record)]
         if len(losses) < len(group):
             failed.add(value)
@@ -74,4 +79,5 @@ def loss_curve(records: Iterable[Mapping[str, Any]], name: str = "lr") -> Curve:
         [min(by_value[x]) for x in xs],
         [max(by_value[x]) for x in xs],
         sorted(failed - set(xs)),
+        find_optimum({**{x: [None] for x in failed}, **by_value}) if xs and xs[0] > 0 else None,
     )

@@ -95,16 +95,10 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
             "There is no figure to draw: no point was trained with every seed over the hyperparameter " + name + "."
         )
     label, from_one = _NAMES.get(name, (name, False))
-    # Room for the names of the curves beside each panel, and for the ticks of the next one.
     longest = max(
         len(line) for curves in panels.values() for text, _ in curves for line in (*text.split("\n"), "0.0000 at 0.000")
     )
-    inner, names, ticks = 3.0, 0.3 + 0.068 * longest, 0.6
-    width = len(panels) * (ticks + inner + names) + 0.2
-    figure, row = style.new_figure(width, 3.6, 1, len(panels), squeeze=False, sharey=True)
-    figure.subplots_adjust(
-        left=(ticks + 0.2) / width, right=1 - names / width, wspace=(ticks + names) / inner, top=0.82, bottom=0.16
-    )
+    figure, row = style.new_panels(1, len(panels), longest, 3.6, sharey=True)
     log = min(losses) > 0
     low, high = min(losses), max(losses)
     ceiling = min(high, low * _CEILING) * 1.3 if log else high + 0.08 * (high - low or 1.0)
@@ -136,6 +130,7 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
     if title:
         figure.suptitle(title, x=0.01, y=0.99, ha="left", fontsize=style.TITLE)
     parts = ["★ lowest mean", "dashed: the base's best value"]
+    parts += ["bar: 95 % interval of the fitted optimum"] if any(map(_has_bar, every)) else []
     parts += ["large marker: trained at that value only"] if any(len(curve.x) == 1 for curve in every) else []
     parts += [f"bands: range over {seeds} seeds"] if seeds > 1 else []
     parts += ["× a seed failed"] if any(curve.failed for curve in every) else []
@@ -174,10 +169,20 @@ def _draw(axes: Axes, curve: Curve, colour: Any, i: int, ceiling: float, from_on
         x, y = curve.optimum
         star = {"marker": "*", "markersize": 15, "color": colour, "markeredgecolor": "white", "zorder": 10 + i}
         axes.plot(_place(x, from_one), min(y, ceiling), linestyle="", **star)
+        if _has_bar(curve):
+            # At the height of the star, and never beyond what was searched.
+            ends = [_place(min(max(v, curve.x[0]), curve.x[-1]), from_one) for v in (curve.fitted.low, curve.fitted.high)]
+            bar = {"color": colour, "linewidth": 1.2, "zorder": 9, "marker": "|", "markersize": 7, "markeredgewidth": 1.2}
+            axes.plot(ends, [min(y, ceiling)] * 2, **bar)
     if curve.failed:
         crosses = {"marker": "x", "markersize": 6, "markeredgewidth": 1.6, "color": colour, "linestyle": "", "zorder": 6}
         places = [_place(x, from_one) for x in curve.failed]
         axes.plot(places, [0.97 - 0.04 * i] * len(places), transform=axes.get_xaxis_transform(), **crosses)
+
+
+def _has_bar(curve: Curve) -> bool:
+    """Whether the fitted optimum has an interval to draw: several seeds, and not a bound."""
+    return len(curve.x) > 1 and curve.fitted is not None and curve.fitted.error is not None
 
 
 def _place(value: float, from_one: bool) -> float:

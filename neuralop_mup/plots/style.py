@@ -71,6 +71,16 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
     return figure, figure.subplots(rows, columns, **options)
 
 
+def new_panels(rows: int, columns: int, longest: int, height: float, sharey: bool = False) -> tuple[Figure, Any]:
+    """A grid of panels, each with room for ticks at its left and for names of ``longest`` characters at its right."""
+    inner, names, ticks = 3.1, 0.35 + 0.068 * longest, 0.65
+    width = columns * (ticks + inner + names) + 0.2
+    figure, grid = new_figure(width, height, rows, columns, squeeze=False, sharey=sharey)
+    figure.subplots_adjust(left=(ticks + 0.2) / width, right=1 - names / width, wspace=(ticks + names) / inner)
+    figure.subplots_adjust(top=1 - 0.7 / height, bottom=0.55 / height, hspace=0.42)
+    return figure, grid
+
+
 def save(figure: Figure, path: str | Path) -> Path:
     """Write the figure, grown where a label would be cut off; the suffix picks the format."""
     from matplotlib import rc_context

@@ -31,7 +31,7 @@ from neuralop_mup.tuning.outcome import (
 from neuralop_mup.tuning.progress import Progress
 from neuralop_mup.tuning.space import params_key, points
 from neuralop_mup.tuning.storage import Cell, Store, open_store
-from neuralop_mup.tuning.study import Point, Study, describe
+from neuralop_mup.tuning.study import Point, Study, describe, the
 from neuralop_mup.tuning.summary import Results
 
 __all__ = ["run_study"]
@@ -95,6 +95,8 @@ class _Driver:
                 self._submit(job)
             if not self._pending:
                 return
+            if hasattr(self.engine, "flush"):  # engines that collect runs before they start them
+                self.engine.flush(self._pending)
             done, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
             if not done:
                 self.engine.check()
@@ -296,7 +298,8 @@ def run_study(
             store.write_results(earlier)
             for (size, _), cell in store.cells.items():
                 display.skip(size, cell.n_skipped())
-            display.start(folder, [r for r in earlier if is_final(r)], engine.capacity)
+            workers = getattr(engine, "workers", engine.capacity)
+            display.start(folder, [r for r in earlier if is_final(r)], workers)
             if again := sum(not is_final(r) for r in earlier):
                 display.note(f"runs that raised an exception last time, or were lost, and run again: {again}")
             driver = _Driver(study, store, engine, display, train, pruner, rungs)
@@ -344,7 +347,7 @@ def _run_all(driver: _Driver, study: Study, sampler: Any, display: Progress) -> 
     failed = next((rule for rule, centre in centres.items() if centre is None), None)
     if failed is not None or not centres:
         raise MupError(
-            f"No point of {_the(study.base)} completed with every seed, so nothing can be carried over."
+            f"No point of {the(study.base)} completed with every seed, so nothing can be carried over."
             f"{first_failure(results.records)}"
         )
     _warn_of_edges(study, centres, display)
@@ -366,10 +369,6 @@ def _warn_of_edges(study: Study, centres: Mapping[Any, Mapping[str, Any]], displ
     for name, value in next(iter(centres.values())).items():
         if edge_of(value, study.space.get(name)):
             display.note(
-                f"the best {name} at {_the(study.base)}, {value:g}, is at the edge of its grid; a better one may lie "
+                f"the best {name} at {the(study.base)}, {value:g}, is at the edge of its grid; a better one may lie "
                 "outside: extend the grid and run again in the same folder"
             )
-
-
-def _the(size: str | None) -> str:
-    return f"the {size}" if size == "proxy" else str(size)

@@ -7,6 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Any, TypedDict
 
@@ -123,6 +124,8 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
     if hasattr(value, "tolist"):  # numpy and torch
         return plain(value.tolist())
     return str(value)

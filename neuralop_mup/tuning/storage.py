@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.files import write_atomically
 from neuralop_mup.tuning.outcome import Record, is_complete, is_final, mean_and_std
 from neuralop_mup.tuning.space import distributions, optuna_point, params_key
 from neuralop_mup.tuning.study import Study, refuse_other_settings
@@ -33,16 +34,6 @@ def writing(folder: Path) -> Iterator[None]:
             f"Cannot write to the study folder {folder}: {error.strerror or error}. Free space there or choose "
             "another folder; finished runs are kept and the same command resumes."
         ) from error
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the file as a whole, so that a reader never sees half of it."""
-    part = path.with_name(path.name + ".part")
-    with open(part, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def to_jsonl(records: Sequence[Mapping[str, Any]]) -> str:
@@ -144,11 +135,9 @@ def _reaching(url: str) -> Iterator[None]:
     except (SQLAlchemyError, StorageInternalError, ImportError) as error:
         why = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())[:300]
         raise MupError(
-            f"The storage {_shown(url)} cannot be reached ({type(error).__name__}: {why}). Check that its server runs, "
-            "that the database exists and that its driver is installed (pip install psycopg2-binary, and "
-            "postgresql+psycopg2://…); "
-            "finished runs are kept "
-            "and the same command resumes."
+            f"The storage {_shown(url)} cannot be reached ({type(error).__name__}: {why}). Check that its server runs, that "
+            "the database exists and that its driver is installed (pip install psycopg2-binary, and "
+            "postgresql+psycopg2://…); finished runs are kept and the same command resumes."
         ) from error
 
 
@@ -283,14 +272,11 @@ class Cell:
                 self._settled.add(key)
         # A point that was written down and not begun: a grid starts it again by itself.
         while self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            trial = self.study.ask(self._distributions() if self.search else {})
+            trial = self.study.ask(distributions(self.space) if self.search else {})
             if "point" in trial.user_attrs or not self.search:
                 self.study.tell(trial, state=TrialState.FAIL)
             else:
                 self._proposed.append(trial)
-
-    def _distributions(self) -> dict[str, Any]:
-        return distributions(self.space)
 
     def point_records(self, params: Mapping[str, Any]) -> dict[int, Record]:
         """Records of a point by seed."""
@@ -319,7 +305,7 @@ class Cell:
 
     def start(self, params: Mapping[str, Any]) -> Any:
         """A running trial at this point, with the records that are kept from earlier ones."""
-        values, kinds = (dict(params), self._distributions()) if self.search else optuna_point(params, self.space)
+        values, kinds = (dict(params), distributions(self.space)) if self.search else optuna_point(params, self.space)
         key = params_key(params)
         kept = {f"seed:{s}": r for s, r in self.point_records(params).items() if is_final(r)}
         again = {"again": True} if key in self._seen else {}
@@ -344,7 +330,7 @@ class Cell:
             startup = min(10, max(1, n_trials // 3))
             sampler = TPESampler(seed=self.n_points, n_startup_trials=startup, constant_liar=True)
         self.study.sampler = sampler
-        trial = self._proposed.pop(0) if self._proposed else self.study.ask(self._distributions())
+        trial = self._proposed.pop(0) if self._proposed else self.study.ask(distributions(self.space))
         params = dict(trial.params)
         trial.set_user_attr("point", params)
         self.n_points += 1

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from neuralop_mup.core.rules import FORMER_RULES, RULE_VERSION
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.space import is_distribution, is_search, params_key, points
 
-__all__ = ["Point", "Study", "describe", "differences"]
+__all__ = ["Point", "Study", "describe", "differences", "the"]
 
 Params = Mapping[str, Any]
 Centres = Mapping[Any, Params]  # rule → the best point at the base under it
@@ -190,6 +191,7 @@ class Study:
                 "n_trials": self.n_trials,
                 "fixed": self.fixed,
                 "under": [[rule, settings] for rule, settings in self.under.items()],
+                "rule_version": RULE_VERSION,
             }
         )
 
@@ -228,6 +230,11 @@ def _unique(wanted: Iterable[Point]) -> list[Point]:
     return list(found.values())
 
 
+def the(size: str | None) -> str:
+    """A size in a sentence: ``the target``, but ``K = 8``."""
+    return f"the {size}" if size in ("proxy", "target") else str(size)
+
+
 def describe(value: Any) -> Any:
     """``value`` as JSON that is the same in every process, for comparing settings."""
     if value is None or isinstance(value, (str, bool, int, float)):
@@ -264,16 +271,22 @@ def _short(value: Any) -> str:
 def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
     """MupError unless the new settings are the old ones, or have grown: a longer grid, more seeds, rules and trials."""
     differ = []
+    changed = set(FORMER_RULES.get(old.get("rule_version", 1), ()))
+    if hit := sorted(changed & set(filter(None, old.get("rules", ()))) & set(filter(None, new.get("rules", ())))):
+        differ.append(f"the rule {hit[0]} has another formula since")
     for key in dict.fromkeys([*old, *new]):
         before, now = old.get(key), new.get(key)
         # In a search a point's value is its mean over the seeds, so there the seeds are part of the question.
-        if key != "name" and before != now and not (_grown(key, before, now) and not (key == "seeds" and "search" in new)):
+        if (
+            key not in ("name", "rule_version")
+            and before != now
+            and not (_grown(key, before, now) and not (key == "seeds" and "search" in new))
+        ):
             differ += differences(before, now, key)
     if differ:
         raise MupError(
-            f"{where} holds a study with other settings: {'; '.join(differ)}. Its runs cannot be mixed with these: give "
-            "the same settings to resume it (a grid of numbers, seeds, rules and n_trials may grow), or choose another "
-            "folder."
+            f"{where} holds a study with other settings: {'; '.join(differ)}. Its runs cannot be mixed with these: give the "
+            "same settings to resume it (a grid of numbers, seeds, rules and n_trials may grow), or choose another folder."
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.tuning.optimum import Optimum, drift_between, find_optimum, regret_between
 from neuralop_mup.tuning.outcome import Record, best_point, by_point, first_failure, is_complete, mean_and_std, point_loss
 from neuralop_mup.tuning.space import is_number, params_key
 from neuralop_mup.tuning.study import Point, Study
@@ -154,6 +155,22 @@ class Results:
             high += 1
         return values[low : high + 1] if low < middle or middle < high else []
 
+    def optimum(self, records: Sequence[Record], name: str = "lr") -> Optimum | None:
+        """The best value of a hyperparameter between grid points, with its interval over seeds; others stay at their best.
+
+        None where the hyperparameter has no grid of positive numbers, or no value completed with every seed.
+        """
+        best, _ = best_point(records, len(self.study.seeds))
+        grid = self.study.space.get(name)
+        if best is None or not isinstance(grid, (list, tuple)) or not all(is_number(v) and v > 0 for v in grid):
+            return None
+        losses = {}
+        for group in by_point(records).values():
+            if {**group[0]["params"], name: best[name]} == best:
+                of_seed = {r["seed"]: r["loss"] if is_complete(r) else None for r in group}
+                losses[group[0]["params"][name]] = [of_seed.get(seed) for seed in self.study.seeds]
+        return find_optimum(losses)
+
     def summary(self, cost: Callable[[str | None], float] | None = None) -> list[dict[str, Any]]:
         """One row for each way of walking, rule and size.
 
@@ -170,7 +187,9 @@ class Results:
             ``transferred``, with ``_loss``, ``_std``, ``_test``: the base's best point, trained here (infinite and nan where
             no seed completed); ``drift``: grid steps of the hyperparameter (of ``lr`` for the whole space) from the
             transferred point up to the best one; ``regret``: what transferring costs, as a fraction of the best loss,
-            infinite if a seed of the transferred point failed; ``level``: values that cannot be told from the best one;
+            infinite if a seed of the transferred point failed; ``optimum``: the best value between grid points, an
+            :class:`~neuralop_mup.tuning.optimum.Optimum`; ``drift_log2`` from the base's and ``regret_paired``, each an
+            :class:`~neuralop_mup.tuning.optimum.Interval` over seeds; ``level``: values that cannot be told from the best;
             ``at_edge``: whether the best value is the first or last of its grid; ``failed`` and ``trials``: runs that did
             not complete, and all; ``cost_seconds`` and ``cost_flops``: (tuning the base + the transferred point here) /
             searching here, in measured seconds and in operations; ``tuning_seconds`` and ``seconds`` of the two parts.
@@ -200,6 +219,9 @@ class Results:
             **_spread("transferred", carried),
             "drift": None,
             "regret": None,
+            "optimum": self.optimum(here, walked),
+            "drift_log2": None,
+            "regret_paired": None,
             "level": self.level(here, walked),
             "at_edge": bool(best) and any(edge_of(v, study.space.get(k)) for k, v in best.items() if name in (None, k)),
             "failed": sum(not is_complete(r) for r in carried),
@@ -212,6 +234,9 @@ class Results:
         if best and centre:
             row["drift"] = _steps(study.space.get(walked), centre.get(walked), best.get(walked))
             row["regret"] = regret(point_loss(carried, n), best_loss)
+            row["drift_log2"] = drift_between(self.optimum(at_base, walked), row["optimum"])
+            at_best = [r for r in here if params_key(r["params"]) == params_key(best)]
+            row["regret_paired"] = regret_between(*(_by_seed(records) for records in (carried, at_best)))
         searched = here or self.walk(size, "standard", name)
         if size != study.base and centre and searched:
             row["cost_seconds"] = seconds([*at_base, *carried]) / (seconds(searched) or math.nan)
@@ -223,6 +248,10 @@ class Results:
     def row(self, rule: str | None, size: str | None = None, name: str | None = None) -> dict[str, Any]:
         """The summary's row of a rule, at the last size by default."""
         return self._row(name, rule, self.study.target if size is None else size, None)
+
+
+def _by_seed(records: Iterable[Record]) -> list[float]:
+    return [r["loss"] if is_complete(r) else math.inf for r in sorted(records, key=lambda r: r["seed"])]
 
 
 def seconds(records: Iterable[Record]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.driver import run_study
 from neuralop_mup.tuning.engines import make_engine
@@ -55,7 +56,7 @@ def transfer_study(
     proxy: Mapping[str, Any],
     target: Mapping[str, Any],
     space: Mapping[str, Any],
-    rule: str = "log-modes",
+    rule: str = DEFAULT_RULE,
     rules: Sequence[str] | None = None,
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
@@ -101,12 +102,21 @@ def run(
     n_workers: int | None = None,
     engine: Any = None,
     executor: Any = None,
+    pruner: Any = None,
+    rungs: Sequence[int] = (),
     **arguments: Any,
 ) -> Results:
     """Run a study: :func:`~neuralop_mup.tuning.driver.run_study` with the engine that the arguments ask for.
 
     ``engine`` may also be a function that makes one from the number of runs.
     """
+    rungs = tuple(rungs)
+    if any(not isinstance(r, int) or r < 1 for r in rungs) or list(rungs) != sorted(set(rungs)):
+        raise MupError(f"rungs={rungs!r} must be whole numbers of epochs in ascending order, such as (4, 8).")
+    if rungs and pruner is None:
+        raise MupError(
+            f"rungs={rungs!r} are where a pruner judges runs, and there is none; give pruner=, or leave rungs out."
+        )
     sent = {**study.fixed, "sizes": dict(study.sizes)}
 
     def make(n_runs: int) -> Any:
@@ -114,7 +124,7 @@ def run(
             return engine(n_runs)
         return make_engine(engine, executor, train, sent, n_workers, n_runs)
 
-    return run_study(study, train, folder=folder, make_engine=make, **arguments)
+    return run_study(study, train, folder=folder, make_engine=make, pruner=pruner, rungs=rungs, **arguments)
 
 
 def sweep(
@@ -200,9 +210,8 @@ def sweep(
     storage, as the user attribute ``traceback:<seed>`` of the trial.
     """
     study = sweep_study(space, fixed=fixed, seeds=seeds, n_trials=n_trials, name=name)
-    how = {"storage": storage, "sampler": sampler, "pruner": pruner, "rungs": _check_rungs(rungs, pruner)}
-    where = {"n_workers": n_workers, "engine": engine, "executor": executor}
-    return run(study, train, folder=folder, progress=progress, **where, **how)
+    where = {"n_workers": n_workers, "engine": engine, "executor": executor, "storage": storage}
+    return run(study, train, folder=folder, progress=progress, sampler=sampler, pruner=pruner, rungs=rungs, **where)
 
 
 def transfer(
@@ -212,7 +221,7 @@ def transfer(
     target: Mapping[str, Any],
     space: Mapping[str, Any],
     folder: str | Path,
-    rule: str = "log-modes",
+    rule: str = DEFAULT_RULE,
     rules: Sequence[str] | None = None,
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
@@ -275,17 +284,5 @@ def transfer(
     study = transfer_study(
         **asked, seeds=seeds, verify=verify, n_trials=n_trials, name=name or Path(folder).resolve().name or "transfer"
     )
-    how = {"storage": storage, "sampler": sampler, "pruner": pruner, "rungs": _check_rungs(rungs, pruner)}
-    where = {"n_workers": n_workers, "engine": engine, "executor": executor}
-    return run(study, train, folder=folder, progress=progress, **where, **how)
-
-
-def _check_rungs(rungs: Sequence[int], pruner: Any) -> tuple[int, ...]:
-    rungs = tuple(rungs)
-    if any(not isinstance(r, int) or r < 1 for r in rungs) or list(rungs) != sorted(set(rungs)):
-        raise MupError(f"rungs={rungs!r} must be whole numbers of epochs in ascending order, such as (4, 8).")
-    if rungs and pruner is None:
-        raise MupError(
-            f"rungs={rungs!r} are where a pruner judges runs, and there is none; give pruner=, or leave rungs out."
-        )
-    return rungs
+    where = {"n_workers": n_workers, "engine": engine, "executor": executor, "storage": storage}
+    return run(study, train, folder=folder, progress=progress, sampler=sampler, pruner=pruner, rungs=rungs, **where)

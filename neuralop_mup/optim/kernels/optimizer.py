@@ -114,7 +114,9 @@ class KernelOptimizer(torch.optim.Optimizer):
             ("lr", lr, f"it is the size of each update, where weights are of norm about 1; {self.usual_lr:g} is usual"),
             ("aux_lr", aux_lr, f"it is AdamW's, by which every entry moves; {AUX_LR:g} is usual"),
         ):
-            if not (value is None and what == "aux_lr") and not (is_number(value) and value <= 1):
+            if value is None and what == "aux_lr":
+                continue
+            if value is None or not (is_number(value) and value <= 1):
                 raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
         if aux_lr is not None and aux_lr != AUX_LR and 0 < lr < aux_lr:
             warnings.warn(
@@ -154,7 +156,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         super().add_param_group({"layouts": None, **param_group, "params": params})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on the gradients as they are (accumulated, all-reduced).
 
         Raises
@@ -197,7 +199,7 @@ class KernelOptimizer(torch.optim.Optimizer):
                 self._send(p, layout, owner, group)
 
     @inside_compiled
-    def _move(self, pack: Sequence[tuple[torch.Tensor, str]], group: dict[str, Any], scratch: Scratch) -> None:
+    def _move(self, pack: Sequence[tuple[Any, str]], group: dict[str, Any], scratch: Scratch) -> None:
         """Gather what is sharded, move it, and keep this process's part."""
         blocks = []
         for p, layout in pack:
@@ -218,6 +220,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         if not state:
             state.update(self.new_state(p, layout, group))
         tensors = [p.detach(), *(value for value in state.values() if torch.is_tensor(value))]
+        assert self._process_group is not None
         source = dist.get_global_rank(self._process_group, owner)
         for tensor in tensors:
             real = as_real(tensor)
@@ -319,7 +322,8 @@ class KernelOptimizer(torch.optim.Optimizer):
         adamw(
             params,
             [p.grad for p in params],
-            *([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq")),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
             has_complex=any(p.is_complex() for p in params),
@@ -375,7 +379,7 @@ def _is_sharded(x: Any) -> bool:
     return hasattr(x, "placements") and hasattr(x, "full_tensor")
 
 
-def _local(x: torch.Tensor) -> torch.Tensor:
+def _local(x: Any) -> torch.Tensor:
     return x.to_local() if _is_sharded(x) else x
 
 
@@ -383,7 +387,7 @@ def _whole(x: Any) -> Any:
     return x.full_tensor() if _is_sharded(x) else x
 
 
-def _part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _part(whole: torch.Tensor, like: Any) -> Any:
     """This process's part of a tensor that every process has: nothing is sent."""
     from torch.distributed.tensor import DTensor, Replicate
 

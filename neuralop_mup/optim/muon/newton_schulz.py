@@ -99,7 +99,7 @@ def orthogonalize(
     if x.shape[1] > 1:
         polar = _polar(block, steps, scratch)
         if damping:
-            parts = [(part, unit) for part, unit in zip(polar, block, strict=True) if part is not None]
+            parts = [(part, unit) for part, unit in zip(polar, block, strict=True) if part is not None and unit is not None]
             before = _norm(*(part for part, _ in parts))
             for part, unit in parts:
                 part.sub_(unit, alpha=damping)
@@ -115,8 +115,8 @@ def _unit(x: torch.Tensor, scratch: Scratch) -> Block:
     """Each block over its Frobenius norm, in float32 or better; first over its largest entry, lest squares underflow."""
     dtype = torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
     like = torch.empty(0, dtype=dtype, device=x.device)
-    parts = {"re": x.real, "im": x.imag} if x.is_complex() else {"re": x}
-    parts = [scratch.take(name, part.shape, like).copy_(part) for name, part in parts.items()]
+    sources = {"re": x.real, "im": x.imag} if x.is_complex() else {"re": x}
+    parts = [scratch.take(name, part.shape, like).copy_(part) for name, part in sources.items()]
     largest = torch.stack([side for part in parts for side in (part.amax((1, 2)), part.amin((1, 2)).neg_())]).amax(0)
     _divide(parts, largest)
     _divide(parts, _norm(*parts))

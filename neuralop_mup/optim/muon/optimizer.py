@@ -211,7 +211,8 @@ def _idle(blocks: torch.Tensor, layout: str) -> torch.Tensor | None:
     """Numbers of the blocks (*b, *i, *o) that are all zero; looked at whole only if some have a first row of zeros."""
     n_in = layout.count("i")
     n_batch = blocks.ndim - n_in - layout.count("o")
-    first = blocks[(..., *(0,) * n_in, *(slice(None),) * layout.count("o"))]
+    first_row: tuple[Any, ...] = (..., *(0,) * n_in, *(slice(None),) * layout.count("o"))
+    first = blocks[first_row]
     if (first != 0).reshape(*first.shape[:n_batch], -1).any(-1).all():
         return None
     return (blocks == 0).reshape(*first.shape[:n_batch], -1).all(-1).flatten().nonzero().squeeze(1)

@@ -41,6 +41,7 @@ def rotate(
     out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
     q = q if back else q.mT
     layers, d, before, after = len(x), x.shape[axis], prod(x.shape[1:axis]), prod(x.shape[axis + 1 :])
+    shape: tuple[int, ...]
     if after == 1:
         shape = (layers, before, d)
         torch.bmm(x.reshape(shape), q.mT, out=out.view(shape))

@@ -1,4 +1,5 @@
-"""Where runs are executed: in this process, in worker processes, on any ``concurrent.futures.Executor``, on Ray.
+"""Where runs are executed: in this process, in worker processes, on any ``concurrent.futures.Executor``, on Ray; batched:
+several as one program.
 
 An engine is small: how many runs it takes at once, ``submit(train, config)`` that gives a ``Future`` of
 :func:`~neuralop_mup.tuning.outcome.execute`'s result, and ``close``. A future that raises means that the run was lost with
@@ -12,11 +13,12 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.tuning.engines.batched import BatchedEngine, batched_engine
 from neuralop_mup.tuning.engines.executor import ExecutorEngine
 from neuralop_mup.tuning.engines.local import InlineEngine, LocalEngine, local_engine
 from neuralop_mup.tuning.engines.ray import RayEngine
 
-__all__ = ["Engine", "ExecutorEngine", "InlineEngine", "LocalEngine", "RayEngine", "make_engine"]
+__all__ = ["BatchedEngine", "Engine", "ExecutorEngine", "InlineEngine", "LocalEngine", "RayEngine", "make_engine"]
 
 
 class Engine(Protocol):
@@ -58,7 +60,9 @@ def make_engine(
 
     Parameters
     ----------
-    engine : {"local", "ray"} or Engine, optional
+    engine : {"local", "ray", "batched", "auto"} or Engine, optional
+        "batched" and "auto" are for train functions that can train several runs at once, as those of
+        :func:`neuralop_mup.tune` and of the command line; "auto" times whether that is faster.
     executor : concurrent.futures.Executor or callable, optional
         An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
     train, fixed
@@ -82,8 +86,10 @@ def make_engine(
         return ExecutorEngine(executor, n_workers)
     if engine == "ray":
         return RayEngine(n_workers=n_workers)
+    if engine in ("batched", "auto"):
+        return batched_engine(train, fixed, n_workers, n_runs, measure=engine == "auto")
     if isinstance(engine, str) and engine != "local":
-        raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray'))}")
+        raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray', 'batched', 'auto'))}")
     if engine is not None and engine != "local":
         return engine
     return local_engine(train, fixed, n_workers, n_runs)

@@ -61,14 +61,16 @@ class LocalEngine:
         Workers.
     devices : sequence of str
         CUDA devices, shared out in turn: worker i sees ``devices[i % len(devices)]`` alone, as cuda:0.
+    environment : mapping of str to str, optional
+        Further variables that workers start with.
     """
 
     loses_together = False
 
-    def __init__(self, size: int, devices: Sequence[str] = ()) -> None:
+    def __init__(self, size: int, devices: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self.capacity = size
         threads = max(1, (os.cpu_count() or 1) // size)
-        shared = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        shared = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **(environment or {})}
         own = [{"CUDA_VISIBLE_DEVICES": devices[i % len(devices)]} if devices else {} for i in range(size)]
         self._workers = [_Worker({**shared, **gpu}) for gpu in own]
         self._failed_starts = 0  # in a row
@@ -305,7 +307,12 @@ def cuda_devices() -> list[str]:
 
 
 def local_engine(
-    train: Callable[[dict], Any], fixed: Any, n_workers: int | None, n_runs: int, devices: Sequence[str] = ()
+    train: Callable[[dict], Any],
+    fixed: Any,
+    n_workers: int | None,
+    n_runs: int,
+    devices: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> InlineEngine | LocalEngine:
     """An engine for ``n_runs`` runs: this process if one worker is enough, else worker processes.
 
@@ -329,4 +336,4 @@ def local_engine(
             raise MupError(
                 f"The {what} cannot be sent to worker processes ({error}); define it at module level, or pass n_workers=1."
             ) from None
-    return LocalEngine(size, devices)
+    return LocalEngine(size, devices, environment)

@@ -1,0 +1,79 @@
+"""What tells that a proxy does not stand for its target, each with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from neuralop_mup.problems.mode_energy import mode_energy, off_grid, proxy_advice
+from neuralop_mup.tuning.outcome import is_complete, point_loss
+from neuralop_mup.tuning.space import params_key
+from neuralop_mup.tuning.summary import Results
+
+__all__ = ["FEW_STEPS", "HARDLY", "modes_of", "resolution_notes", "training_notes"]
+
+HARDLY = 0.9  # of the error of predicting the mean: what has learned less than a tenth tells little of learning
+# At 80 to 180 steps optimizers and learning rates rank otherwise than at 700 and more (benchmarks/results/suite.md).
+FEW_STEPS = 100
+
+
+def modes_of(size: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """``n_modes`` of a size, one number an axis; None where it is not among its arguments, or is no such tuple."""
+    n_modes = size.get("n_modes")
+    return tuple(n_modes) if isinstance(n_modes, Sequence) and all(isinstance(n, int) for n in n_modes) else None
+
+
+def resolution_notes(sample: Mapping[str, Any], proxy: Mapping[str, Any], target: Mapping[str, Any]) -> tuple[str, ...]:
+    """A sentence if the proxy's modes do not resolve the data; nothing where proxy and target have the same modes.
+
+    Parameters
+    ----------
+    sample : mapping
+        ``x`` and ``y`` of many samples, as the model is given them.
+    proxy, target : mapping
+        Arguments of the model at the two sizes.
+    """
+    here, there = modes_of(proxy), modes_of(target)
+    if here is None or there is None or all(n >= m for n, m in zip(here, there, strict=False)):
+        return ()
+    if off_grid(sample):
+        return (
+            "The data is on no grid, so advice on the proxy's modes, from the energy that they keep, does not apply: "
+            "compare a proxy with more of them.",
+        )
+    return tuple(filter(None, [proxy_advice(mode_energy(sample["x"], sample["y"]), here, there)]))
+
+
+def training_notes(results: Results) -> list[str]:
+    """What the base's runs say against it: little learned, few steps, an optimum that is flat.
+
+    An optimum at the edge of its grid is told of by the report, at every size.
+    """
+    study, n = results.study, len(results.study.seeds)
+    centre = results.centre(study.rules[0])
+    if centre is None:
+        return []
+    what = f"The {study.base}" if study.base else "The model"
+    best = [r for r in results.cell(study.base, study.rules[0]) if params_key(r["params"]) == params_key(centre)]
+    said = []
+    of_mean = [r["metrics"]["mean_loss"] for r in best if is_complete(r) and r["metrics"].get("mean_loss")]
+    if of_mean and (loss := point_loss(best, n)) >= HARDLY * fmean(of_mean):
+        said.append(
+            f"{what} is hardly better than predicting the mean, at its best ({loss:.3g} against {fmean(of_mean):.3g}), so "
+            "its best values say little: train it longer, on more samples, or make it larger."
+        )
+    steps = [r["metrics"]["steps"] for r in best if r["metrics"].get("steps")]
+    if steps and max(steps) < FEW_STEPS:
+        said.append(
+            f"{what} was trained for {max(steps)} steps; below {FEW_STEPS} the best learning rate is that of the first "
+            "steps: give it more epochs or smaller batches."
+        )
+    name = study.walks[0] or "lr"
+    level = results.level(results.walk(study.base, study.rules[0], study.walks[0]), name)
+    if level and level[-1] >= 4 * level[0] > 0:
+        said.append(
+            f"At {what[0].lower()}{what[1:]} values of {name} from {level[0]:.3g} to {level[-1]:.3g} cannot be told apart: "
+            "more seeds or more steps would choose between them, and until then one in the middle is the safest."
+        )
+    return said

@@ -1,0 +1,61 @@
+"""The share of a data set's energy beyond K modes, on each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from neuralop_mup.plots import style
+
+__all__ = ["plot_mode_energy"]
+
+_FLOOR = 1e-8  # of the energy: below it is single precision's rounding
+
+
+def plot_mode_energy(
+    inputs: Sequence[Sequence[float]],
+    targets: Sequence[Sequence[float]],
+    path: str | Path,
+    *,
+    enough: Sequence[int],
+    share: float,
+    title: str | None = None,
+) -> Path:
+    """Draw, a panel an axis, how much of the energy K modes leave out.
+
+    Parameters
+    ----------
+    inputs, targets : sequence of sequence of float
+        For each axis the share kept by modes up to K = 0, 1, …
+    path : str or Path
+        Where to write; the suffix picks the format.
+    enough : sequence of int
+        K of each axis that keeps ``share`` of the targets' energy.
+    share : float
+    title : str, optional
+    """
+    figure, row = style.new_figure(1.2 + 3.6 * len(targets), 3.4, 1, len(targets), squeeze=False, sharey=True)
+    figure.subplots_adjust(top=0.82, bottom=0.17, left=0.9 / (1.2 + 3.6 * len(targets)), right=0.93, wspace=0.25)
+    for axis, axes in enumerate(row[0]):
+        wanted = []
+        for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
+            left = [max(1 - kept, _FLOOR) for kept in shares]
+            last = max(next((k for k, value in enumerate(left) if value <= _FLOOR), len(left)) - 1, 0)
+            colour = style.PALETTE[i]
+            axes.plot(range(last + 1), left[: last + 1], color=colour, marker=style.MARKERS[i], markersize=3, linewidth=1.4)
+            wanted.append((last, left[last], name, colour))
+        axes.axhline(1 - share, color=style.GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=0)
+        axes.axvline(enough[axis], color=style.GREY, linewidth=1, linestyle=(0, (1, 1.2)), zorder=0)
+        axes.set_yscale("log")
+        axes.set_ylim(_FLOOR / 2, 1.5)
+        axes.set_xlabel("K, modes per sign (n_modes = 2 K)", fontsize=style.TEXT)
+        axes.set_title(f"axis {axis}: K = {enough[axis]} is enough", fontsize=style.TEXT + 1, loc="left")
+        style.value_axis(axes)
+        style.label_lines(axes, wanted)
+    row[0, 0].set_ylabel("share of energy beyond K", fontsize=style.TEXT)
+    if title:
+        figure.suptitle(title, x=0.01, y=0.99, ha="left", fontsize=style.TITLE)
+    style.key_line(
+        figure, [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the K from which the targets are below it"]
+    )
+    return style.save(figure, path)

@@ -1,0 +1,181 @@
+"""Where a loss is least over a hyperparameter, with an interval over seeds: not a grid point, but what the grid says.
+
+The best value is the vertex of a parabola through the logarithm of the mean loss, as a function of log2 of the value,
+fitted by least squares near the grid's minimum. Its interval is a jackknife over seeds (Efron & Stein 1981) with Student's
+t, since seeds are few; the points that are fitted stay the same when a seed is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import numpy as np
+
+__all__ = ["Interval", "Optimum", "drift_between", "find_optimum", "regret_between", "student"]
+
+_REACH = 2  # grid points to either side of the lowest one that may be fitted
+_NEAR = math.log(2)  # and only where the loss is at most twice the lowest: beyond, curves are no parabolas
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5 % quantiles, 1 to 10 degrees of freedom
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95 % interval over seeds; ``low`` and ``high`` are None where there is one seed only.
+
+    ``level``: whether the interval has 0 in it, so that the seeds do not tell the estimate from nothing.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def level(self) -> bool | None:
+        return None if self.low is None or self.high is None else self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best value of a hyperparameter, as far as a grid shows it.
+
+    Attributes
+    ----------
+    value : float or None
+        The vertex; None where the grid gives a bound alone.
+    low, high : float or None
+        95 % interval over seeds, or the bound: at the lower edge of a grid ``low`` is 0 and ``high`` the next value, at the
+        upper edge ``high`` is infinite. None where there is one seed and so no interval.
+    error : float or None
+        Standard error of log2 of the value; None for a bound or one seed.
+    seeds : int
+        Seeds behind it.
+    note : str
+        What to know: an edge, runs that failed beside the best value, one seed, a fit that is not convex.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    error: float | None
+    seeds: int
+    note: str = ""
+
+    @property
+    def is_bound(self) -> bool:
+        return self.value is None
+
+
+def find_optimum(losses: Mapping[float, Sequence[float | None]]) -> Optimum | None:
+    """The optimum of losses over a grid.
+
+    Parameters
+    ----------
+    losses : mapping of float to sequence
+        Value → losses of its runs, one a seed and in the same order everywhere; None or not finite where a run failed. A
+        value with a failed seed is not fitted, but a neighbour that fails says that the optimum is not at the grid's edge.
+
+    Returns
+    -------
+    Optimum or None
+        None where no value has every seed.
+    """
+    grid = sorted(losses)
+    whole = [x for x in grid if losses[x] and all(loss is not None and math.isfinite(loss) for loss in losses[x])]
+    if not whole:
+        return None
+    n = min(len(losses[x]) for x in whole)
+    seeds = np.array([[losses[x][s] for s in range(n)] for x in whole], dtype=float)  # (values, seeds)
+    middle = int(seeds.mean(1).argmin())
+    best, at = whole[middle], grid.index(whole[middle])
+    if at in (0, len(grid) - 1):
+        return _bound(grid, at, n)
+    low, high = grid[at - 1], grid[at + 1]
+    if low not in whole or high not in whole:
+        failing = " and ".join(f"{x:.4g}" for x in (low, high) if x not in whole)
+        return Optimum(best, low, high, None, n, f"runs at {failing}, next to it, failed: it lies between its neighbours")
+    x = np.log2(whole)
+    chosen = _window(grid, whole, seeds.mean(1), middle)
+    vertex, convex = _vertex(x[chosen], seeds[chosen].mean(1))
+    if not (convex and x[middle - 1] <= vertex <= x[middle + 1]):
+        chosen = list(range(middle - 1, middle + 2))  # through three points around the lowest one it is convex, or level
+        vertex, convex = _vertex(x[chosen], seeds[chosen].mean(1))
+    if not convex:
+        return Optimum(best, low, high, None, n, "its neighbours have the same loss: it lies between them")
+    if n == 1:
+        return Optimum(2.0**vertex, None, None, None, 1, "one seed: no interval can be given")
+    left_out = []
+    for seed in range(n):
+        one, fits = _vertex(x[chosen], np.delete(seeds[chosen], seed, axis=1).mean(1))
+        left_out.append(float(np.clip(one, x[chosen[0]], x[chosen[-1]])) if fits else float(x[middle]))
+    error = math.sqrt((n - 1) / n * sum((v - fmean(left_out)) ** 2 for v in left_out))
+    reach = student(n - 1) * error
+    return Optimum(2.0**vertex, 2.0 ** (vertex - reach), 2.0 ** (vertex + reach), error, n)
+
+
+def _bound(grid: Sequence[float], at: int, seeds: int) -> Optimum:
+    if len(grid) == 1:
+        return Optimum(None, 0.0, math.inf, None, seeds, "one value was tried: nothing is known of the optimum")
+    if at == 0:
+        return Optimum(None, 0.0, grid[1], None, seeds, "the lowest value of the grid: extend the grid downwards")
+    return Optimum(None, grid[-2], math.inf, None, seeds, "the highest value of the grid: extend the grid upwards")
+
+
+def _window(grid: Sequence[float], whole: Sequence[float], means: np.ndarray, middle: int) -> list[int]:
+    """Which values are fitted: the lowest one, its neighbours, and others near it in value and loss without a gap."""
+    chosen = [middle]
+    for step in (-1, 1):
+        for distance in range(1, _REACH + 1):
+            i = middle + step * distance
+            if not 0 <= i < len(whole) or abs(grid.index(whole[i]) - grid.index(whole[middle])) != distance:
+                break
+            if distance > 1 and means[i] - means[middle] > (math.expm1(_NEAR)) * abs(means[middle]):
+                break
+            chosen.append(i)
+    return sorted(chosen)
+
+
+def _vertex(x: np.ndarray, mean: np.ndarray) -> tuple[float, bool]:
+    """Where the fitted parabola is least, and whether it opens upwards."""
+    y = np.log(mean) if (mean > 0).all() else mean
+    centre = x.mean()
+    a, b, _ = np.polyfit(x - centre, y, 2)
+    convex = bool(a > 1e-9 * max(1.0, float(np.abs(y).max())))
+    return (float(centre - b / (2 * a)) if convex else math.nan), convex
+
+
+def drift_between(base: Optimum | None, here: Optimum | None) -> Interval | None:
+    """log2 of the factor from one optimum to another; +1 is one factor of 2 up. None unless both are values."""
+    if base is None or here is None or base.value is None or here.value is None:
+        return None
+    drift = math.log2(here.value / base.value)
+    if base.error is None or here.error is None:
+        return Interval(drift)
+    reach = student(min(base.seeds, here.seeds) - 1) * math.hypot(base.error, here.error)
+    return Interval(drift, drift - reach, drift + reach)
+
+
+def regret_between(carried: Sequence[float], best: Sequence[float]) -> Interval | None:
+    """What the carried value costs over the best one, as a fraction of the best one's mean loss, paired by seed.
+
+    None where a run failed or the best loss is 0.
+    """
+    if not best or len(carried) != len(best) or not all(map(math.isfinite, [*carried, *best])) or fmean(best) == 0:
+        return None
+    scale = abs(fmean(best))
+    differences = [(a - b) / scale for a, b in zip(carried, best, strict=True)]
+    value = fmean(differences)
+    if len(differences) == 1:
+        return Interval(value)
+    reach = student(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+    return Interval(value, value - reach, value + reach)
+
+
+def student(freedom: int) -> float:
+    """97.5 % quantile of Student's t; beyond the table its expansion in 1 / freedom (Abramowitz & Stegun 26.7.5)."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

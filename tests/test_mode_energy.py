@@ -1,0 +1,139 @@
+"""What a proxy's modes keep of the data, worked out by hand, and what is said of a proxy that tells little."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+from neuralop_mup import MupError
+from neuralop_mup.cli import main
+from neuralop_mup.experiments.proxy import FEW_STEPS, resolution_notes, training_notes
+from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
+from neuralop_mup.tuning import Results, transfer_study
+
+POINTS = torch.arange(32) / 32
+
+
+def wave(k, size=1.0, points=POINTS):
+    return size * torch.cos(2 * math.pi * k * points)
+
+
+def fields(*rows):
+    return torch.stack(rows)[:, None]
+
+
+def test_shares_by_hand():
+    """Two modes, amplitudes 3 and 1: energies 9 and 1 of 10. The mean, whatever it is, does not count."""
+    energy = mode_energy(fields(wave(2)), fields(5 + wave(1, 3) + wave(6)))
+    assert energy.inputs[0][1] == pytest.approx(0, abs=1e-12) and energy.inputs[0][2] == pytest.approx(1)
+    assert energy.kept((0,)) == pytest.approx((0,), abs=1e-12)
+    assert [energy.kept((k,))[0] for k in (1, 5, 6, 99)] == pytest.approx([0.9, 0.9, 1, 1])
+    assert energy.enough() == (6,) and energy.enough(0.89) == (1,)
+
+
+def test_each_axis_by_itself():
+    """cos(2πx) cos(2π 5y), a third of its size in cos(2π 3x): on axis 0 energies 9 : 1, on axis 1 all at 5 and 0."""
+    y = torch.outer(wave(1), wave(5)) + torch.outer(wave(3), torch.ones(32)) / math.sqrt(2) / 3
+    energy = mode_energy(y[None, None], y[None, None])
+    assert energy.kept((1, 5)) == pytest.approx((0.9, 1)) and energy.enough() == (3, 5)
+    assert energy.kept((3, 0))[1] == pytest.approx(0.1)
+
+
+def test_complex_fields_and_either_sign():
+    turning = torch.polar(torch.ones(32), 2 * math.pi * 4 * POINTS)
+    for field in (turning, turning.conj()):
+        assert mode_energy(fields(field), fields(field)).enough() == (4,)
+
+
+def test_channels_count_alike_and_what_does_not_vary_not_at_all():
+    """Normalized, as the model sees them: a large channel does not hide a small one, and a constant one is nothing."""
+    y = torch.stack([wave(1, 100), wave(8, 0.01), torch.ones(32)])[None]
+    assert mode_energy(y, y).kept((7,)) == pytest.approx((0.5,))
+    assert mode_energy(torch.ones(4, 1, 16), torch.ones(4, 1, 16)).enough() == (0,)
+
+
+def test_not_periodic():
+    """A ramp has no last mode: its energy falls as 1/k², so 99.9 % needs many; that is what the model's transform sees."""
+    assert mode_energy(fields(POINTS), fields(POINTS)).enough()[0] > 10
+
+
+def test_no_grid_no_advice():
+    with pytest.raises(MupError, match="graphs and meshes"):
+        mode_energy(torch.zeros(4, 3), torch.zeros(4, 1, 8))
+    graph = {"x": torch.zeros(4, 1, 9), "y": torch.zeros(4, 1, 9), "input_geom": torch.zeros(9, 2)}
+    for sample in (graph, {"x": torch.zeros(9, 2), "y": torch.zeros(9, 1)}, {"y": torch.zeros(4, 1, 8)}):
+        (note,) = resolution_notes(sample, {"n_modes": (4,)}, {"n_modes": (16,)})
+        assert "does not apply" in note
+
+
+def test_advice():
+    y = fields(wave(1, 3) + wave(6))
+    energy = mode_energy(y, y)
+    said = proxy_advice(energy, (4,), (32,))
+    assert "90 % on axis 0 (K = 2)" in said and f"{100 * ENOUGH:g} %" in said and said.endswith("Give it n_modes = 12.")
+    assert proxy_advice(energy, (12,), (32,)) == ""
+    assert "the target itself keeps less" in proxy_advice(energy, (4,), (8,)) and "n_modes = 8" in proxy_advice(
+        energy, (4,), (8,)
+    )
+    assert proxy_advice(energy, (4,), (4,)) == ""  # nothing moves there
+    sample = {"x": y, "y": y}
+    assert resolution_notes(sample, {"n_modes": (4,)}, {"n_modes": (32,)}) == (said,)
+    for sizes in (({"hidden_channels": 8}, {"hidden_channels": 32}), ({"n_modes": (8,)}, {"n_modes": (8,)})):
+        assert resolution_notes(sample, *sizes) == ()
+
+
+def _results(losses, tmp_path, seeds=(0, 1), **metrics):
+    space = {"lr": [0.01 * 2**i for i in range(len(losses))]}
+    study = transfer_study(proxy={"w": 1}, target={"w": 2}, space=space, seeds=seeds)
+    done = {"rule": study.rules[0], "outcome": "complete", "error": None, "seconds": 1.0, "metrics": metrics}
+    records = [
+        {"size": "proxy", "params": {"lr": lr}, "seed": s, "loss": loss + 0.01 * s, **done}
+        for lr, loss in zip(space["lr"], losses, strict=True)
+        for s in seeds
+    ]
+    return Results(study, records, tmp_path)
+
+
+def test_a_proxy_that_learned_nothing(tmp_path):
+    assert training_notes(_results([0.5, 0.2, 0.4], tmp_path, mean_loss=1.0, steps=FEW_STEPS)) == []
+    (said,) = training_notes(_results([0.99, 0.95, 0.99], tmp_path, seeds=(0,), mean_loss=1.0, steps=1000))
+    assert "hardly better than predicting the mean" in said and "train it longer" in said
+    (said,) = training_notes(_results([0.5, 0.2, 0.4], tmp_path, mean_loss=1.0, steps=40))
+    assert "trained for 40 steps" in said and "more epochs" in said
+    (said,) = training_notes(_results([0.203, 0.2, 0.202], tmp_path))
+    assert "from 0.01 to 0.04 cannot be told apart" in said and "more seeds" in said
+
+
+def test_tune_warns(tmp_path):
+    import neuralop_mup as nm
+
+    x = torch.randn(24, 1, 32, generator=torch.Generator().manual_seed(0))
+    data = {"train": (x, x.roll(1, -1)), "val": (x[:4], x[:4].roll(1, -1))}
+    base, target = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (16,)}
+    with pytest.warns(UserWarning, match="spectral energy.*Give it n_modes = 16.*the target itself keeps less"):
+        tuned = nm.tune(
+            _fno, data, base=base, target=target, folder=tmp_path, epochs=1, batch_size=8, seeds=(0,), compare=(),
+            space={"lr": [1e-2]}, progress=False, n_workers=1,
+        )  # fmt: skip
+    assert "spectral energy" in tuned.report.read_text() and "trained for 3 steps" in tuned.report.read_text()
+    metrics = tuned.results.records[0]["metrics"]
+    y = data["val"][1]
+    expected = ((y - y.mean(0)).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
+    assert metrics["steps"] == 3 and metrics["mean_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def _fno(**size):
+    from neuralop.models import FNO
+
+    return FNO(in_channels=1, out_channels=1, n_layers=1, **size)
+
+
+def test_data_spectrum(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path / "cache"))
+    line = "data burgers --problem.n_train 8 --problem.n_val 2 --problem.n_test 2 --problem.grid 32 --spectrum"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main([*line.split(), str(tmp_path / "deep" / "spectrum.png")]) == 0
+    out = capsys.readouterr().out
+    assert "keep 99.9 % of the targets' energy" in out and (tmp_path / "deep" / "spectrum.png").stat().st_size > 5000

@@ -1,0 +1,104 @@
+"""Optima between grid points, their intervals over seeds, and what is said where there is none."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuralop_mup.tuning.optimum import drift_between, find_optimum, regret_between, student
+
+GRID = [2.0**k for k in range(-10, -3)]
+
+
+def bowl(at, shifts=(0.0,), grid=GRID, curvature=0.1):
+    """log loss = curvature (log2 lr - at - shift)², a shift a seed."""
+    return {lr: [math.exp(curvature * (math.log2(lr) - at - s) ** 2) for s in shifts] for lr in grid}
+
+
+@pytest.mark.parametrize("at", [-7.0, -6.7, -7.45])
+def test_the_vertex_lies_between_grid_points(at):
+    found = find_optimum(bowl(at))
+    assert math.log2(found.value) == pytest.approx(at, abs=1e-6)
+    assert found.low is None and found.high is None and "one seed" in found.note
+
+
+def test_three_points_by_hand():
+    """log losses 1, 0, 2 at log2 lr = -8, -7, -6: a = 1.5, b = 0.5, vertex -7 - 0.5 / 3."""
+    losses = {2.0**-8: [math.e], 2.0**-7: [1.0], 2.0**-6: [math.e**2]}
+    assert math.log2(find_optimum(losses).value) == pytest.approx(-7 - 1 / 6)
+
+
+def test_the_jackknife_of_a_mean_by_hand():
+    """Quadratic losses below zero are fitted as they are, so the vertex of the mean is the mean of the seeds' vertices.
+
+    Vertices -7.2, -7.0, -6.8: its standard error is 0.2 / √3, t of 2 degrees 4.303, so ± 0.4969 in log2.
+    """
+    losses = {2.0**k: [0.01 * (k - at) ** 2 - 1 for at in (-7.2, -7.0, -6.8)] for k in range(-9, -4)}
+    found = find_optimum(losses)
+    assert (found.value, found.error) == (pytest.approx(2.0**-7), pytest.approx(0.2 / 3**0.5))
+    assert (found.low, found.high) == pytest.approx((2.0**-7.4969, 2.0**-6.5031), rel=1e-3)
+
+
+def test_an_edge_is_a_bound():
+    low, high = find_optimum(bowl(-12)), find_optimum(bowl(0))
+    assert low.is_bound and (low.low, low.high) == (0, GRID[1]) and "downwards" in low.note
+    assert high.is_bound and (high.low, high.high) == (GRID[-2], math.inf) and "upwards" in high.note
+    assert find_optimum({1e-3: [1.0]}).is_bound and drift_between(low, high) is None
+
+
+def test_runs_that_fail():
+    losses = bowl(-7, (0, 0.1))
+    losses[2.0**-4] = [None, 5.0]  # far from the minimum: nothing changes
+    found = find_optimum(losses)
+    assert math.log2(found.value) == pytest.approx(-6.95, abs=0.01) and found.low < found.value < found.high
+    losses = {**bowl(-5, (0, 0.1)), 2.0**-4: [None, math.inf]}
+    found = find_optimum(losses)  # next to it: bracketed, not an edge
+    assert (found.value, found.low, found.high) == (2.0**-5, 2.0**-6, 2.0**-4) and "failed" in found.note
+    assert find_optimum({0.1: [None], 0.2: []}) is None
+
+
+def test_level_neighbours_are_no_parabola():
+    found = find_optimum(dict.fromkeys((0.01, 0.02, 0.04), [1.0, 1.0]) | {0.005: [1.0, 1.0], 0.08: [1.0, 1.0]})
+    assert found.is_bound or "same loss" in found.note
+
+
+def test_a_cliff_does_not_pull_the_vertex():
+    """Beyond twice the lowest loss nothing is fitted."""
+    losses = bowl(-7) | {2.0**-5: [50.0]}
+    assert math.log2(find_optimum(losses).value) == pytest.approx(-7, abs=1e-6)
+
+
+def test_drift():
+    base, here = find_optimum(bowl(-7, (-0.1, 0, 0.1))), find_optimum(bowl(-6, (-0.1, 0, 0.1)))
+    drift = drift_between(base, here)
+    assert drift.value == pytest.approx(1, abs=0.01) and not drift.level
+    # Each has a standard error of 0.1 / √3; t of 2 degrees is 4.303.
+    assert drift.high - drift.value == pytest.approx(4.303 * 0.1 * (2 / 3) ** 0.5, rel=0.05)
+    assert drift_between(base, base).level
+    assert drift_between(find_optimum(bowl(-7)), find_optimum(bowl(-6))).level is None
+
+
+def test_regret_is_paired_by_seed():
+    """1.1, 1.2, 1.3 against 1, 1.1, 1.2: 0.1 / 1.1 with no spread, though the seeds differ."""
+    regret = regret_between([1.1, 1.2, 1.3], [1.0, 1.1, 1.2])
+    assert regret.value == pytest.approx(0.1 / 1.1) and regret.high - regret.low < 1e-9 and not regret.level
+    assert regret_between([1.1, 0.9], [1.0, 1.0]).level
+    assert regret_between([1.1], [1.0]).level is None and regret_between([math.inf], [1.0]) is None
+
+
+def test_student():
+    assert (student(1), student(10), student(30)) == (12.706, 2.228, pytest.approx(2.0423, abs=1e-3))
+
+
+@given(st.lists(st.lists(st.floats(1e-3, 10), min_size=3, max_size=3), min_size=3, max_size=7))
+def test_whatever_the_losses(rows):
+    losses = {2.0 ** (i - 8): row for i, row in enumerate(rows)}
+    found = find_optimum(losses)
+    means = [sum(row) for row in rows]
+    if found.is_bound:
+        assert found.low < found.high
+    else:
+        assert (
+            abs(math.log2(found.value) + 8 - means.index(min(means))) <= 1 + 1e-9 and found.low <= found.value <= found.high
+        )
