@@ -30,7 +30,7 @@ generator = torch.Generator().manual_seed(0)
 angle = 2 * torch.pi * torch.arange(1, 5)[:, None] * torch.arange(128) / 128
 c = torch.randn(200, 4, 2, generator=generator)
 x = (c[..., 0] @ torch.cos(angle) + c[..., 1] @ torch.sin(angle))[:, None]
-y = torch.tanh(2 * x)
+y = torch.tanh(x / 2)
 
 # %%
 # How much energy do K modes keep?
