@@ -65,14 +65,13 @@ class AFNO(nn.Module):
 # -----------------------
 # ``nm.Place(grows_in, grows_out)`` hands a child module on to the adapter of its own type (``nn.Linear`` and
 # ``nn.LayerNorm`` are known), saying which of its two sides grow. ``nm.Param`` describes the one parameter that belongs
-# to the layer itself:
+# to the layer itself.
 #
-# - its role is ``spectral``: a filter over Fourier modes, so the mode rule applies;
-# - its axes hold modes of one sign (``modes_single``) and a pair of real numbers. No axis is ``in``: a filter
-#   multiplies each mode, it sums over nothing, so its learning rate does not fall with width;
-# - its default initialisation, one over the number of modes, is no rule that the package has a name for, so it is a
-#   function of the parameter's shape. The rule needs it to know what the constructor has done already: left alone, the
-#   filter would fade as modes are added.
+# - Its role is ``spectral``: a filter over Fourier modes, so the mode rule applies.
+# - Its axes hold modes of one sign (``modes_single``) and a pair of real numbers. No axis is ``in``: a filter
+#   multiplies each mode and sums over nothing, so its learning rate does not fall with width.
+# - Its default initialisation is one over the number of modes. The package has no name for that, so it is given as a
+#   function of the parameter's shape. Left alone, the filter would fade as modes are added.
 nm.register_layer(
     AFNOMixing,
     {

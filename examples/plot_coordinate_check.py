@@ -33,7 +33,7 @@ for _ in range(3):
 # %%
 # The check
 # ---------
-# ``coord_check`` builds the model at each width, trains it for a few steps, and measures every block: how large its
+# ``coord_check`` builds the model at each width and trains it for a few steps. It measures every block: how large its
 # features are at the start, and how far the steps have moved them.
 WIDTHS = [16, 32, 64, 128]
 

@@ -37,7 +37,7 @@ x_val, y_val = data.val
 # kernels (the Fourier layers' weights) small, which was measured to be best: ``kernel_init="small"``.
 def train(optimizer_name: str, lr: float, epochs: int = 16) -> tuple[list[float], float]:
     torch.manual_seed(0)
-    model = FNO(n_modes=(8, 8), in_channels=1, out_channels=1, hidden_channels=16)
+    model = FNO(n_modes=(8, 8), in_channels=1, out_channels=1, hidden_channels=16, n_layers=3)
     soap = optimizer_name == "MuSOAP"
     nm.parametrize(model, base={"hidden_channels": 16}, kernel_init="small" if soap else "default")
     optimizer = nm.MuSOAP(model, lr=lr) if soap else nm.MuAdam(model, lr=lr)

@@ -43,7 +43,7 @@ LOSSES = {"data": LpLoss(d=2), "equation": DarcyEqnLoss()}
 # A plain neuralop script, but for two lines. Data and equation are weighted 5 : 1, as in the paper.
 def train(size: dict, lr: float, rule: str, epochs: int = 5) -> dict:
     torch.manual_seed(0)
-    model = FNO(in_channels=1, out_channels=1, **size)
+    model = FNO(in_channels=1, out_channels=1, n_layers=2, **size)
     nm.parametrize(model, base=SMALL, rule=rule)
     optimizer = nm.MuAdam(model, lr=lr)
     loader, held_out = data.loaders(batch_size=10, seed=0)

@@ -39,12 +39,12 @@ x_test, y_test = data.test
 # Only two lines differ from a plain neuralop script. ``nm.parametrize`` comes after the model is built, and
 # ``nm.MuAdam`` takes the place of ``torch.optim.Adam``. A *rule* says how learning rates and initialisation follow the
 # size: ``"standard"`` leaves the model as it is, ``"operator-norm"`` is the default.
-BASE = {"hidden_channels": 16}
+BASE = {"hidden_channels": 8}
 
 
 def train(width: int, lr: float, rule: str, epochs: int = 4) -> float:
     torch.manual_seed(0)
-    model = FNO(n_modes=(8,), in_channels=1, out_channels=1, hidden_channels=width)
+    model = FNO(n_modes=(8,), in_channels=1, out_channels=1, hidden_channels=width, n_layers=2)
     nm.parametrize(model, base=BASE, rule=rule)
     optimizer = nm.MuAdam(model, lr=lr)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
@@ -77,9 +77,9 @@ print(nm.summary(nm.parametrize(model, base=BASE)))
 # The sweep
 # ---------
 # At the base the rule does not matter, so its row is trained once.
-rates = nm.log2_grid(2e-3, 3.2e-2)
+rates = nm.log2_grid(4e-3, 6.4e-2)
 runs = {
-    "width 16, the base": [train(16, lr, "standard") for lr in rates],
+    "width 8, the base": [train(8, lr, "standard") for lr in rates],
     "width 128, SP": [train(128, lr, "standard") for lr in rates],
     "width 128, μP": [train(128, lr, "operator-norm") for lr in rates],
 }
@@ -90,7 +90,7 @@ for name, errors in runs.items():
 # Loss against learning rate
 # --------------------------
 # The dotted line is the learning rate that was best at the base. Stars mark the best one of each curve.
-carried = rates[min(range(len(rates)), key=runs["width 16, the base"].__getitem__)]
+carried = rates[min(range(len(rates)), key=runs["width 8, the base"].__getitem__)]
 figure, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for (name, errors), colour, marker in zip(runs.items(), ("#555555", "#D55E00", "#009E73"), "osD", strict=True):
     ax.loglog(rates, errors, marker + "-", color=colour, label=name, markersize=5)
