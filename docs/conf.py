@@ -30,6 +30,10 @@ myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "none"
+# A reference to something of ours that is not there is an error. Types in docstrings ("sequence of int") are words, and
+# torch's are looked up only with intersphinx.
+nitpicky = True
+nitpick_ignore_regex = [(r"py:.*", r"(?!neuralop_mup\.).*")]
 
 if os.environ.get("DOCS_INTERSPHINX"):
     extensions.append("sphinx.ext.intersphinx")

@@ -139,7 +139,7 @@ for ax, axis in zip(axes, AXES, strict=True):
         name, colour, marker = ("SP", "#D55E00", "s") if rule == "standard" else ("μP", "#009E73", "D")
         ax.loglog(sizes, mean, marker + "-", color=colour, label=name)
     ax.set_xticks(sizes, [str(size) for size in sizes])
-    ax.minorticks_off()
+    ax.set_xticks([], minor=True)
     ax.set_xlabel(axis)
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("RMS change of the output, one step")

@@ -57,8 +57,9 @@ for name, result in checks.items():
 # %%
 # In pictures
 # -----------
-# The change of each block's output after the first step. Under SP the last block doubles with each doubling of width,
-# so a learning rate that is right at width 16 is about eight times too high at width 128. In μP the lines are flat.
+# The change of each block's output after the first step. Under SP all of them grow with width, the model's output most. A
+# learning rate that is right at width 16 then moves the model several times too far at width 128. In μP the lines are
+# nearly flat.
 colours = {"lifting": "#56B4E9", "fno_blocks.0": "#0072B2", "fno_blocks.1": "#000000", "projection": "#D55E00"}
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
 for ax, (name, result) in zip(axes, checks.items(), strict=True):
@@ -69,7 +70,7 @@ for ax, (name, result) in zip(axes, checks.items(), strict=True):
         ax.loglog(WIDTHS, [sum(v) / len(v) for v in values], "o-", color=colour, label=block, markersize=4)
     ax.set_title(name, loc="left")
     ax.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
-    ax.minorticks_off()
+    ax.set_xticks([], minor=True)
     ax.set_xlabel("width (hidden_channels)")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("RMS change after one step")

@@ -84,7 +84,7 @@ for ax, part in zip(axes, LOSSES, strict=True):
         ax.loglog(grid, [float(r[f"val_{part}"]) for r in results], marker + "-", color=colour, label=name)
     ax.axvline(grid[best], color="#555555", linestyle=":", zorder=0)
     ax.set_xticks(grid, [f"{lr:g}" for lr in grid])
-    ax.minorticks_off()
+    ax.set_xticks([], minor=True)
     ax.set(xlabel="learning rate", title=f"{part}: relative error, validation")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].legend(frameon=False)

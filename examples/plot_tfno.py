@@ -85,7 +85,7 @@ for (name, errors), colour, marker in zip(runs.items(), ("#555555", "#D55E00", "
     ax.plot(rates[best], errors[best], "*", color=colour, markersize=15)
 ax.axvline(carried, color="#555555", linestyle=":", zorder=0)
 ax.set_xticks(rates, [f"{lr:g}" for lr in rates])
-ax.minorticks_off()
+ax.set_xticks([], minor=True)
 ax.set(xlabel="learning rate", ylabel="test error (relative L2)")
 ax.spines[["top", "right"]].set_visible(False)
 ax.legend(frameon=False)
