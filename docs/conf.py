@@ -10,7 +10,7 @@ import warnings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
-import neuralop_mup  # noqa: E402
+import neuralop_mup
 
 project = "neuralop_mup"
 author = "The neuralop_mup developers"

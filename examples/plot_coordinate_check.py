@@ -65,7 +65,8 @@ figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constra
 for ax, (name, result) in zip(axes, checks.items(), strict=True):
     for block, colour in colours.items():
         values = [
-            [r["value"] for r in result.records if (r["block"], r["step"], r["size"]) == (block, 1, width)] for width in WIDTHS
+            [r["value"] for r in result.records if (r["block"], r["step"], r["size"]) == (block, 1, width)]
+            for width in WIDTHS
         ]
         ax.loglog(WIDTHS, [sum(v) / len(v) for v in values], "o-", color=colour, label=block, markersize=4)
     ax.set_title(name, loc="left")

@@ -32,7 +32,13 @@ BASE = {"hidden_channels": 8}
 # output), or a part of a kernel. Learning rate and initialisation follow from the role and from the sizes.
 def build(width: int, n_layers: int = 2) -> TFNO:
     return TFNO(
-        n_modes=(8,), in_channels=1, out_channels=1, hidden_channels=width, n_layers=n_layers, factorization="Tucker", rank=0.4
+        n_modes=(8,),
+        in_channels=1,
+        out_channels=1,
+        hidden_channels=width,
+        n_layers=n_layers,
+        factorization="Tucker",
+        rank=0.4,
     )
 
 
