@@ -143,5 +143,7 @@ for ax, axis in zip(axes, AXES, strict=True):
     ax.set_xlabel(axis)
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("RMS change of the output, one step")
+axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
+axes[0].set_yticks([], minor=True)
 axes[0].legend(frameon=False)
 plt.show()

@@ -75,5 +75,7 @@ for ax, (name, result) in zip(axes, checks.items(), strict=True):
     ax.set_xlabel("width (hidden_channels)")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("RMS change after one step")
+axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
+axes[0].set_yticks([], minor=True)
 axes[1].legend(frameon=False, fontsize=8)
 plt.show()

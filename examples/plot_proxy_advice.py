@@ -23,9 +23,9 @@ from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
 torch.set_num_threads(1)
 
 # %%
-# Data with structure at two scales
-# ---------------------------------
-# A smooth input, and an output that has sharp fronts: its spectrum falls off slowly.
+# Data whose spectrum is wide
+# ---------------------------
+# The input has four frequencies. The output has flattened crests, so its spectrum reaches much further.
 generator = torch.Generator().manual_seed(0)
 angle = 2 * torch.pi * torch.arange(1, 5)[:, None] * torch.arange(128) / 128
 c = torch.randn(200, 4, 2, generator=generator)
@@ -45,10 +45,11 @@ axes[0].plot(x[0, 0], color="#0072B2", label="input")
 axes[0].plot(y[0, 0], color="#D55E00", label="target")
 axes[0].set(xlabel="grid point", title="one sample")
 axes[0].legend(frameon=False)
-for name, shares, colour in (("inputs", energy.inputs[0], "#0072B2"), ("targets", energy.targets[0], "#D55E00")):
+for name, shares, colour in (("targets", energy.targets[0], "#D55E00"), ("inputs", energy.inputs[0], "#0072B2")):
     left = [1 - share for share in shares]
     drawn = [(k, value) for k, value in enumerate(left) if value > 1e-7]
     axes[1].semilogy(*zip(*drawn, strict=True), "o-", markersize=3, color=colour, label=name)
+axes[1].legend(frameon=False)
 axes[1].axhline(1 - ENOUGH, color="#555555", linestyle="--", linewidth=1)
 axes[1].axvline(enough, color="#555555", linestyle=":", linewidth=1)
 axes[1].set(xlabel="K, modes per sign", ylabel="share of energy beyond K", title=f"K = {enough} is enough")
