@@ -18,6 +18,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.registry import Alias, Param, Place, register_layer
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
+from neuralop_mup.diagnostics.feature_kernels import Kernels, kernels
 from neuralop_mup.diagnostics.monitor import Monitor
 from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
@@ -26,6 +27,7 @@ from neuralop_mup.integrations.fsdp import shard
 from neuralop_mup.integrations.plan_files import load_plan, save_plan
 from neuralop_mup.optim.check_optimizer import check_optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.learned_rates import LearnedRates
 from neuralop_mup.optim.muon import MuMuon
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.param_groups import param_groups
@@ -63,11 +65,14 @@ __all__ = [
     "check_optimizer",
     "follow_plan",
     "clip_spectral_grad_value_",
+    "LearnedRates",
     # is it right, and what to train with
     "coord_check",
     "Monitor",
     "update_stats",
     "CoordCheck",
+    "kernels",
+    "Kernels",
     "sweep",
     "transfer",
     "tune",

@@ -404,12 +404,12 @@ def test_loaded_weights_are_not_rescaled(name, steps):
 def test_kernels_scaled_by_a_few_percent_are_seen():
     """Modes alone, 6 → 8 by 4 → 6: κ = √(log 6 / log 12) = 0.849 on kernels, and every other multiplier is 1."""
     base = {"n_modes": (6, 4)}
-    model = nm.parametrize(CASE.build(), base=base)
+    model = nm.parametrize(CASE.build(), base=base, rule="log-modes")
     assert {row.role for row in nm.summary(model).rows if row.init_mult != 1} == {"spectral"}
     again = CASE.build(seed=1)
     again.load_state_dict(model.state_dict())
     with pytest.raises(nm.MupError, match="scaled by this very plan already"):
-        nm.parametrize(again, base=base)
+        nm.parametrize(again, base=base, rule="log-modes")
 
 
 def test_scaled_at_another_base_is_seen_too():

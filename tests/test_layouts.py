@@ -183,7 +183,7 @@ def test_max_n_modes_counts_the_active_modes(factorization):
 def test_complex_data_does_not_halve_the_last_axis():
     """1D, n_modes 4 → 16: stored 4 → 16 entries, K = 2 → 8 all the same."""
     case = BY_NAME["complex_data_1d"]
-    row = nm.summary(nm.parametrize(case.build(), base=case.base))[KERNEL + "tensor"]
+    row = nm.summary(nm.parametrize(case.build(), base=case.base, rule="log-modes"))[KERNEL + "tensor"]
     assert (row.shape[-1], row.base_shape[-1]) == (16, 4)
     assert row.lr_mult == pytest.approx(KAPPA / 3)
 
@@ -192,7 +192,7 @@ def test_legacy_kernels_store_one_sign():
     """n_modes (4, 4) → (8, 8): each quadrant stores K = 2 → 4 on each axis, κ = √(2 ln 2 / 2 ln 4) = √(1/2)."""
     for name in ("legacy_dense", "legacy_joint"):
         case = BY_NAME[name]
-        plan = nm.summary(nm.parametrize(case.build(), base=case.base))
+        plan = nm.summary(nm.parametrize(case.build(), base=case.base, rule="log-modes"))
         row = next(r for r in plan.rows if r.role == "spectral")
         assert row.shape[-1] == 2  # real and imaginary part
         assert row.lr_mult == pytest.approx(math.sqrt(0.5) / 3)

@@ -23,7 +23,7 @@ LR = 1e-2
 def build(**kwargs):
     torch.manual_seed(0)
     model = FNO((4, 4), 1, 1, 6, n_layers=2, **kwargs)
-    return nm.parametrize(model, base={"n_modes": (4, 4), "hidden_channels": 3})
+    return nm.parametrize(model, base={"n_modes": (4, 4), "hidden_channels": 3}, rule="log-modes")
 
 
 def batch(seed=0):

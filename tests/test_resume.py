@@ -134,3 +134,11 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(MupError, match="finds no CUDA device"):
         training.train_run({**CONFIG, "device": "cuda"})
+
+
+def test_a_run_killed_after_its_rungs_last_epoch_gives_the_same_record(every_epoch):
+    """Its checkpoint was written, its record was not: it is measured again, not trained."""
+    first = training.train_run({**CONFIG, "until": 2}, checkpoints=every_epoch)
+    again = training.train_run({**CONFIG, "until": 2}, checkpoints=every_epoch)
+    first.pop("seconds"), again.pop("seconds")
+    assert again == first

@@ -111,7 +111,7 @@ def test_a_plan_of_an_older_release_gets_what_its_rows_lack(tmp_path):
 
     base = {"n_modes": (4, 4), "hidden_channels": 8}
     make = lambda: FNO((4, 4), 1, 1, 16, n_layers=1, max_n_modes=(8, 8))  # noqa: E731
-    model = nm.parametrize(make(), base=base)
+    model = nm.parametrize(make(), base=base, rule="log-modes")
     stored = json.loads(nm.summary(model).to_json())
     for key in ("owner", "place", "tensor_shape", "init", "size", "base_size"):
         for row in stored["rows"]:

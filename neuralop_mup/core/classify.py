@@ -78,7 +78,7 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
     _check_modes(model)
     claimed = dict(_walk(model, "", FIXED))
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))  # a shared module goes by each of its names
     tensors = dict(model.named_parameters(remove_duplicate=False))
     owners: dict[int, str] = {}
     found = {}

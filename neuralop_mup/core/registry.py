@@ -150,7 +150,7 @@ def adapter_of(*types: type) -> Callable[[Adapter], Adapter]:
 def claims_of(layer: nn.Module, place: Place) -> Claims:
     """What the adapter of a layer's type claims, each claim checked; nothing where the type is unknown."""
     if isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
-        return dict.fromkeys((name for name, _ in layer.named_children()), place)
+        return dict.fromkeys(layer._modules, place)  # named_children leaves out a module's second name
     adapter = next((_ADAPTERS[cls] for cls in type(layer).__mro__ if cls in _ADAPTERS), None)
     claims = adapter(layer, place) if adapter else {}
     for name, claim in claims.items():

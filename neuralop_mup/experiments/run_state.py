@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 import warnings
@@ -43,8 +44,10 @@ class RunState:
         """What makes the state: the training loader, and whatever has ``state_dict`` and ``load_state_dict``."""
         self._loader, self._parts = loader, parts
 
-    def restore(self) -> tuple[int, float]:
-        """The epoch to go on with, and the seconds spent before; ``(0, 0.0)`` and nothing changed without a checkpoint.
+    def restore(self) -> tuple[int, float, float]:
+        """The epoch to go on with, the seconds spent before and the last epoch's training loss.
+
+        ``(0, 0.0, nan)`` and nothing changed without a checkpoint.
 
         Raises
         ------
@@ -52,7 +55,7 @@ class RunState:
             If the file is there and cannot be read, or does not fit.
         """
         if not self.path.exists():
-            return 0, 0.0
+            return 0, 0.0, math.nan
         try:
             # Optimizers keep plain values, but the model's state_dict carries constructor arguments, functions among them.
             state = torch.load(self.path, map_location="cpu", weights_only=False)
@@ -61,7 +64,7 @@ class RunState:
             if state["order"] is not None:
                 self._loader.generator.set_state(state["order"])
             torch.set_rng_state(state["random"])
-            return state["epoch"], state["seconds"]
+            return state["epoch"], state["seconds"], state["train_loss"]
         except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
             raise MupError(
                 f"The checkpoint {self.path} cannot be read ({type(error).__name__}: {error}); remove it to train this "
@@ -73,7 +76,7 @@ class RunState:
         if time.monotonic() - self._last >= self.every:
             self.save(epoch, seconds)
 
-    def save(self, epoch: int, seconds: float) -> None:
+    def save(self, epoch: int, seconds: float, train_loss: float = math.nan) -> None:
         """Save before ``epoch`` starts, all at once, so that a kill leaves the old state.
 
         Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
@@ -84,7 +87,8 @@ class RunState:
         order, random = generator and generator.get_state(), torch.get_rng_state()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({**state, "order": order, "random": random, "epoch": epoch, "seconds": seconds}, partial)
+            state |= {"order": order, "random": random, "epoch": epoch, "seconds": seconds}
+            torch.save({**state, "train_loss": train_loss}, partial)
             os.replace(partial, self.path)
         except (OSError, RuntimeError) as error:  # torch's writer raises the second
             warnings.warn(f"The checkpoint {self.path} cannot be written, so a kill would cost more: {error}", stacklevel=2)

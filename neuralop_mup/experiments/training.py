@@ -92,6 +92,7 @@ class _Trainer(Trainer):
 
     run: RunState | None = None
     spent = 0.0  # seconds of this run before it was resumed
+    train_loss = math.nan  # of the last epoch, where that was before it was resumed
     _began: float | None = None
 
     def start(self) -> None:
@@ -104,7 +105,7 @@ class _Trainer(Trainer):
     def restore(self) -> None:
         """Go on from the run's checkpoint, if it has one."""
         if self.run is not None:
-            self.start_epoch, self.spent = self.run.restore()
+            self.start_epoch, self.spent, self.train_loss = self.run.restore()
 
     def on_epoch_start(self, epoch: int) -> None:
         super().on_epoch_start(epoch)
@@ -245,6 +246,8 @@ def train_job(job: Job) -> dict[str, float]:
     """Train a parametrized model through neuralop's Trainer and measure its errors; see :func:`train_run`."""
     trainer = start(job)
     trainer.restore()
+    if trainer.start_epoch == trainer.n_epochs:  # killed after its last epoch, before its record was written
+        return finish(trainer, job, trainer.train_loss)
     trainer.start()
     with quiet():
         metrics = trainer.train(
@@ -293,7 +296,7 @@ def finish(trainer: _Trainer, job: Job, train_loss: float) -> dict[str, float]:
     if trainer.run is not None and trainer.n_epochs == s.epochs:
         trainer.run.remove()
     elif trainer.run is not None:
-        trainer.run.save(trainer.n_epochs, seconds)
+        trainer.run.save(trainer.n_epochs, seconds, train_loss)
     for name, value in {"training loss": train_loss, "validation error": measured["loss"]}.items():
         if not math.isfinite(value):
             raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")

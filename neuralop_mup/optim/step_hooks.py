@@ -87,7 +87,8 @@ def effective_lrs(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     lrs = {}
     for i, group in enumerate(optimizer.param_groups):
         during = follower is not None and follower.has_borrowed(group)
-        lrs[group.get("name", str(i))] = float(group["lr"]) * (1 if during else group.get("mode_mult", 1))
+        mult = 1 if during else group.get("mode_mult", 1) * group.get("learned_mult", 1)
+        lrs[group.get("name", str(i))] = float(group["lr"]) * mult
     return lrs
 
 
@@ -170,10 +171,11 @@ class Follower:
         for group, mult in zip(optimizer.param_groups, self.mode_mults(optimizer), strict=True):
             if mult != 1 or "mode_mult" in group:
                 group["mode_mult"] = mult
-            if mult == 1:
+            learned = group.get("learned_mult", 1)  # LearnedRates'
+            if mult == learned == 1:
                 continue
             self._borrowed.append((group, {key: group[key] for key in ("lr", "weight_decay") if key in group}))
-            group["lr"] = group["lr"] * mult
+            group["lr"] = group["lr"] * mult * learned
             if "weight_decay" in group:
                 group["weight_decay"] = group["weight_decay"] / mult
 

@@ -110,8 +110,6 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
             axes.set_yscale("log")
         axes.set_ylim(low / 1.15 if log else low - 0.08 * (high - low or 1.0), ceiling)
         base = curves[0][1].optimum if curves else None
-        if base:
-            axes.axvline(_place(base[0], from_one), color="#999999", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
         wanted = []
         for i, (text, curve) in enumerate(curves):
             colour = style.shade(style.colour_of(rule), 1.0 if len(curves) == 1 else 0.6 + 0.4 * i / (len(curves) - 1))
@@ -120,6 +118,8 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
                 wanted.append(
                     (_place(curve.x[-1], from_one), min(curve.mean[-1], ceiling), _named(text, curve, base), colour)
                 )
+        if base:
+            axes.axvline(_place(base[0], from_one), color="#999999", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
         _ticks(axes, values, from_one)
         axes.set_xlabel(label, fontsize=style.TEXT)
         axes.set_title(style.rule_name(rule), fontsize=style.TEXT + 1, loc="left")

@@ -28,7 +28,8 @@ from neuralop_mup.validation import check_count, check_decay
 __all__ = ["LR", "MuMuon"]
 
 LR = 2e-2
-PERIOD = 4
+PERIOD = 2
+DAMPING = 0.7
 _MOVING = "lcb"  # axes that number blocks, which take turns
 
 
@@ -61,9 +62,8 @@ class MuMuon(KernelOptimizer):
         divides the cost of orthogonalization; momentum gathers at every step. With 1 all modes move at every step.
     damping : float
         From 0 to 1: the update's singular values are 1 − damping · σ / bound instead of 1, with σ those of the momentum,
-        so that its dominant directions get less. Found by experiment, not derived: at its best ``lr``, 0.7 ends lower than
-        0, which is Muon, on Burgers and Darcy and not on Navier–Stokes, and its best ``lr`` is not quite the same at every
-        width (docs/muon.md).
+        so that its dominant directions get less. Found by experiment, not derived: at 1,000 steps 0.7 ended below 0, which
+        is Muon, on Burgers and Allen–Cahn, and level on Darcy (docs/optimizers.md).
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
@@ -119,7 +119,7 @@ class MuMuon(KernelOptimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         period: int = PERIOD,
-        damping: float = 0.0,
+        damping: float = DAMPING,
         weight_decay: float = 0.0,
         lr_mult: Mapping[str, float] | None = None,
         base_depth: int | None = BASE_DEPTH,
@@ -130,7 +130,7 @@ class MuMuon(KernelOptimizer):
         check_decay("momentum", momentum)
         check_count("period", period, "steps")
         if not (isinstance(damping, Real) and not isinstance(damping, bool) and 0 <= damping <= 1):
-            raise MupError(f"damping is {damping!r}; give a number from 0 (the polar factor itself) to 1; 0.7 is usual.")
+            raise MupError(f"damping is {damping!r}; give a number from 0 (the polar factor) to 1; {DAMPING} is usual.")
         super().__init__(
             model,
             lr,

@@ -126,7 +126,7 @@ class LocalEngine:
         # ends the next one too.
         with self._lock:
             self._failed_starts += 1
-            if code is not None and code < 0 and self._failed_starts < STARTS:
+            if (code is None or code < 0) and self._failed_starts < STARTS:  # None: it is gone, its code not known yet
                 return "again"
         return _cannot_start(f"one ended with exit code {code} before its first run (see above)")
 

@@ -1,0 +1,221 @@
+"""Learned learning rates: one run instead of a search over masters, and an audit of the width, mode and depth rules.
+
+    python benchmarks/learned_rates.py masters          # (a), about 190 runs of 1,000 steps
+    python benchmarks/learned_rates.py audit            # (b), 69 runs of 600 steps
+    python benchmarks/learned_rates.py masters --tiny   # a few steps each on one problem, nothing written
+
+**masters**: at width 16, ``lr_mult`` is searched (the learning rate on a grid, then each role × 1/4 and × 4, then the best
+of each role together) and learned (one run at the default learning rate, in the first half of its steps). Both are carried
+to width 64, beside no masters at all. Errors are relative L2, cost is processor time.
+
+**audit**: rates of every role are learned at a constant base learning rate, over width, K and depth, starting from μP and
+from SP. Slopes are of log multiplier over log size; a rule that is right leaves a slope of zero, and from SP the learned
+slope should be the rule's own. A role's multiplier is the geometric mean over the last third of the steps.
+
+A run is a line in benchmarks/results/learned_rates.jsonl: interrupted, the same command goes on. Writes
+benchmarks/results/learned_rates_{masters,audit}.md, and the figure of the audit as .png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from learned_runs import RESULTS, Runs, task
+
+from neuralop_mup.core.rules import ROLES
+
+# ------------------------------------------------------------------------------------------- (a) instead of a search
+
+MASTERS_PROBLEMS = ("burgers", "darcy", "korteweg-de-vries", "gray-scott")
+LRS, STEPS, PROXY, TARGET, DEFAULT_LR = (2e-3, 4e-3, 8e-3, 1.6e-2), 1000, 16, 64, 4e-3
+FACTORS, SEEDS = (0.25, 4.0), (0, 1, 2)
+LEARNED = {"by": "role", "hyper_lr": 0.05, "bounds": [1 / 1024, 1024.0], "until": STEPS // 2}
+
+
+def searched(runs: Runs, problem: str) -> tuple[dict[str, Any], float]:
+    """The best learning rate and multipliers of a coordinate-wise search at the proxy, and what it cost."""
+    like = task(problem, width=PROXY, steps=STEPS)
+    spent = 0.0
+
+    def best(tasks: list[dict[str, Any]]) -> dict[str, Any]:
+        nonlocal spent
+        results = runs.do(tasks)
+        spent += sum(r["seconds"] for r in results)
+        return min(zip(results, tasks, strict=True), key=lambda pair: pair[0]["loss"])[1]
+
+    start = best([{**like, "lr": lr} for lr in LRS])
+    reference = runs.do([start])[0]["loss"]
+    mults = {}
+    for role in ROLES:
+        tasks = [{**start, "lr_mult": {role: factor}} for factor in FACTORS]
+        losses = [r["loss"] for r in runs.do(tasks)]
+        spent += sum(r["seconds"] for r in runs.do(tasks))
+        if min(losses) < reference:
+            mults[role] = FACTORS[losses.index(min(losses))]
+    return best([start, {**start, "lr_mult": mults}]), spent
+
+
+def learned(runs: Runs, problem: str) -> tuple[dict[str, Any], float]:
+    """The default learning rate and the multipliers that one run learned."""
+    run = task(problem, width=PROXY, steps=STEPS, lr=DEFAULT_LR, learned=LEARNED)
+    result = runs.do([run])[0]
+    return {**run, "learned": None, "lr_mult": result.get("mults", {})}, result["seconds"]
+
+
+def masters(runs: Runs, problems: tuple[str, ...], seeds: tuple[int, ...]) -> Iterator[str]:
+    yield "# One run instead of a search over masters"
+    yield ""
+    yield (
+        f"`python benchmarks/learned_rates.py masters`: MuAdam, width {PROXY} → {TARGET}, {STEPS} steps, test error "
+        f"(relative L2), mean ± standard deviation of {len(seeds)} seeds. Cost is processor time at the proxy over that "
+        "of one run."
+    )
+    yield ""
+    yield "| problem | masters | cost at the proxy | error at the proxy | error at the target | lr and multipliers |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for problem in problems:
+        plain = task(problem, width=PROXY, steps=STEPS, lr=DEFAULT_LR)
+        one = runs.do([plain])[0]["seconds"]
+        by_search, search_cost = searched(runs, problem)
+        by_learning, learning_cost = learned(runs, problem)
+        lr_alone = min(
+            ({**plain, "lr": lr} for lr in LRS), key=lambda t: runs.do([t])[0]["loss"]
+        )  # part of the search: done already
+        for name, t, cost in (
+            ("none, default lr", plain, 0.0),
+            ("none, lr searched", lr_alone, sum(r["seconds"] for r in runs.do([{**plain, "lr": lr} for lr in LRS]))),
+            ("searched", by_search, search_cost),
+            ("learned, then fixed", by_learning, learning_cost),
+            ("learned during the run", {**plain, "learned": LEARNED}, 0.0),
+        ):
+            cells = []
+            for width in (PROXY, TARGET):
+                errors = [r["test"] for r in runs.do([{**t, "width": width, "seed": seed} for seed in seeds])]
+                cells.append(f"{fmean(errors):.4f}" + (f" ± {stdev(errors):.4f}" if len(errors) > 1 else ""))
+            mults = ", ".join(f"{role} {mult:.2g}" for role, mult in t["lr_mult"].items())
+            yield f"| {problem} | {name} | {cost / one:.1f} | {cells[0]} | {cells[1]} | {t['lr']:g}; {mults or '–'} |"
+
+
+# ------------------------------------------------------------------------------------------------------- (b) the audit
+
+AUDIT_PROBLEM, AUDIT_STEPS, AUDIT_LR = "burgers", 600, 4e-3
+AUDIT_LEARNED = {"by": "role", "hyper_lr": 0.05, "bounds": [1 / 4096, 4096.0]}
+WIDTHS, KS, DEPTHS = (16, 32, 64, 128), (4, 8, 16, 32), (4, 8, 16)
+
+
+def audit_tasks(move: str, start: str, size: int, seed: int) -> dict[str, Any]:
+    """One run of the audit; ``start`` is "standard" or a mode rule of μP."""
+    changes: dict[str, Any] = {"rule": start, "init": 1.0}
+    if move == "width":
+        changes["width"] = size
+    elif move == "K":
+        changes |= {"width": 32, "modes": [size], "base_modes": [KS[0]]}
+    else:
+        changes |= {"width": 32, "depth": size}
+    return task(AUDIT_PROBLEM, lr=AUDIT_LR, steps=AUDIT_STEPS, schedule=None, learned=AUDIT_LEARNED, seed=seed, **changes)
+
+
+MOVES = {  # sizes, and what is started from
+    "width": (WIDTHS, ("none", "standard")),
+    "K": (KS, ("none", "log-modes", "operator-norm")),
+    "depth": (DEPTHS, ("none",)),
+}
+# Exponent of Adam's learning rate in width, beside which SP's learned slopes are to be read.
+RULE_IN_WIDTH = {"input": 0, "hidden": -1, "readout": -1, "vector": 0, "spectral": -1}
+
+
+def slope(xs: list[float], ys: list[float]) -> float:
+    xs, ys = [math.log(x) for x in xs], [math.log(y) for y in ys]
+    mx, my = fmean(xs), fmean(ys)
+    return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
+
+
+def audit(runs: Runs, moves: dict[str, tuple], seeds: tuple[int, ...], figure: Path | None) -> Iterator[str]:
+    yield "# An audit of the rules by learned learning rates"
+    yield ""
+    yield (
+        f"`python benchmarks/learned_rates.py audit`: {AUDIT_PROBLEM}, Adam, base lr {AUDIT_LR:g} held constant, "
+        f"{AUDIT_STEPS} steps, {len(seeds)} seeds. Learned multiplier on top of what is started from, "
+        "and its slope (mean, smallest and largest of a seed) over size. A run that diverged is –."
+    )
+    runs.do(
+        [
+            audit_tasks(m, s, size, seed)
+            for m, (sizes, starts) in moves.items()
+            for s in starts
+            for size in sizes
+            for seed in seeds
+        ]
+    )
+    slopes: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for move, (sizes, starts) in moves.items():
+        for start in starts:
+            name = "SP" if start == "standard" else f"μP, rule {start}"
+            yield f"\n## Over {move}, from {name}\n"
+            yield "| role | " + " | ".join(f"{move} {size}" for size in sizes) + " | slope | the rule's, over SP |"
+            yield "| --- |" + " --- |" * (len(sizes) + 2)
+            results = {seed: runs.do([audit_tasks(move, start, size, seed) for size in sizes]) for seed in seeds}
+            for role in ROLES:
+                table = {seed: [r.get("mults", {}).get(role) for r in own] for seed, own in results.items()}
+                cells = []
+                for i in range(len(sizes)):
+                    logs = [math.log(row[i]) for row in table.values() if row[i]]
+                    cells.append(f"{math.exp(fmean(logs)):.2f}" if logs else "–")
+                own = [slope(list(sizes), row) for row in table.values() if all(row)]
+                slopes.setdefault((move, name), {})[role] = own
+                text = f"{fmean(own):+.2f} [{min(own):+.2f}, {max(own):+.2f}]" if own else "–"
+                rule = f"{RULE_IN_WIDTH[role]:+d}" if move == "width" else "–"
+                yield f"| {role} | " + " | ".join(cells) + f" | {text} | {rule} |"
+    if figure is not None:
+        draw(slopes, figure)
+
+
+def draw(slopes: dict[tuple[str, str], dict[str, list[float]]], path: Path) -> None:
+    """A panel for each size and start: the learned slope of each role, and the rule's where SP is started from."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(slopes), figsize=(3 * len(slopes), 3), sharey=True, layout="constrained", squeeze=False
+    )
+    for ax, ((move, name), roles) in zip(axes[0], slopes.items(), strict=True):
+        ax.axhline(0, color="0.7", linewidth=1)
+        for i, (role, own) in enumerate(roles.items()):
+            ax.plot([i] * len(own), own, "o", color="#0072B2")
+            if name == "SP" and move == "width":
+                ax.plot(i, RULE_IN_WIDTH[role], "_", color="#D55E00", markersize=18, label="the rule's" if i == 0 else None)
+        ax.set_xticks(range(len(roles)), list(roles), rotation=45)
+        ax.set_title(f"over {move}, from {name}", fontsize=9)
+        if name == "SP":
+            ax.legend(frameon=False)
+    axes[0][0].set_ylabel("slope of the learned multiplier")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("masters", "audit"))
+    parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")
+    parser.add_argument("--tiny", action="store_true", help="12 steps a run, one problem or two sizes, nothing written")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = Runs(None if args.tiny else RESULTS / "learned_rates.jsonl", args.workers, 12 if args.tiny else None)
+    seeds = SEEDS[:1] if args.tiny else SEEDS
+    if args.stage == "masters":
+        lines = masters(runs, MASTERS_PROBLEMS[:1] if args.tiny else MASTERS_PROBLEMS, seeds)
+    else:
+        moves = {k: (v[0][:2], v[1]) for k, v in MOVES.items()} if args.tiny else MOVES
+        lines = audit(runs, moves, seeds, None if args.tiny else RESULTS / "learned_rates_audit.png")
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if not args.tiny:
+        (RESULTS / f"learned_rates_{args.stage}.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Activations with learned parameters for neuralop's ``non_linearity=``, and an FNO whose adapter knows them.
+
+After Gardès, Juigner and Mazette's AdaGELU, x Φ̂(α x, β, γ) with tanh's approximation Φ̂ of the normal distribution. Here Φ is
+the distribution itself, as in neuralop's own GELU, so that both are the same at the start. Parameters are stored as
+deviations from GELU, zeros at the start: weight decay pulls back to GELU and does not have to be switched off.
+
+neuralop registers *one* object for the lifting, all Fourier blocks and the projection (the channel MLPs within blocks keep
+their own GELU). Its parameters are therefore shared by all of them, and neuralop_mup refuses a shared parameter that no
+adapter explains. :class:`AdaptiveFNO` says so: the first name is the parameter, the others are aliases.
+"""
+
+import math
+
+import torch
+from neuralop.models import FNO
+from torch import nn
+
+import neuralop_mup as nm
+
+
+def normal_cdf(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+class AdaGELU(nn.Module):
+    """(1 + a) x Φ((1 + b) x + c): GELU with learned amplitude, scale and shift, all of them zero at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.amplitude, self.scale, self.shift = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (1 + self.amplitude) * x * normal_cdf((1 + self.scale) * x + self.shift)
+
+
+class LeakyGELU(nn.Module):
+    """(1 + a) x Φ(x) + b x Φ(-x): slope 1 + a far to the right, b far to the left, both a and b zero at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.right, self.left = (nn.Parameter(torch.zeros(1)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (1 + self.right) * x * normal_cdf(x) + self.left * x * normal_cdf(-x)
+
+
+class AdaptiveFNO(FNO):
+    """An FNO whose ``non_linearity`` holds parameters: one activation for all blocks, one each for lifting and projection.
+
+    ``FNO(non_linearity=AdaGELU())`` would share one activation between all of them. Blocks share theirs in any case, since
+    FNOBlocks calls one object for every layer.
+    """
+
+    def __init__(self, n_modes, in_channels, out_channels, hidden_channels, n_layers=4, non_linearity=AdaGELU) -> None:
+        # Every argument by its name, so that neuralop can store it, and with it the base model be built.
+        super().__init__(n_modes, in_channels, out_channels, hidden_channels, n_layers)  # with GELU, without parameters
+        self.fno_blocks.non_linearity = non_linearity()
+        self.lifting.non_linearity = non_linearity()
+        self.projection.non_linearity = non_linearity()
+        del self.non_linearity
+
+
+# %%
+# Their role: vectors of fixed shape. So the learning rate is × 1 at every width, and initialization is left alone.
+ACTIVATIONS = (AdaGELU, LeakyGELU)
+for activation in ACTIVATIONS:
+    nm.register_layer(activation, {name: nm.Param("vector", ("fixed",)) for name, _ in activation().named_parameters()})
+
+HIDDEN = nm.Place(True, True)
+
+
+def adaptive_fno(model: AdaptiveFNO, place: nm.Place) -> dict:
+    """What neuralop_mup says of an FNO, and an activation in each of its three parts."""
+    parts = {"lifting": nm.Place(False, True), "fno_blocks": HIDDEN, "projection": nm.Place(True, False)}
+    return {**parts, **{f"{part}.non_linearity": HIDDEN for part in parts}}
+
+
+nm.register_layer(AdaptiveFNO, adaptive_fno)
+
+
+class SharedFNO(FNO):
+    """``FNO(non_linearity=AdaGELU())`` as it is: one activation under four names."""
+
+
+def shared_fno(model: SharedFNO, place: nm.Place) -> dict:
+    names = [name for name, _ in model.non_linearity.named_parameters()]
+    parts = {"lifting": nm.Place(False, True), "fno_blocks": HIDDEN, "projection": nm.Place(True, False)}
+    aliases = {f"{part}.non_linearity.{name}": nm.Alias(f"non_linearity.{name}") for part in parts for name in names}
+    return {**parts, "non_linearity": HIDDEN, **aliases}
+
+
+nm.register_layer(SharedFNO, shared_fno)
+
+__all__ = ["AdaGELU", "AdaptiveFNO", "LeakyGELU", "SharedFNO"]

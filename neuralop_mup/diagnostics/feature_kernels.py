@@ -1,0 +1,256 @@
+r"""Kernels over depth: how a model's Fourier layers see samples, forward and backward, and what training does to that.
+
+For a Fourier layer that maps features v to s, both of C channels on N grid points, for samples α and β, and one number
+:math:`f^\alpha` a sample (by default the mean of the prediction), with the mean inner product
+:math:`\langle u, w\rangle = \frac{1}{CN}\sum_{c,x} u_c(x)\,w_c(x)` and the gradient that belongs to it,
+:math:`z = CN\,\partial f/\partial s`:
+
+.. math:: \Phi^{\alpha\beta} = \langle v^\alpha, v^\beta\rangle,\qquad
+   G^{\alpha\beta} = \langle z^\alpha, z^\beta\rangle,\qquad
+   Q^{\alpha\beta} = \langle s^\alpha, z^\beta\rangle .
+
+Channels and grid points together are the width: all three are Θ(1) under μP, at any width and on any grid. (Li, Noci and
+Hanin's Φ, G and Q of fully connected networks, where width is channels alone and G is as large as the NTK
+parametrization makes it.)
+
+The **tangent kernel** of the layer's kernel R, :math:`\langle\partial f^\alpha/\partial R, \partial f^\beta/\partial
+R\rangle` over all its real numbers, is a sum of products, one for each stored mode k, since R acts on each mode alone:
+
+.. math:: \Theta^{\alpha\beta} = \sum_k \operatorname{Re}\,\Phi_k^{\alpha\beta}\, G_k^{\alpha\beta},\qquad
+   \Phi_k^{\alpha\beta} = \sum_c \hat v_{c,k}^\alpha\, \overline{\hat v_{c,k}^\beta},\qquad
+   G_k^{\alpha\beta} = \sum_c \overline{\hat g_{c,k}^\alpha}\, \hat g_{c,k}^\beta ,
+
+with the convolution's own transform :math:`\hat v` and :math:`\hat g_k = \partial f/\partial \hat s_k`, the transform of
+:math:`\partial f/\partial s`, twice where mode -k is not stored. It is the exact one, in the units of R. Under Adam the
+network does not move by it (it is gradient flow's), which is why it comes beside the others.
+
+Source: Jacot, Gabriel, Hongler, "Neural Tangent Kernel", NeurIPS 2018, arXiv:1806.07572.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from neuralop.layers.spectral_convolution import SpectralConv
+from torch import nn
+
+from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.diagnostics.features import call, inputs_of
+from neuralop_mup.diagnostics.kernel_norms import kernels_of
+from neuralop_mup.diagnostics.update_stats import check_inputs
+from neuralop_mup.errors import MupError
+
+__all__ = ["Kernels", "kernels"]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of each Fourier layer, by its name, from input to output.
+
+    Attributes
+    ----------
+    forward, backward, mixed : dict of str to torch.Tensor
+        Φ, G and Q, each of shape (samples, samples), in float64.
+    """
+
+    forward: dict[str, torch.Tensor]
+    backward: dict[str, torch.Tensor]
+    mixed: dict[str, torch.Tensor]
+    _tangent: dict[str, torch.Tensor | str]
+
+    @property
+    def tangent(self) -> dict[str, torch.Tensor]:
+        """Θ of each layer's kernel; their sum is the tangent kernel of all Fourier kernels.
+
+        Raises
+        ------
+        MupError
+            If it is not known how a layer transforms its features.
+        """
+        for layer, value in self._tangent.items():
+            if isinstance(value, str):
+                raise MupError(f"The tangent kernel of {layer!r} is not known: {value}. Φ, G and Q are there.")
+        return {layer: value for layer, value in self._tangent.items() if not isinstance(value, str)}
+
+    def change(self, before: Kernels) -> list[dict[str, Any]]:
+        """How far kernels have moved since ``before``: ‖K − K₀‖ / ‖K₀‖ in the Frobenius norm.
+
+        Returns
+        -------
+        list of dict
+            ``layer``, ``kernel`` ("forward", "backward", "mixed"), ``value``.
+
+        Raises
+        ------
+        MupError
+            If ``before`` is of other layers, or of another number of samples.
+        """
+        shapes = [{name: k.shape for name, k in kernels.forward.items()} for kernels in (self, before)]
+        if shapes[0] != shapes[1]:
+            raise MupError(
+                f"These kernels are of {_said(shapes[0])}, and those before of {_said(shapes[1])}: take both of one "
+                "model on one batch."
+            )
+        return [
+            {"layer": layer, "kernel": kind, "value": _relative(now, getattr(before, kind)[layer])}
+            for kind in ("forward", "backward", "mixed")
+            for layer, now in getattr(self, kind).items()
+        ]
+
+
+def kernels(
+    model: nn.Module,
+    batch: torch.Tensor | Mapping[str, torch.Tensor],
+    output: Callable[[Any], torch.Tensor] | None = None,
+) -> Kernels:
+    """Forward, backward, mixed and tangent kernel of every Fourier layer on a batch; the model is left as it is.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model of known layers, parametrized or not. It is called in evaluation mode.
+    batch : tensor or dict
+        At least two samples: the model's input, or several by name (``y`` is left out).
+    output : callable, optional
+        From the prediction to one real number a sample, shape (samples,). The mean over channels and points if not given.
+
+    Returns
+    -------
+    Kernels
+
+    Raises
+    ------
+    MupError
+        If the batch is no batch or holds one sample, the model has no Fourier layer, a layer is called more than once (so
+        that its calls cannot be told apart) or not at all, or ``output`` does not give a number a sample.
+
+    Examples
+    --------
+    >>> before = nm.kernels(model, x)  # doctest: +SKIP
+    >>> nm.kernels(model, x).change(before)  # doctest: +SKIP
+    """
+    inputs = inputs_of(batch) if isinstance(batch, Mapping) else batch
+    check_inputs(inputs)
+    if inputs is None:
+        raise MupError("kernels needs a batch: give the model's input as a tensor, or several by name.")
+    samples = max(t.shape[0] for t in (inputs.values() if isinstance(inputs, Mapping) else [inputs]) if t.ndim)
+    if samples < 2:
+        raise MupError(
+            f"A kernel compares samples, and this batch holds {samples}: give a batch of two or more, of shape "
+            "(samples, channels, *grid)."
+        )
+    model = unwrap(model)
+    names = list(kernels_of(model))
+    if not names:
+        raise MupError(f"{type(model).__name__} has no Fourier layer, and these kernels are of those.")
+    calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in names}
+    with torch.enable_grad():
+        prediction = _called(model, inputs, calls)
+        number = _number(prediction, output, samples)
+        order, pairs = _told_apart(model, calls)
+        gradients = torch.autograd.grad(number.sum(), [s for _, s in pairs])
+    forward, backward, mixed, tangent = {}, {}, {}, {}
+    for name, (v, s), g in zip(order, pairs, gradients, strict=True):
+        v, s, g = v.detach(), s.detach(), g.detach()
+        width = s[0].numel()
+        forward[name] = _gram(v, v) / v[0].numel()
+        backward[name] = _gram(g, g) * width
+        mixed[name] = _gram(s, g)
+        tangent[name] = _tangent(model.get_submodule(name), v, g)
+    return Kernels(forward, backward, mixed, tangent)
+
+
+def _called(model: nn.Module, inputs: Any, calls: dict[str, list]) -> Any:
+    """The prediction; what enters and leaves each layer is put into ``calls``."""
+
+    def hook(name: str) -> Callable:
+        def keep(module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
+            if not out.requires_grad:
+                out.requires_grad_()  # a frozen model
+            calls[name].append((args[0], out))
+            return out.clone()  # what follows may change it in place
+
+        return keep
+
+    handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in calls]
+    training = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        return call(model, inputs)
+    finally:
+        for module, mode in training:
+            module.training = mode
+        for handle in handles:
+            handle.remove()
+
+
+def _told_apart(model: nn.Module, calls: dict[str, list]) -> tuple[list[str], list[tuple[torch.Tensor, torch.Tensor]]]:
+    for name, seen in calls.items():
+        if len(seen) != 1:
+            how = "is not called" if not seen else f"is called {len(seen)} times"
+            raise MupError(
+                f"{name!r} of this {type(model).__name__} {how} when the model is, so its kernels cannot be told apart: "
+                "kernels are for models that call each Fourier layer once."
+            )
+    return list(calls), [seen[0] for seen in calls.values()]
+
+
+def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None, samples: int) -> torch.Tensor:
+    if output is not None:
+        number = output(prediction)
+    elif isinstance(prediction, torch.Tensor):
+        number = (prediction.real if prediction.is_complex() else prediction).flatten(1).mean(1)
+    else:
+        raise MupError(
+            f"The model returns a {type(prediction).__name__}: give output=…, a function from it to one number a sample."
+        )
+    if not isinstance(number, torch.Tensor) or number.shape != (samples,) or number.is_complex():
+        shape = tuple(number.shape) if isinstance(number, torch.Tensor) else type(number).__name__
+        raise MupError(f"output gives {shape}; it must give one real number a sample, of shape ({samples},).")
+    return number
+
+
+def _gram(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Sums of products over all but samples, in float64."""
+    a, b = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b))
+    return a.flatten(1).double() @ b.flatten(1).double().T
+
+
+def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
+    """Σ_k Re Φ_k G_k of one convolution, or why it cannot be had."""
+    if type(conv) is not SpectralConv or conv.complex_data:
+        return f"it is written for SpectralConv on real fields, not for {type(conv).__name__} here"
+    grid, order = v.shape[2:], conv.order
+    if g.shape[2:] != grid or any(n % 2 for n in grid[:-1]):
+        return f"it is written for layers that keep an even grid, and this one maps {tuple(grid)} to {tuple(g.shape[2:])}"
+    sizes = [*grid[:-1], grid[-1] // 2 + 1]
+    kept = [min(stored, size) for stored, size in zip(conv.n_modes, sizes, strict=True)]
+    # Of the other axes, those around zero: −K … K − 1, or to K where their number is odd.
+    axes = [torch.arange(-(n // 2), n - n // 2, device=v.device) for n in kept[:-1]]
+    axes.append(torch.arange(kept[-1], device=v.device))
+    index = (..., *(k.reshape([-1 if i == j else 1 for j in range(order)]) for i, k in enumerate(axes)))
+    dims = tuple(range(-order, 0))
+    adjoint = {"forward": "backward", "backward": "forward", "ortho": "ortho"}[conv.fft_norm or "backward"]
+    v_hat = torch.fft.rfftn(v.double(), norm=conv.fft_norm, dim=dims)[index]
+    g_hat = torch.fft.rfftn(g.double(), norm=adjoint, dim=dims)[index]
+    alone = (axes[-1] == 0) | (2 * axes[-1] == grid[-1])  # their own conjugates along the last axis
+    g_hat = g_hat * (2.0 - alone.double())
+    # A dense kernel contracts channels within a mode; a separable one has a number of its own for each channel.
+    v_hat, g_hat = (x.flatten(2).transpose(1, 2) for x in (v_hat, g_hat))  # (samples, modes, channels)
+    if conv.separable:
+        v_hat, g_hat = (x.flatten(1).unsqueeze(-1) for x in (v_hat, g_hat))
+    phi = torch.einsum("akc,bkc->kab", v_hat, v_hat.conj())
+    back = torch.einsum("akc,bkc->kab", g_hat.conj(), g_hat)
+    return (phi * back).real.sum(0)
+
+
+def _relative(now: torch.Tensor, before: torch.Tensor) -> float:
+    return ((now - before).norm() / before.norm()).item()
+
+
+def _said(shapes: Mapping[str, torch.Size]) -> str:
+    samples = next(iter(shapes.values()))[0]
+    return f"{len(shapes)} layers ({', '.join(shapes)}) on {samples} samples"

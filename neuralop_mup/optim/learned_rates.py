@@ -1,0 +1,386 @@
+r"""Learning rates that are learned while a model trains, by their hypergradient.
+
+A *unit* u (a role, a layer or a param group) has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step is
+linear in the learning rate for every optimizer here, decay included: :math:`p_{t+1} = p_t + \Delta_t` with
+:math:`\Delta_t = m_u v_t`, where :math:`v_t` does not depend on :math:`m_u`. So, with the next batch's loss L and its
+gradient :math:`g_{t+1}` at :math:`p_{t+1}`, the chain rule gives the *hypergradient* exactly, without a second backward
+pass:
+
+.. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
+   = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
+
+It has the units of the loss, and a size that changes with width and during training. What is followed is the cosine of
+gradient and last update, which is in [-1, 1] and zero where h is:
+
+.. math:: a_u \leftarrow a_u - \beta\, c_u , \qquad
+   c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
+
+If the loss still falls along the last update the rate grows, if it rises the rate shrinks, by at most a factor of
+:math:`e^{\beta}` a step. β is ``hyper_lr``; neither the loss's scale nor clipping by the global norm changes anything.
+
+Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
+3, and the multiplicative rule, which normalises by these two norms; here with the exponential as its link, so that
+multipliers stay positive); Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371.
+What it cannot see: the loss one step ahead is not the loss at the end (Wu et al., "Understanding Short-Horizon Bias in
+Stochastic Meta-Optimization", ICLR 2018, arXiv:1803.02021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.unwrap import is_sharded
+from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.optim.step_hooks import follower_of
+from neuralop_mup.validation import check_count, is_multiplier, is_number
+
+__all__ = ["LearnedRates"]
+
+_BY = ("role", "layer", "group")
+# Steps that a multiplier may press against a bound. It is then not a fluctuation: the answer lies outside.
+_PATIENCE = 100
+# Lists of a group with one entry for each of its parameters; they are split with them.
+_PARALLEL = ("params", "param_names", "layouts")
+_LEARNING: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+
+class LearnedRates:
+    """Learn a multiplier on the learning rate of each role, layer or param group while the optimizer trains.
+
+    It hangs on the hooks of ``optimizer.step``, so that the training loop stays as it is. The multiplier is written to each
+    group as ``learned_mult`` and applied for the step alone, as modes are by :func:`~neuralop_mup.follow_plan`: ``lr`` stays
+    with the schedulers. Weight decay follows it, as it does ``lr_mult``. Roles that share a group get groups of their own.
+    ``optimizer.state_dict()`` holds everything, so that a resumed run goes on bit for bit.
+
+    Build it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Of :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD``, ``MuMuon`` or ``MuSOAP``, or any that
+        :func:`~neuralop_mup.follow_plan` holds to a plan.
+    by : {"role", "layer", "group"}
+        What has a multiplier of its own; a layer is the module that holds a parameter.
+    hyper_lr : float
+        β: the largest change of a multiplier's logarithm in one step, above 0 and at most 1.
+    roles : sequence of str, optional
+        The roles whose rates are learned; all of them if not given. The others keep what the rule says.
+    bounds : (float, float)
+        Smallest and largest multiplier, below and above 1.
+    until : int, optional
+        Learn for so many steps, then keep what was learned, e.g. until a schedule begins to decay: multipliers otherwise
+        grow against it.
+
+    Attributes
+    ----------
+    mults : dict of str to float
+        The multiplier of each unit, relative to the rule, now.
+    latest : list of dict
+        ``kind``, ``name``, ``value`` of the last step that learned: ``hypergradient`` h and ``cosine`` c of each unit.
+
+    Raises
+    ------
+    MupError
+        If the optimizer is not held to a plan, has learned rates already, has a scheduler although groups must be split, its
+        model is sharded, or an argument is not usable. In ``optimizer.step``: with a closure, whose gradient comes too late.
+    Diverged
+        In ``optimizer.step``, before anything is changed: if a cosine is not finite, or a multiplier has pressed against a
+        bound for 100 steps.
+
+    Examples
+    --------
+    >>> optimizer = nm.MuAdamW(model, lr=4e-3)  # doctest: +SKIP
+    >>> rates = nm.LearnedRates(optimizer, by="role")  # doctest: +SKIP
+    >>> nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        by: str = "role",
+        hyper_lr: float = 0.05,
+        *,
+        roles: Sequence[str] | None = None,
+        bounds: tuple[float, float] = (1 / 32, 32.0),
+        until: int | None = None,
+    ) -> None:
+        units = _check(optimizer, by, hyper_lr, roles, bounds, until)
+        groups = _split(optimizer.param_groups, units)
+        _check_schedulers(optimizer, len(groups))
+        self.optimizer, self.by = optimizer, by
+        self.hyper_lr, self.until = hyper_lr, until
+        self.latest: list[dict[str, Any]] = []
+        self._log_bounds = tuple(math.log(bound) for bound in bounds)
+        self._last: dict[torch.Tensor, torch.Tensor] = {}  # the last update; during a step, the parameter before it
+        self._inside = False
+        optimizer.param_groups[:] = groups
+        follower = follower_of(optimizer)
+        assert follower is not None  # _check says so
+        follower.detach()  # so that a multiplier applies to the step whose gradient it was learned from
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+            optimizer.register_state_dict_post_hook(self._save),
+            optimizer.register_load_state_dict_pre_hook(self._load),
+        ]
+        follower.attach(optimizer)
+        _LEARNING.add(optimizer)
+
+    @property
+    def mults(self) -> dict[str, float]:
+        return {unit: groups[0]["learned_mult"] for unit, groups in self._units().items()}
+
+    @property
+    def lr_mult(self) -> dict[str, float]:
+        """The multiplier of each role, the optimizer's own ``lr_mult`` included: what a larger model's optimizer takes.
+
+        Raises
+        ------
+        MupError
+            If multipliers are not by role.
+        """
+        if self.by != "role":
+            raise MupError(f"lr_mult is by role, and these rates were learned by {self.by!r}: learn them with by='role'.")
+        return {
+            unit: groups[0]["learned_mult"] * groups[0]["lr_mult"] / groups[0]["rule_mult"]
+            for unit, groups in self._units().items()
+        }
+
+    def summary(self) -> str:
+        """A table: what the rule gives each group, what was learned on top, and the learning rate of its next step."""
+        lines = ["| group | learned | rule × | learned × | lr |", "| --- | --- | --- | --- | --- |"]
+        for group in self.optimizer.param_groups:
+            learned = group.get("learned_mult", 1.0)
+            lr = float(group["lr"]) * group.get("mode_mult", 1.0) * learned
+            of = group["learned"]["of"] if "learned" in group else "–"
+            lines.append(f"| {group.get('name', '')} | {of} | {group['lr_mult']:.4g} | {learned:.4g} | {lr:.4g} |")
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """Stop learning. What was learned stays in the groups and applies."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._last = [], {}
+        _LEARNING.discard(self.optimizer)
+
+    def _units(self) -> dict[str, list[dict[str, Any]]]:
+        units: dict[str, list[dict[str, Any]]] = {}
+        for group in self.optimizer.param_groups:
+            if "learned" in group:
+                units.setdefault(group["learned"]["of"], []).append(group)
+        return units
+
+    @torch.no_grad()
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if any(callable(value) for value in (*args, *kwargs.values())):
+            raise MupError(
+                "LearnedRates reads the gradient before a step, and a closure computes it within: call backward() first, "
+                "then optimizer.step() without a closure."
+            )
+        if not self._inside:  # else a hook that torch calls twice, or the step before this one raised
+            self._learn()
+        self._inside = True
+        for groups in self._units().values():
+            if not self._learns(groups[0]):
+                continue
+            for p in _stepped(groups):
+                if p in self._last:
+                    self._last[p].copy_(p)
+                else:
+                    self._last[p] = p.detach().clone()
+
+    @torch.no_grad()
+    def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if not self._inside:
+            return
+        self._inside = False
+        moved = {p for groups in self._units().values() if self._learns(groups[0]) for p in _stepped(groups)}
+        self._last = {p: torch.sub(p, before, out=before) for p, before in self._last.items() if p in moved}
+        for groups in self._units().values():
+            for group in groups:
+                group["learned"]["steps"] += 1
+
+    def _learns(self, group: dict[str, Any]) -> bool:
+        return self.until is None or group["learned"]["steps"] < self.until
+
+    def _learn(self) -> None:
+        """One step of every multiplier; nothing is changed if one of them cannot be made."""
+        units = {unit: groups for unit, groups in self._units().items() if self._learns(groups[0])}
+        products = {unit: _products(_stepped(groups), self._last) for unit, groups in units.items()}
+        sums = {unit: total for unit, total in products.items() if total is not None}
+        if not sums:
+            return
+        device = next(iter(sums.values())).device
+        values = torch.stack([total.to(device) for total in sums.values()]).tolist()  # one wait for the device a step
+        records: list[dict[str, Any]] = []
+        changes: dict[str, tuple[float, int]] = {}
+        for unit, (h, of_gradient, of_update) in zip(sums, values, strict=True):
+            squared = of_gradient * of_update
+            if not (math.isfinite(h) and math.isfinite(squared)):
+                raise Diverged(
+                    f"The hypergradient of {unit!r} is not finite ({h:g}), so its learning rate cannot be learned and this "
+                    "step was not taken: lower the learning rate, or clip gradients."
+                )
+            cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # a learning rate of zero, or no gradient
+            changes[unit] = self._moved(unit, units[unit][0], cosine)
+            records += [
+                {"kind": "hypergradient", "name": unit, "value": h},
+                {"kind": "cosine", "name": unit, "value": cosine},
+            ]
+        for unit, (mult, pressed) in changes.items():
+            for group in units[unit]:
+                group["learned_mult"], group["learned"]["at_bound"] = mult, pressed
+        self.latest = records
+
+    def _moved(self, unit: str, group: dict[str, Any], cosine: float) -> tuple[float, int]:
+        """The multiplier after a step, and for how many steps it has been pressing against a bound."""
+        low, high = self._log_bounds
+        wanted = math.log(group["learned_mult"]) - self.hyper_lr * cosine
+        log = min(max(wanted, low), high)
+        pressed = group["learned"]["at_bound"] + 1 if log != wanted else 0
+        if pressed >= _PATIENCE:
+            side, remedy = ("largest", "raise") if wanted > high else ("smallest", "lower")
+            raise Diverged(
+                f"The learning rate of {unit!r} diverges: its learned multiplier has pressed against the {side} allowed, "
+                f"{math.exp(log):.4g}, for {_PATIENCE} steps. This step was not taken. Either {remedy} the optimizer's lr, "
+                "or stop learning before a schedule decays (until=…), lower hyper_lr, or widen bounds."
+            )
+        return math.exp(log), pressed
+
+    def _save(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        last = {i: self._last[p].clone() for i, p in enumerate(_parameters(optimizer)) if p in self._last}
+        state["learned_rates"] = {"by": self.by, "last": last}
+
+    def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        saved = state.get("learned_rates")
+        ours, theirs = (
+            [group["learned"]["of"] if "learned" in group else None for group in groups]
+            for groups in (optimizer.param_groups, state.get("param_groups", []))
+        )
+        if saved is None or ours != theirs:
+            what = "without learned rates" if saved is None else f"with rates learned by {saved['by']!r} over other units"
+            raise MupError(
+                f"This optimizer state was saved {what}, and here they are learned by {self.by!r}: build LearnedRates as it "
+                "was when the state was saved, or load the state first and build LearnedRates after."
+            )
+        parameters = _parameters(optimizer)
+        self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in saved["last"].items()}
+        self._inside = False
+
+
+def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Tensor]) -> torch.Tensor | None:
+    """⟨g, Δ⟩, ‖g‖² and ‖Δ‖² over the parameters that have both; None if none has."""
+    total = None
+    for p in params:
+        if p in last and p.grad is not None:
+            g, update = _flat(p.grad), _flat(last[p])
+            own = torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double()
+            total = own if total is None else total + own
+    return total
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    return x.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _stepped(groups: Sequence[dict[str, Any]]) -> list[torch.Tensor]:
+    return [p for group in groups for p in group["params"] if p.grad is not None]
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, until: Any) -> dict[torch.Tensor, str]:
+    """Every argument, and then the unit of each parameter."""
+    follower = follower_of(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else None
+    if follower is None:
+        raise MupError(
+            f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build it "
+            "as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan for it."
+        )
+    if optimizer in _LEARNING:
+        raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
+    if by not in _BY:
+        raise MupError(f"LearnedRates cannot learn by {by!r}: {nearest(str(by), _BY)}")
+    if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
+        raise MupError(
+            f"hyper_lr is {hyper_lr!r}; give a number above 0 and at most 1, such as 0.05: a multiplier changes by at most "
+            "exp(hyper_lr) in one step."
+        )
+    if until is not None:
+        check_count("until", until, "steps")
+    try:
+        low, high = bounds
+    except (TypeError, ValueError):
+        low = high = None
+    if not (is_multiplier(low) and is_multiplier(high) and low < 1 < high):
+        raise MupError(f"bounds is {bounds!r}; give two numbers, one below 1 and one above, such as (1/32, 32).")
+    if isinstance(roles, str) or (roles is not None and not all(isinstance(role, str) for role in roles)):
+        raise MupError(f"roles is {roles!r}; give a list of roles, such as ['spectral', 'hidden'].")
+    model = follower.model
+    if is_sharded(model):
+        raise MupError(
+            f"The parameters of this {type(model).__name__} are sharded, and LearnedRates takes inner products of whole "
+            "ones: learn the rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
+        )
+    rows = {row.name: row for row in get_plan(model).rows}
+    here = {row.role for row in rows.values()}
+    for role in roles or ():
+        if role not in here:
+            known = nearest(role, ROLES) if role not in ROLES else f"this model has {', '.join(sorted(here))}."
+            raise MupError(f"There is no role {role!r} to learn a rate for: {known}")
+    group_of = {p: str(g.get("name", i)) for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
+    units: dict[torch.Tensor, str] = {}
+    for name, p in model.named_parameters():
+        if p in group_of and (roles is None or rows[name].role in roles):
+            units[p] = {"role": rows[name].role, "layer": rows[name].owner, "group": group_of[p]}[by]
+    return units
+
+
+def _split(groups: Sequence[dict[str, Any]], units: dict[torch.Tensor, str]) -> list[dict[str, Any]]:
+    """The groups, in order, each split into those of one unit."""
+    parts: list[dict[str, Any]] = []
+    for group in groups:
+        own = list(dict.fromkeys(units.get(p) for p in group["params"]))
+        for unit in own:
+            keep = [units.get(p) == unit for p in group["params"]]
+            part = dict(group)
+            for key in _PARALLEL:
+                if isinstance(group.get(key), (list, tuple)):
+                    part[key] = [value for value, kept in zip(group[key], keep, strict=True) if kept]
+            if len(own) > 1:
+                part["name"] = _part_name(str(group.get("name", "")), unit or "the rest")
+            if unit is not None:
+                part["learned_mult"] = group.get("learned_mult", 1.0)
+                part["learned"] = {"steps": 0, "at_bound": 0, **group.get("learned", {}), "of": unit}
+            else:
+                part.pop("learned", None)
+            parts.append(part)
+    names = [part.get("name") for part in parts]
+    for i, (part, name) in enumerate(zip(parts, names, strict=True)):
+        if name is not None and names.count(name) > 1:
+            part["name"] = f"{name} {names[: i + 1].count(name)}"
+    return parts
+
+
+def _part_name(group: str, unit: str) -> str:
+    """A role takes the place of the roles in its group's name ("aux input+vector": "aux input"); others stand behind it."""
+    return " ".join(unit if "+" in word else word for word in group.split()) if unit in ROLES else f"{group} / {unit}"
+
+
+def _check_schedulers(optimizer: torch.optim.Optimizer, wanted: int) -> None:
+    """A scheduler keeps one number for each group that it found."""
+    if wanted != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
+        raise MupError(
+            f"This optimizer has a scheduler already, and to learn the rates its {len(optimizer.param_groups)} groups must "
+            f"become {wanted}: build LearnedRates before the scheduler."
+        )

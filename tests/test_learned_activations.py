@@ -1,0 +1,91 @@
+"""The learned activations of examples/: GELU at the start, known to every rule and check."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+
+PATH = Path(__file__).parents[1] / "examples" / "learned_activations.py"
+
+
+@pytest.fixture(scope="module")
+def example():
+    spec = importlib.util.spec_from_file_location("learned_activations", PATH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["learned_activations"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(example, activation, width=12, cls="AdaptiveFNO", **kwargs):
+    torch.manual_seed(0)
+    given = getattr(example, activation)
+    given = given() if cls == "SharedFNO" else given
+    return getattr(example, cls)((8,), 2, 3, width, n_layers=2, non_linearity=given, **kwargs)
+
+
+def batch():
+    g = torch.Generator().manual_seed(0)
+    return {"x": torch.randn(4, 2, 16, generator=g), "y": torch.randn(4, 3, 16, generator=g)}
+
+
+@pytest.mark.parametrize("activation", ["AdaGELU", "LeakyGELU"])
+def test_gelu_at_the_start(example, activation):
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
+    module = getattr(example, activation)().double()
+    torch.testing.assert_close(module(x), torch.nn.functional.gelu(x), rtol=1e-14, atol=1e-16)
+    torch.manual_seed(0)
+    plain = FNO((8,), 2, 3, 12, n_layers=2)
+    x = batch()["x"]
+    for cls in ("AdaptiveFNO", "SharedFNO"):
+        torch.testing.assert_close(build(example, activation, cls=cls)(x), plain(x), rtol=1e-4, atol=1e-6)
+
+
+def test_slopes_of_the_leaky_form(example):
+    """At ±20, Φ is 1 and 0 to rounding: (1 + 0.5)·20 = 30 and 0.25·(−20) = −5."""
+    module = example.LeakyGELU()
+    torch.nn.init.constant_(module.right, 0.5)
+    torch.nn.init.constant_(module.left, 0.25)
+    assert module(torch.tensor([20.0, -20.0])).tolist() == [30.0, -5.0]
+
+
+@pytest.mark.parametrize("cls", ["AdaptiveFNO", "SharedFNO"])
+@pytest.mark.parametrize("activation", ["AdaGELU", "LeakyGELU"])
+def test_their_role(example, activation, cls):
+    """A vector of fixed shape: learning rate and initialization × 1 at three times the width; they train."""
+    model = nm.parametrize(build(example, activation, cls=cls), base={"hidden_channels": 4})
+    rows = [row for row in nm.summary(model).rows if "non_linearity" in row.name]
+    one = len(list(getattr(example, activation)().parameters()))
+    assert len(rows) == (one if cls == "SharedFNO" else 3 * one)
+    assert {(row.role, row.lr_mult, row.sgd_lr_mult, row.init_mult) for row in rows} == {("vector", 1.0, 1.0, 1.0)}
+    parameters = [dict(model.named_parameters())[row.name] for row in rows]
+    assert all((p == 0).all() for p in parameters)
+    optimizer = nm.MuAdamW(model, lr=1e-2)
+    data = batch()
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(data["x"]) - data["y"]).square().mean().backward()
+        optimizer.step()
+    assert all((p != 0).all() for p in parameters)
+
+
+def test_coordinate_check_knows_them(example):
+    def sized(width):
+        return nm.parametrize(build(example, "AdaGELU", width), base={"hidden_channels": 8}, rule="none")
+
+    check = nm.coord_check(sized, (8, 16), [batch()], lr=1e-3, steps=(1, 2), seeds=1)
+    assert {"lifting", "fno_blocks.0", "fno_blocks.1", "projection"} <= set(check.blocks)
+
+
+def test_without_an_adapter_they_are_refused(example):
+    """neuralop hands one object to lifting, blocks and projection; an FNO's own adapter does not know it."""
+    torch.manual_seed(0)
+    model = FNO((8,), 2, 3, 12, n_layers=2, non_linearity=example.AdaGELU())
+    assert len({id(module.non_linearity) for module in (model, model.lifting, model.fno_blocks, model.projection)}) == 1
+    with pytest.raises(nm.MupError, match=r"No adapter claims parameter 'amplitude' of module 'non_linearity' \(AdaGELU\)"):
+        nm.parametrize(model, base={"hidden_channels": 4})
