@@ -36,7 +36,7 @@ def train(width: int, rule: str, lr: float = 8e-3, epochs: int = 4) -> list[dict
     optimizer = nm.MuAdam(model, lr=lr)
     loss, records = LpLoss(d=1, p=2), []
     loader, _ = data.loaders(batch_size=20, seed=0)
-    with nm.Monitor(model, optimizer, to=lambda step, rows: records.extend(rows), every=3):
+    with nm.Monitor(model, optimizer, to=records.extend, every=3):
         for _ in range(epochs):
             for batch in loader:
                 batch = processor.preprocess(batch)

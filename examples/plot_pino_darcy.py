@@ -75,13 +75,13 @@ for name, results in runs.items():
     print(f"{name:16} at the small model's best lr {grid[best]:g}: {at_best}")
 
 # %%
-# The dotted line is the learning rate that was best at the small size.
+# The dotted line is the learning rate that was best at the small size. Errors above 3 are drawn at 3.
 STYLE = {"small": ("#555555", "o"), "large, SP": ("#D55E00", "s"), "large, μP": ("#009E73", "D")}
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for ax, part in zip(axes, LOSSES, strict=True):
     for name, results in runs.items():
         colour, marker = STYLE[name]
-        ax.loglog(grid, [float(r[f"val_{part}"]) for r in results], marker + "-", color=colour, label=name)
+        ax.loglog(grid, [min(float(r[f"val_{part}"]), 3) for r in results], marker + "-", color=colour, label=name)
     ax.axvline(grid[best], color="#555555", linestyle=":", zorder=0)
     ax.set_xticks(grid, [f"{lr:g}" for lr in grid])
     ax.set_xticks([], minor=True)
