@@ -59,7 +59,7 @@ def parametrize(
         norm of a kernel's largest block at base's value, with the channels and modes that it has; ``log-modes`` is Theorem
         3.5 of the paper below, its limit of few channels and many modes; ``none`` scales with width alone; ``standard`` is
         no μP at all, for comparison. A function of two :class:`~neuralop_mup.core.rules.Size`, a kernel's and the same at
-        base, that returns the mode factor κ is a rule of one's own; :data:`neuralop_mup.rules.RULES` has these.
+        base, that returns the mode factor κ is a rule of one's own; ``neuralop_mup.rules.RULES`` has these.
     init : bool
         True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
         attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.

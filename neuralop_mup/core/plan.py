@@ -362,7 +362,7 @@ def make_plan(
         Constructor overrides that make the base model out of the model's own stored constructor arguments (built on
         the meta device, so at no memory), a base model, a function that returns one, or a base-shape file.
     rule : str or callable
-        One of :data:`neuralop_mup.rules.RULES`, or a function of two :class:`~neuralop_mup.core.rules.Size`.
+        One of ``neuralop_mup.rules.RULES``, or a function of two ``Size``.
     init_mult : mapping, optional
         Multipliers of init by role.
     correct_tt : bool

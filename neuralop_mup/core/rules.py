@@ -191,7 +191,7 @@ def operator_norm(size: Size, base: Size) -> float:
     """κ = g_base / g, g = E max‖block‖ / √in: the expected largest block norm of a kernel, per √in.
 
     A kernel is block-diagonal over modes, so its operator norm is that of the largest of its N independent in×out blocks,
-    :func:`~neuralop_mup.core.block_norms.largest_norm` for Gaussian entries; the width rule takes care of the factor √in.
+    ``largest_norm`` for Gaussian entries; the width rule takes care of the factor √in.
     At one channel and N → ∞ this is log-modes; at many channels it tends to no mode rule at all; it is finite at K = 1.
     Channels of a separable kernel do not mix: what counts is the norm of a channel over modes, in = out = 1, as features
     are measured by their RMS over channels. A factorized kernel takes the κ of the dense kernel that it stands for.

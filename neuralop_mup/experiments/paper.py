@@ -1,7 +1,7 @@
 """The source paper's experiments (Li, Yoo and Yang, ICML 2025, arXiv 2506.19396), and joint moves of width and modes: as
 studies.
 
-How a problem is trained stands in :mod:`~neuralop_mup.experiments.presets`; here is what varies. The paper does not print
+How a problem is trained stands in ``presets``; here is what varies. The paper does not print
 its grids; the learning rates that it names (7.4e-4, 1.8e-3, 4.2e-3, 5.6e-3) lie on 10^(-n/8), which is taken here.
 """
 
@@ -137,7 +137,7 @@ def experiment_study(
     under_mup : mapping, optional
         Settings of a run that hold for every rule but "standard".
     epochs, batch_size, beta2, schedule, device
-        See :class:`~neuralop_mup.experiments.settings.Settings`.
+        See ``Settings``.
     """
     one_width = len({width for width, _ in models}) == 1
     sizes = {}

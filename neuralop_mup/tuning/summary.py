@@ -188,8 +188,8 @@ class Results:
             no seed completed); ``drift``: grid steps of the hyperparameter (of ``lr`` for the whole space) from the
             transferred point up to the best one; ``regret``: what transferring costs, as a fraction of the best loss,
             infinite if a seed of the transferred point failed; ``optimum``: the best value between grid points, an
-            :class:`~neuralop_mup.tuning.optimum.Optimum`; ``drift_log2`` from the base's and ``regret_paired``, each an
-            :class:`~neuralop_mup.tuning.optimum.Interval` over seeds; ``level``: values that cannot be told from the best;
+            ``Optimum``; ``drift_log2`` from the base's and ``regret_paired``, each an
+            ``Interval`` over seeds; ``level``: values that cannot be told from the best;
             ``at_edge``: whether the best value is the first or last of its grid; ``failed`` and ``trials``: runs that did
             not complete, and all; ``cost_seconds`` and ``cost_flops``: (tuning the base + the transferred point here) /
             searching here, in measured seconds and in operations; ``tuning_seconds`` and ``seconds`` of the two parts.

@@ -106,7 +106,7 @@ def run(
     rungs: Sequence[int] = (),
     **arguments: Any,
 ) -> Results:
-    """Run a study: :func:`~neuralop_mup.tuning.driver.run_study` with the engine that the arguments ask for.
+    """Run a study: ``run_study`` with the engine that the arguments ask for.
 
     ``engine`` may also be a function that makes one from the number of runs.
     """

@@ -2,7 +2,7 @@
 several as one program.
 
 An engine is small: how many runs it takes at once, ``submit(train, config)`` that gives a ``Future`` of
-:func:`~neuralop_mup.tuning.outcome.execute`'s result, and ``close``. A future that raises means that the run was lost with
+``execute``'s result, and ``close``. A future that raises means that the run was lost with
 its process; the driver tries it once more. Planning and writing are the driver's alone.
 """
 

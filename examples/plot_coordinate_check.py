@@ -1,0 +1,81 @@
+"""
+Why naive transfer fails: the coordinate check
+==============================================
+
+A learning rate found on a narrow model often ruins a wide one. This script shows the reason in pictures: under the
+standard parametrization (SP) one step of Adam changes the output by more, the wider the model is. In maximal update
+parametrization (μP) the change keeps its size. Measuring this is called a coordinate check.
+"""
+
+# %%
+# Import dependencies
+# -------------------
+import matplotlib.pyplot as plt
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+
+torch.set_num_threads(1)
+
+# %%
+# A few batches
+# -------------
+# Smooth random functions and a nonlinear function of each: a coordinate check needs batches, not a benchmark.
+generator = torch.Generator().manual_seed(0)
+angle = 2 * torch.pi * torch.arange(1, 6)[:, None] * torch.arange(32) / 32
+batches = []
+for _ in range(3):
+    c = torch.randn(16, 5, 2, generator=generator)
+    x = ((c[..., 0] @ torch.cos(angle) + c[..., 1] @ torch.sin(angle)) / 2)[:, None]
+    batches.append({"x": x, "y": torch.tanh(x) * x.roll(4, -1)})
+
+# %%
+# The check
+# ---------
+# ``coord_check`` builds the model at each width and trains it for a few steps. It measures every block: how large its
+# features are at the start, and how far the steps have moved them.
+WIDTHS = [16, 32, 64, 128]
+
+
+def check(rule: str) -> nm.CoordCheck:
+    def build(width):
+        model = FNO(n_modes=(8,), in_channels=1, out_channels=1, hidden_channels=width, n_layers=2)
+        return nm.parametrize(model, base={"hidden_channels": 16}, rule=rule)
+
+    return nm.coord_check(build, WIDTHS, batches, lr=4e-3, steps=(1, 3), seeds=3)
+
+
+checks = {"SP": check("standard"), "μP": check("operator-norm")}
+
+# %%
+# A slope is the exponent of width: 0 means that the size does not depend on width, 1 that it doubles with it. The last
+# row of each table, ``projection``, is the model's output.
+for name, result in checks.items():
+    print(f"{name}: passed: {result.passed()}\n{result.to_markdown()}\n")
+
+# %%
+# In pictures
+# -----------
+# The change of each block's output after the first step. Under SP all of them grow with width, the model's output most. A
+# learning rate that is right at width 16 then moves the model several times too far at width 128. In μP the lines are
+# nearly flat.
+colours = {"lifting": "#56B4E9", "fno_blocks.0": "#0072B2", "fno_blocks.1": "#000000", "projection": "#D55E00"}
+figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
+for ax, (name, result) in zip(axes, checks.items(), strict=True):
+    for block, colour in colours.items():
+        values = [
+            [r["value"] for r in result.records if (r["block"], r["step"], r["size"]) == (block, 1, width)]
+            for width in WIDTHS
+        ]
+        ax.loglog(WIDTHS, [sum(v) / len(v) for v in values], "o-", color=colour, label=block, markersize=4)
+    ax.set_title(name, loc="left")
+    ax.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel("width (hidden_channels)")
+    ax.spines[["top", "right"]].set_visible(False)
+axes[0].set_ylabel("RMS change after one step")
+axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
+axes[0].set_yticks([], minor=True)
+axes[1].legend(frameon=False, fontsize=8)
+plt.show()

@@ -1,0 +1,90 @@
+"""
+My own data: from a file to a tuned model
+=========================================
+
+You have arrays of inputs and outputs in a file, and a model that is expensive to tune. ``nm.tune`` finds the learning
+rate at a small size, trains the large size with it, and writes a report.
+"""
+
+# %%
+# Import dependencies
+# -------------------
+from pathlib import Path
+from tempfile import mkdtemp
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+
+torch.set_num_threads(1)
+folder = Path(mkdtemp())
+
+# %%
+# A small file
+# ------------
+# Stand-ins for your fields: initial temperatures on a ring, and the same after some time. Samples come first.
+generator = np.random.default_rng(0)
+n, grid = 120, 64
+spectrum = generator.normal(size=(n, 9)) + 1j * generator.normal(size=(n, 9))
+k = np.arange(9)
+spectrum[:, 0] = 0
+start = np.fft.irfft(spectrum, n=grid) * grid / 4
+later = np.fft.irfft(spectrum * np.exp(-0.02 * k**2), n=grid) * grid / 4
+np.savez(folder / "heat.npz", initial=start.astype("float32"), final=np.tanh(later).astype("float32"))
+
+
+# %%
+# Your model
+# ----------
+# A function that takes the size and returns a fresh model.
+def build(**size):
+    return FNO(in_channels=1, out_channels=1, n_layers=2, **size)
+
+
+# %%
+# Tune the small size, train the large one
+# ----------------------------------------
+# ``base`` is the small size, also called the proxy. ``n_workers=1`` keeps everything in this process; leave it out to use
+# all cores. Called again, the same line reads all of this from the folder.
+tuned = nm.tune(
+    build,
+    folder / "heat.npz",
+    base={"hidden_channels": 8, "n_modes": (16,)},
+    target={"hidden_channels": 64, "n_modes": (16,)},
+    space={"lr": nm.log2_grid(4e-3, 6.4e-2)},
+    epochs=4,
+    batch_size=16,
+    seeds=(0,),
+    folder=folder / "run",
+    n_workers=1,
+    progress=False,
+)
+print(f"learning rate {tuned.lr:g}, validation error of the target {tuned.loss:.4f}")
+print(f"report: {tuned.report.name}")
+
+# %%
+# What it found
+# -------------
+# Left: the search at the base. Right: one prediction of the trained target, which ``tuned.model`` holds. It takes
+# normalised fields, as it did in training.
+points = sorted((p["params"]["lr"], p["loss"]) for p in tuned.results.points())
+x, y = (torch.from_numpy(field.astype("float32"))[:, None] for field in (start, np.tanh(later)))
+with torch.no_grad():
+    prediction = tuned.model((x[-1:] - x.mean()) / x.std()) * y.std() + y.mean()
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+axes[0].loglog(*zip(*points, strict=True), "o-", color="#009E73")
+axes[0].axvline(tuned.lr, color="#555555", linestyle=":")
+axes[0].set_xticks([lr for lr, _ in points], [f"{lr:g}" for lr, _ in points])
+axes[0].set_xticks([], minor=True)
+axes[0].set(xlabel="learning rate", ylabel="validation error", title="at the base, width 8")
+axes[1].plot(y[-1, 0], color="#555555", label="truth")
+axes[1].plot(prediction[0, 0], "--", color="#009E73", label="prediction")
+axes[1].set(xlabel="grid point", title="the target, width 64")
+axes[1].legend(frameon=False)
+for ax in axes:
+    ax.spines[["top", "right"]].set_visible(False)
+plt.show()

@@ -1,0 +1,93 @@
+"""
+Is my proxy representative?
+===========================
+
+The *proxy* is the small model on which the learning rate is tuned. If it keeps too few Fourier modes it cannot learn what
+the large model learns, and its best learning rate may be that of another problem. The data says how many modes are
+enough, before anything is trained.
+"""
+
+# %%
+# Import dependencies
+# -------------------
+import warnings
+from tempfile import mkdtemp
+
+import matplotlib.pyplot as plt
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
+
+torch.set_num_threads(1)
+
+# %%
+# Data whose spectrum is wide
+# ---------------------------
+# The input has four frequencies. The output has flattened crests, so its spectrum reaches much further.
+generator = torch.Generator().manual_seed(0)
+angle = 2 * torch.pi * torch.arange(1, 5)[:, None] * torch.arange(128) / 128
+c = torch.randn(200, 4, 2, generator=generator)
+x = (c[..., 0] @ torch.cos(angle) + c[..., 1] @ torch.sin(angle))[:, None]
+y = torch.tanh(x / 2)
+
+# %%
+# How much energy do K modes keep?
+# --------------------------------
+# ``n_modes`` counts modes of both signs, so a model with ``n_modes=(16,)`` keeps K = 8 frequencies.
+energy = mode_energy(x, y)
+(enough,) = energy.enough()
+print(f"{100 * ENOUGH:g} % of the targets' energy lies in K = {enough} modes, so n_modes = {2 * enough} is enough.")
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+axes[0].plot(x[0, 0], color="#0072B2", label="input")
+axes[0].plot(y[0, 0], color="#D55E00", label="target")
+axes[0].set(xlabel="grid point", title="one sample")
+axes[0].legend(frameon=False)
+for name, shares, colour in (("targets", energy.targets[0], "#D55E00"), ("inputs", energy.inputs[0], "#0072B2")):
+    left = [1 - share for share in shares]
+    drawn = [(k, value) for k, value in enumerate(left) if value > 1e-7]
+    axes[1].semilogy(*zip(*drawn, strict=True), "o-", markersize=3, color=colour, label=name)
+axes[1].legend(frameon=False)
+axes[1].axhline(1 - ENOUGH, color="#555555", linestyle="--", linewidth=1)
+axes[1].axvline(enough, color="#555555", linestyle=":", linewidth=1)
+axes[1].set(xlabel="K, modes per sign", ylabel="share of energy beyond K", title=f"K = {enough} is enough")
+for ax in axes:
+    ax.spines[["top", "right"]].set_visible(False)
+plt.show()
+
+# %%
+# The advice
+# ----------
+# For a target with 64 modes: a proxy with 8 modes is refused nothing, but we are told what it would miss. The threshold
+# comes from one problem so far (:doc:`/guide`), so read it as advice.
+for proxy in (8, 16, 2 * enough):
+    print(f"n_modes = {proxy}:", proxy_advice(energy, proxy=(proxy,), target=(64,)) or "resolves the data.")
+
+
+# %%
+# ``nm.tune``, ``nm.transfer`` and ``neuralop-mup coord-check`` look at the data in the same way and warn by themselves.
+# From the command line, ``neuralop-mup data burgers --spectrum energy.png`` draws the picture.
+def build(**size):
+    return FNO(in_channels=1, out_channels=1, n_layers=2, **size)
+
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    nm.tune(
+        build,
+        ((x[:20], y[:20]), (x[20:30], y[20:30])),
+        base={"hidden_channels": 4, "n_modes": (8,)},
+        target={"hidden_channels": 8, "n_modes": (64,)},
+        space={"lr": [8e-3]},
+        epochs=1,
+        seeds=(0,),
+        compare=(),
+        n_workers=1,
+        progress=False,
+        folder=mkdtemp(),
+    )
+for warning in caught:
+    if "spectral energy" in str(warning.message):
+        print(warning.message)
