@@ -4,7 +4,7 @@ Darcy flow with MuSOAP against Adam
 
 ``MuSOAP`` is Adam in better coordinates: all Fourier modes of a layer share one basis of input channels and one of output
 channels. A step takes longer than Adam's. Give it some hundred steps: in a run of only 80 it ended behind Adam on this
-problem. At 1,000 steps it was measured to end lower on six problems, of which Darcy gained least (:doc:`/optimizers`).
+problem. What was measured at 1,000 steps, on eight problems, stands in :doc:`/optimizers`.
 """
 
 # %%
