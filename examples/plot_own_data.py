@@ -33,7 +33,7 @@ k = np.arange(9)
 spectrum[:, 0] = 0
 start = np.fft.irfft(spectrum, n=grid) * grid / 4
 later = np.fft.irfft(spectrum * np.exp(-0.02 * k**2), n=grid) * grid / 4
-np.savez(folder / "heat.npz", initial=start.astype("float32"), final=np.tanh(later).astype("float32"))
+np.savez(folder / "heat.npz", x=start.astype("float32"), y=np.tanh(later).astype("float32"))
 
 
 # %%
