@@ -27,7 +27,7 @@ from neuralop_mup.cli.options import (
     positive,
     searched,
 )
-from neuralop_mup.core.plan import KERNEL_INITS
+from neuralop_mup.core.multipliers import KERNEL_INITS
 from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report

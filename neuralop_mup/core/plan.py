@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
@@ -16,11 +16,11 @@ import neuralop_mup.core.adapters  # noqa: F401  registers what this package kno
 from neuralop_mup.core.base_shapes import base_shapes
 from neuralop_mup.core.classify import Found, classify, size_of
 from neuralop_mup.core.infshape import MupShape
+from neuralop_mup.core.multipliers import init_multipliers
 from neuralop_mup.core.registry import FIXED, Place
 from neuralop_mup.core.rules import (
     DEFAULT_RULE,
     FORMER_RULES,
-    ROLES,
     RULE_VERSION,
     RULES,
     ModeRule,
@@ -29,10 +29,9 @@ from neuralop_mup.core.rules import (
     multipliers,
     reason_of,
 )
-from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.validation import is_multiplier
+from neuralop_mup.errors import MupError
 
-__all__ = ["KERNEL_INITS", "Plan", "Row", "check_multipliers", "init_multipliers", "make_plan", "make_rows"]
+__all__ = ["Plan", "Row", "make_plan", "make_rows"]
 
 
 @dataclass(frozen=True)
@@ -309,39 +308,6 @@ def _fields(stored: Mapping) -> dict:
 
 def _dims(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))
-
-
-# Names of kernel initialisations, and what they make of neuralop's own. Its blocks have operator norm 2, as against about
-# 1 of the skip beside them; a tenth of that lets each layer begin as its skip (benchmarks/suite.py init).
-KERNEL_INITS = {"default": 1.0, "small": 0.1}
-
-
-def init_multipliers(values: Mapping[str, float] | None, kernel_init: str = "default") -> dict[str, float]:
-    """Validate multipliers of init by role, and ``kernel``, which ``kernel_init`` names a value of."""
-    if kernel_init not in KERNEL_INITS:
-        raise MupError(f"kernel_init is {kernel_init!r}; {nearest(str(kernel_init), KERNEL_INITS)}")
-    mults = check_multipliers(values, "init_mult", (*ROLES, "kernel"))
-    if kernel_init != "default":
-        if "kernel" in mults:
-            raise MupError(
-                f"kernel_init = {kernel_init!r} and init_mult['kernel'] = {mults['kernel']} both say how large kernels "
-                "start; give one of them."
-            )
-        mults["kernel"] = KERNEL_INITS[kernel_init]
-    return mults
-
-
-def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequence[str] = ROLES) -> dict[str, float]:
-    """Validate multipliers by role: known roles, positive finite numbers."""
-    if not isinstance(values, (Mapping, type(None))):
-        raise MupError(f"{what} is {values!r}; give a dict by role, such as {{'readout': 0.5}}.")
-    values = dict(values or {})
-    for role, value in values.items():
-        if role not in known:
-            raise MupError(f"{what} has no role {role!r}: {nearest(str(role), known)}")
-        if not is_multiplier(value):
-            raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
-    return {role: float(value) for role, value in values.items()}
 
 
 def make_plan(

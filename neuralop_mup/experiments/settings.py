@@ -12,7 +12,7 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
-from neuralop_mup.core.plan import init_multipliers
+from neuralop_mup.core.multipliers import init_multipliers
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.parametrize import get_plan
-from neuralop_mup.core.plan import Plan, check_multipliers
+from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError, nearest

@@ -21,18 +21,13 @@ import torch
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import cache
 from neuralop_mup.problems.base import SPLITS, ProblemData
+from neuralop_mup.problems.own_files import READERS, Source, open_source
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
 __all__ = ["OwnData"]
 
-#: Pairs of keys that are taken for input and output where the user names none.
-_PAIRS = (
-    *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
-    *(("x_train", "y_train"), ("source", "target"), ("features", "labels")),
-)
-_COORDINATES = ("-coordinate", "_coord", "grid", "time", "times", "t")
 _LEAST = 10  # samples
 _CHUNK = 64  # samples read at once in a pass over all
 
@@ -99,11 +94,11 @@ class OwnData:
             raise MupError("No data file is named; give one or more, such as heat.npz.")
         for file in self.files:
             path = Path(file)
-            if path.suffix.lower() not in _READERS:
-                raise MupError(f"{file} is no file that can be read here: its name must end in {', '.join(_READERS)}.")
+            if path.suffix.lower() not in READERS:
+                raise MupError(f"{file} is no file that can be read here: its name must end in {', '.join(READERS)}.")
             if not path.is_file():
                 there = (
-                    sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in _READERS)
+                    sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in READERS)
                     if path.parent.is_dir()
                     else []
                 )
@@ -118,12 +113,12 @@ class OwnData:
     # What is in the files
 
     @cached_property
-    def _parts(self) -> dict[str, list[_Source]]:
+    def _parts(self) -> dict[str, list[Source]]:
         """Sources by part: "test" for files that say so where others do not, "all" for the rest."""
         test = [f for f in self.files if "test" in Path(f).stem.lower()]
         rest = [f for f in self.files if f not in test]
         named = {"all": rest, "test": test} if test and rest else {"all": list(self.files)}
-        return {part: [_open(f, self.x, self.y) for f in files] for part, files in named.items()}
+        return {part: [open_source(f, self.x, self.y) for f in files] for part, files in named.items()}
 
     @cached_property
     def _layout(self) -> _Layout:
@@ -241,122 +236,6 @@ class OwnData:
         return tuple(_Field(sources, self._layout, letter, first, counts[split]) for letter in "xy")
 
 
-# Files
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The arrays of one file: samples first."""
-
-    file: str
-    x: tuple[Any, ...]  # arrays, or HDF5 datasets, whose values are channels of the input; empty if y has a time axis
-    y: tuple[Any, ...]
-    n: int
-    lazy: bool
-    x_name: str
-    y_name: str
-
-
-class _Samples:
-    """HDF5 groups, one a sample, as one array."""
-
-    def __init__(self, groups: Sequence[Any], key: str) -> None:
-        self._groups, self._key = groups, key
-        first = groups[0][key]
-        self.shape, self.dtype = (len(groups), *first.shape), first.dtype
-
-    def __getitem__(self, index: Sequence[int]) -> np.ndarray:
-        return np.stack([self._groups[i][self._key][()] for i in index])
-
-
-def _read_npz(file: str) -> dict[str, Any]:
-    with np.load(file, allow_pickle=False) as content:
-        return {key: content[key] for key in content.files}
-
-
-def _read_pt(file: str) -> dict[str, Any]:
-    content = torch.load(file, map_location="cpu", weights_only=True)
-    if isinstance(content, (tuple, list)) and len(content) == 2:
-        content = dict(zip("xy", content, strict=True))
-    if isinstance(content, torch.Tensor):
-        content = {"data": content}
-    if not isinstance(content, dict):
-        raise ValueError(f"it holds a {type(content).__name__}, not a dict of tensors")
-    return {key: value.numpy() for key, value in content.items() if isinstance(value, torch.Tensor)}
-
-
-def _read_h5(file: str) -> dict[str, Any]:
-    import h5py
-
-    content = h5py.File(file, "r")
-    found: dict[str, Any] = {}
-
-    def take(name: str, entry: Any) -> None:
-        if isinstance(entry, h5py.Dataset):
-            found[name] = entry
-
-    content.visititems(take)
-    # PDEBench keeps some sets as one group a sample: 0000/data, 0001/data, …
-    groups = [content[name] for name in sorted(content) if isinstance(content[name], h5py.Group) and name.isdecimal()]
-    if groups and all("data" in group for group in groups):
-        return {"data": _Samples(groups, "data")}
-    return found
-
-
-_READERS: dict[str, Callable[[str], dict[str, Any]]] = {
-    ".npz": _read_npz,
-    **dict.fromkeys((".pt", ".pth"), _read_pt),
-    **dict.fromkeys((".h5", ".hdf5"), _read_h5),
-}
-
-
-def _open(file: str, x: str | None, y: str | None) -> _Source:
-    """The input and the output in a file."""
-    suffix = Path(file).suffix.lower()
-    try:
-        content = _READERS[suffix](file)
-    except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
-        raise MupError(f"The file {file} cannot be read: {type(error).__name__}: {error}") from error
-    for key in filter(None, (x, y)):
-        for part in key.split("+"):
-            if part not in content:
-                raise MupError(f"The file {file} has no {part!r}; {nearest(part, content)}")
-    fields = {k: v for k, v in content.items() if len(v.shape) >= 2 and not k.lower().endswith(_COORDINATES)}
-    if x is None and y is None:
-        x, y = next(((a, b) for a, b in _PAIRS if a in content and b in content), (None, None))
-        if y is None:
-            # One variable, or several of the same shape (PDEBench's flows): channels of one field in time.
-            shapes = {tuple(v.shape) for v in fields.values()}
-            if not fields or len(shapes) > 1:
-                raise MupError(
-                    f"The file {file} holds "
-                    f"{', '.join(f'{k} {tuple(v.shape)}' for k, v in content.items()) or 'no array'}: which is "
-                    "the input and which the output? Name them (--data.x KEY --data.y KEY; several with a plus: u+v)."
-                )
-            y = "+".join(fields)
-    elif y is None:
-        raise MupError(f"x is {x!r}, and the output is not named; give --data.y too ({', '.join(fields)}).")
-    picked = [tuple(content[part] for part in key.split("+")) if key else () for key in (x, y)]
-    for key, arrays in zip((x, y), picked, strict=True):
-        for values in arrays:
-            kind = np.dtype(str(values.dtype).removeprefix("torch.")).kind
-            if kind == "c":
-                raise MupError(
-                    f"{key} in {file} is complex; give its real and imaginary parts as two channels: "
-                    "np.stack([u.real, u.imag], axis=1)."
-                )
-            if kind not in "biuf":
-                raise MupError(f"{key} in {file} holds {values.dtype}, which are no numbers.")
-            if tuple(values.shape) != tuple(arrays[0].shape):
-                raise MupError(f"The parts of {key} in {file} differ in shape, so they cannot be channels of one field.")
-    n = {int(a.shape[0]) for arrays in picked for a in arrays}
-    if len(n) > 1:
-        raise MupError(
-            f"{x} and {y} in {file} have {' and '.join(map(str, sorted(n)))} samples; there must be as many of each."
-        )
-    return _Source(file, *picked, n.pop(), suffix in (".h5", ".hdf5"), x or "", y or "")
-
-
 # Axes
 
 
@@ -385,7 +264,7 @@ class _Layout:
         return f"{self.x_channels} → {self.y_channels} channels on {grid} points{over if self.steps else ''}"
 
 
-def _layout_of(source: _Source, channels: str, time_step: int | None, crop: bool) -> _Layout:
+def _layout_of(source: Source, channels: str, time_step: int | None, crop: bool) -> _Layout:
     y = tuple(source.y[0].shape[1:])
     steps: tuple[tuple[int, int], ...] = ()
     if not source.x:
@@ -428,7 +307,7 @@ def _layout_of(source: _Source, channels: str, time_step: int | None, crop: bool
     return _Layout(grid, raw, x_axis, y_axis, count[0] * max(1, len(source.x or source.y)), count[1] * len(source.y), steps)
 
 
-def _channel_axes(source: _Source, x: tuple, y: tuple, channels: str) -> tuple[int | None, int | None]:
+def _channel_axes(source: Source, x: tuple, y: tuple, channels: str) -> tuple[int | None, int | None]:
     if channels != "auto":
         axis = {"first": 0, "last": -1, "none": None}[channels]
         # One array may lack the axis that the other has.
@@ -461,7 +340,7 @@ def _by(shape: Sequence[int]) -> str:
 class _Field:
     """Input or output of one split: indexed like a tensor of shape (n, channels, *grid), read when asked."""
 
-    def __init__(self, sources: Sequence[_Source], layout: _Layout, letter: str, first: int, count: int) -> None:
+    def __init__(self, sources: Sequence[Source], layout: _Layout, letter: str, first: int, count: int) -> None:
         self._sources, self._layout, self._letter, self._first = sources, layout, letter, first
         self._ends = np.cumsum([s.n for s in sources])
         channels = layout.x_channels if letter == "x" else layout.y_channels
@@ -484,7 +363,7 @@ class _Field:
             result[here] = self._read(self._sources[number], trajectory[here] - start, pair[here])
         return result
 
-    def _read(self, source: _Source, samples: np.ndarray, pair: np.ndarray) -> torch.Tensor:
+    def _read(self, source: Source, samples: np.ndarray, pair: np.ndarray) -> torch.Tensor:
         layout = self._layout
         arrays = source.x if self._letter == "x" and source.x else source.y
         axis = layout.x_axis if self._letter == "x" else layout.y_axis

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.adamw import adamw
 
+from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.parametrize import get_plan
-from neuralop_mup.core.plan import check_multipliers
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError

@@ -1,0 +1,43 @@
+"""Multipliers that a user gives: by role, and of kernels as wholes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from neuralop_mup.core.rules import ROLES
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.validation import is_multiplier
+
+__all__ = ["KERNEL_INITS", "check_multipliers", "init_multipliers"]
+
+# Names of kernel initialisations, and what they make of neuralop's own. Its blocks have operator norm 2, as against about
+# 1 of the skip beside them; a tenth of that lets each layer begin as its skip (benchmarks/suite.py init).
+KERNEL_INITS = {"default": 1.0, "small": 0.1}
+
+
+def init_multipliers(values: Mapping[str, float] | None, kernel_init: str = "default") -> dict[str, float]:
+    """Validate multipliers of init by role, and ``kernel``, which ``kernel_init`` names a value of."""
+    if kernel_init not in KERNEL_INITS:
+        raise MupError(f"kernel_init is {kernel_init!r}; {nearest(str(kernel_init), KERNEL_INITS)}")
+    mults = check_multipliers(values, "init_mult", (*ROLES, "kernel"))
+    if kernel_init != "default":
+        if "kernel" in mults:
+            raise MupError(
+                f"kernel_init = {kernel_init!r} and init_mult['kernel'] = {mults['kernel']} both say how large kernels "
+                "start; give one of them."
+            )
+        mults["kernel"] = KERNEL_INITS[kernel_init]
+    return mults
+
+
+def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequence[str] = ROLES) -> dict[str, float]:
+    """Validate multipliers by role: known roles, positive finite numbers."""
+    if not isinstance(values, (Mapping, type(None))):
+        raise MupError(f"{what} is {values!r}; give a dict by role, such as {{'readout': 0.5}}.")
+    values = dict(values or {})
+    for role, value in values.items():
+        if role not in known:
+            raise MupError(f"{what} has no role {role!r}: {nearest(str(role), known)}")
+        if not is_multiplier(value):
+            raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
+    return {role: float(value) for role, value in values.items()}

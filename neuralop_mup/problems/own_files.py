@@ -1,0 +1,135 @@
+"""A user's files, read: ``.npz``, ``.pt`` and HDF5, and which of their arrays are input and output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuralop_mup.errors import MupError, nearest
+
+__all__ = ["READERS", "Source", "open_source"]
+
+#: Pairs of keys that are taken for input and output where the user names none.
+_PAIRS = (
+    *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
+    *(("x_train", "y_train"), ("source", "target"), ("features", "labels")),
+)
+_COORDINATES = ("-coordinate", "_coord", "grid", "time", "times", "t")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The arrays of one file: samples first."""
+
+    file: str
+    x: tuple[Any, ...]  # arrays, or HDF5 datasets, whose values are channels of the input; empty if y has a time axis
+    y: tuple[Any, ...]
+    n: int
+    lazy: bool
+    x_name: str
+    y_name: str
+
+
+class _Samples:
+    """HDF5 groups, one a sample, as one array."""
+
+    def __init__(self, groups: Sequence[Any], key: str) -> None:
+        self._groups, self._key = groups, key
+        first = groups[0][key]
+        self.shape, self.dtype = (len(groups), *first.shape), first.dtype
+
+    def __getitem__(self, index: Sequence[int]) -> np.ndarray:
+        return np.stack([self._groups[i][self._key][()] for i in index])
+
+
+def _read_npz(file: str) -> dict[str, Any]:
+    with np.load(file, allow_pickle=False) as content:
+        return {key: content[key] for key in content.files}
+
+
+def _read_pt(file: str) -> dict[str, Any]:
+    content = torch.load(file, map_location="cpu", weights_only=True)
+    if isinstance(content, (tuple, list)) and len(content) == 2:
+        content = dict(zip("xy", content, strict=True))
+    if isinstance(content, torch.Tensor):
+        content = {"data": content}
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}, not a dict of tensors")
+    return {key: value.numpy() for key, value in content.items() if isinstance(value, torch.Tensor)}
+
+
+def _read_h5(file: str) -> dict[str, Any]:
+    import h5py
+
+    content = h5py.File(file, "r")
+    found: dict[str, Any] = {}
+
+    def take(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            found[name] = entry
+
+    content.visititems(take)
+    # PDEBench keeps some sets as one group a sample: 0000/data, 0001/data, …
+    groups = [content[name] for name in sorted(content) if isinstance(content[name], h5py.Group) and name.isdecimal()]
+    if groups and all("data" in group for group in groups):
+        return {"data": _Samples(groups, "data")}
+    return found
+
+
+READERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    ".npz": _read_npz,
+    **dict.fromkeys((".pt", ".pth"), _read_pt),
+    **dict.fromkeys((".h5", ".hdf5"), _read_h5),
+}
+
+
+def open_source(file: str, x: str | None, y: str | None) -> Source:
+    """The input and the output in a file."""
+    suffix = Path(file).suffix.lower()
+    try:
+        content = READERS[suffix](file)
+    except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
+        raise MupError(f"The file {file} cannot be read: {type(error).__name__}: {error}") from error
+    for key in filter(None, (x, y)):
+        for part in key.split("+"):
+            if part not in content:
+                raise MupError(f"The file {file} has no {part!r}; {nearest(part, content)}")
+    fields = {k: v for k, v in content.items() if len(v.shape) >= 2 and not k.lower().endswith(_COORDINATES)}
+    if x is None and y is None:
+        x, y = next(((a, b) for a, b in _PAIRS if a in content and b in content), (None, None))
+        if y is None:
+            # One variable, or several of the same shape (PDEBench's flows): channels of one field in time.
+            shapes = {tuple(v.shape) for v in fields.values()}
+            if not fields or len(shapes) > 1:
+                raise MupError(
+                    f"The file {file} holds "
+                    f"{', '.join(f'{k} {tuple(v.shape)}' for k, v in content.items()) or 'no array'}: which is "
+                    "the input and which the output? Name them (--data.x KEY --data.y KEY; several with a plus: u+v)."
+                )
+            y = "+".join(fields)
+    elif y is None:
+        raise MupError(f"x is {x!r}, and the output is not named; give --data.y too ({', '.join(fields)}).")
+    picked = [tuple(content[part] for part in key.split("+")) if key else () for key in (x, y)]
+    for key, arrays in zip((x, y), picked, strict=True):
+        for values in arrays:
+            kind = np.dtype(str(values.dtype).removeprefix("torch.")).kind
+            if kind == "c":
+                raise MupError(
+                    f"{key} in {file} is complex; give its real and imaginary parts as two channels: "
+                    "np.stack([u.real, u.imag], axis=1)."
+                )
+            if kind not in "biuf":
+                raise MupError(f"{key} in {file} holds {values.dtype}, which are no numbers.")
+            if tuple(values.shape) != tuple(arrays[0].shape):
+                raise MupError(f"The parts of {key} in {file} differ in shape, so they cannot be channels of one field.")
+    n = {int(a.shape[0]) for arrays in picked for a in arrays}
+    if len(n) > 1:
+        raise MupError(
+            f"{x} and {y} in {file} have {' and '.join(map(str, sorted(n)))} samples; there must be as many of each."
+        )
+    return Source(file, *picked, n.pop(), suffix in (".h5", ".hdf5"), x or "", y or "")
