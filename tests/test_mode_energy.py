@@ -8,6 +8,7 @@ import torch
 
 from neuralop_mup import MupError
 from neuralop_mup.cli import main
+from neuralop_mup.experiments.presets import PRESETS, problem_with
 from neuralop_mup.experiments.proxy import FEW_STEPS, resolution_notes, training_notes
 from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
 from neuralop_mup.tuning import Results, transfer_study
@@ -137,3 +138,15 @@ def test_data_spectrum(tmp_path, monkeypatch, capsys):
         assert main([*line.split(), str(tmp_path / "deep" / "spectrum.png")]) == 0
     out = capsys.readouterr().out
     assert "keep 99.9 % of the targets' energy" in out and (tmp_path / "deep" / "spectrum.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("name", ["burgers", "korteweg-de-vries", "darcy", "allen-cahn"])
+def test_the_commands_own_proxies_follow_the_advice(name):
+    """Data of fewer samples, and all else as ``neuralop-mup transfer`` has it without options."""
+    preset = PRESETS[name, "cpu"]
+    few = {"n_train": 30, "n_val": 5, "n_test": 5}
+    problem = problem_with(name, "cpu", {**preset.problem_args, **few})
+    energy = mode_energy(*problem.load().train)
+    axes = len(problem.grid_shape)
+    proxy, target = ((modes,) * axes if isinstance(modes, int) else modes for _, modes in (preset.proxy, preset.target))
+    assert proxy_advice(energy, proxy, target) == ""

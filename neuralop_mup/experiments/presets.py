@@ -28,7 +28,8 @@ class Preset:
     Attributes
     ----------
     proxy, target : (hidden_channels, n_modes)
-        The two sizes of ``transfer``; one number of modes stands for every axis.
+        The two sizes of ``transfer``; one number of modes stands for every axis. At size ``cpu`` the proxy's modes keep
+        99.9 % of the targets' spectral energy, as :mod:`neuralop_mup.experiments.proxy` asks of any proxy.
     lr : (float, float)
         Ends of the factor-2 grid of learning rates under Adam.
     epochs, batch_size, schedule
@@ -65,7 +66,7 @@ _PAPER_DARCY = Preset(
 )
 _DARCY = {
     "cpu": Preset(
-        proxy=(8, 4),
+        proxy=(8, 12),
         target=(32, 16),
         epochs=8,
         lr=(2e-3, 1.28e-1),
@@ -85,7 +86,7 @@ _DARCY = {
 #: (problem, size) → how it is trained. Li, Yoo and Yang: width 64, from K = 3 (n_modes counts both signs) to the most they
 #: train.
 PRESETS: dict[tuple[str, str], Preset] = {
-    ("burgers", "cpu"): Preset(proxy=(8, 8), target=(64, 64), epochs=16, lr=(4e-3, 1.28e-1), problem_args={"n_train": 400}),
+    ("burgers", "cpu"): Preset(proxy=(8, 16), target=(64, 64), epochs=16, lr=(4e-3, 1.28e-1), problem_args={"n_train": 400}),
     ("burgers", "gpu"): Preset(
         proxy=(16, 32),
         target=(128, 256),
@@ -99,7 +100,7 @@ PRESETS: dict[tuple[str, str], Preset] = {
     ),
     **{(name, size): preset for name in ("darcy", "darcy-pino") for size, preset in _DARCY.items()},
     ("burgers-pino", "cpu"): Preset(
-        proxy=(4, 4),
+        proxy=(4, (32, 24)),
         target=(32, 32),
         epochs=12,
         lr=(2e-3, 1.28e-1),
@@ -112,7 +113,7 @@ PRESETS: dict[tuple[str, str], Preset] = {
         proxy=(16, 8), target=(128, 64), epochs=750, lr=(5e-4, 3.2e-2), schedule="halve:50", data="gpu"
     ),
     ("navier-stokes", "cpu"): Preset(
-        proxy=(4, (4, 2, 2)),
+        proxy=(4, (4, 14, 8)),
         target=(32, (4, 16, 16)),
         epochs=8,
         lr=(4e-3, 2.56e-1),
@@ -128,8 +129,9 @@ PRESETS: dict[tuple[str, str], Preset] = {
         data="gpu",
         problem_args={"n_train": 100, "time_points": 48},
     ),
-    ("korteweg-de-vries", "cpu"): Preset(proxy=(16, 8), target=(64, 32), epochs=20),
-    **{(name, "cpu"): Preset(proxy=(16, 8), target=(32, 16), epochs=10) for name in ("allen-cahn", "gray-scott")},
+    ("korteweg-de-vries", "cpu"): Preset(proxy=(16, 32), target=(64, 64), epochs=20),
+    ("allen-cahn", "cpu"): Preset(proxy=(16, 8), target=(32, 16), epochs=10),
+    ("gray-scott", "cpu"): Preset(proxy=(16, 12), target=(32, 16), epochs=10),
     # 50 000 iterations at batch 2 are 125 epochs of 800 samples; the learning rate halves at 20 000 and 40 000.
     ("navier-stokes", "paper"): Preset(
         proxy=(64, 6),
