@@ -101,6 +101,15 @@ def test_damping_takes_from_the_dominant_directions(shape, dtype):
     assert (orthogonalize(torch.zeros_like(x), damping=0.7) == 0).all()
 
 
+@pytest.mark.parametrize("n", [2, 8, 64])
+def test_norms_of_random_blocks_after_damping(n):
+    """Weak directions take what strong ones lose, so the norm is above the 1.2 of no damping (docs/muon.md)."""
+    x = torch.randn(8, n, n, dtype=torch.complex128, generator=torch.Generator().manual_seed(n))
+    plain, damped = (torch.linalg.matrix_norm(orthogonalize(x, damping=d), 2) for d in (0.0, 0.7))
+    assert plain.max() < 1 + BAND + 1e-6
+    assert 1.3 < damped.mean() < 1.65
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_well_conditioned_blocks_reach_the_polar_factor(dtype):
     """All singular values within FLOOR of the bound: the error is at most BAND in operator norm."""

@@ -107,6 +107,22 @@ def test_size_of_every_update(size, width, modes):
     assert len(seen) > 1  # channel MLPs and the lifting are not square
 
 
+@pytest.mark.parametrize("size, want", [("rms", lambda n: math.sqrt(n) / 2), ("operator", lambda n: 1.0)])
+@pytest.mark.parametrize("width", [4, 16, 36])
+def test_an_update_of_rank_one_is_larger_in_operator_norm_than_random_entries_are(size, want, width):
+    """In its own bases it has one entry u: operator norm |u|, but the size of random n × n entries, |u| 2√n / n."""
+    model = small_fno(width=width)
+    kernel = kernel_of(model, torch.cdouble)  # in single precision noise takes part in the other entries
+    before = kernel.detach().clone()
+    generator = torch.Generator().manual_seed(1)
+    row, column = (torch.randn(width, generator=generator, dtype=torch.cdouble).real for _ in range(2))
+    numbers = torch.randn(kernel.shape[2], generator=generator, dtype=torch.cdouble)
+    kernel.grad = torch.einsum("i,o,k->iok", row + 0j, column + 0j, numbers)
+    nm.MuSOAP(model, lr=0.05, base_depth=None, period=1, size=size).step()
+    norms = torch.linalg.matrix_norm((kernel - before).detach().permute(2, 0, 1), 2)
+    assert torch.allclose(norms, torch.tensor(0.05 * want(width), dtype=torch.double), rtol=1e-4)
+
+
 def test_separable_kernels_have_one_size_a_mode():
     """Blocks are diagonal, so that the norm of a mode is its largest modulus: lr, for each mode."""
     model = small_fno(separable=True)

@@ -159,7 +159,7 @@ def _parser() -> Parser:
     parser.option("--rule", "operator-norm, log-modes, none or standard", check_rule, default=DEFAULT_RULE)
     parser.option("--optimizer", ", ".join(OPTIMIZERS), one_of(OPTIMIZERS), default="adam")
     parser.option("--steps", "measure after these training steps", listed(count), default="1,5,10")
-    parser.option("--lr", f"learning rate at the base size [{default_lr('adam'):g}; muon {default_lr('muon'):g}]", positive)
+    parser.option("--lr", f"learning rate at base [{default_lr('adam'):g}; muon, soap {default_lr('muon'):g}]", positive)
     parser.option("--seeds", "number of seeds; a few leave slopes noisy", count, default="10")
     parser.option("--batch_size", "samples a batch", count, default="20")
     parser.option("--tolerance", "largest |slope| of an update that passes", not_negative, default="0.25")

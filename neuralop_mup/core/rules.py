@@ -6,8 +6,9 @@ has r = 1; a vector's fan-in is 1), the whole width rule is three lines, for eve
 ====================  =========================================  ==================================
 quantity              rule                                       why
 ====================  =========================================  ==================================
-init std              ∝ r_in^(-1/2); readout: r_in^(-1)          sums of r_in independent terms;
-                                                                 the output starts small
+init std              ∝ r_in^(-1/2); readout: r_in^(-1)          sums of r_in independent terms; the
+                                                                 readout's meet features that move
+                                                                 along it, which adds up coherently
 lr, Adam-like         × 1 / r_in                                 an update's r_in entries add up
                                                                  coherently
 lr, SGD               × r_out / r_in                             besides, gradients shrink as 1/r_out
@@ -207,7 +208,8 @@ def operator_norm_bound(size: Size, base: Size) -> float:
     """κ = g_base / g, g = (√in + √out + √(2 ln N)) / √in: what version 1 of the rules called operator-norm.
 
     A bound on the expected largest block norm (Davidson & Szarek 2001, Theorem II.13; the Gaussian maximal inequality). It
-    overstates the logarithm at few channels, so κ exceeds 1 by up to 20 % when only width grows. For plans that follow it.
+    overstates the logarithm (complex entries take √(ln N)), so κ exceeds 1 when only width grows: 1.20 from 16 to 128
+    channels at K = 4 in 2D. For plans that follow it.
     """
 
     def g(of: Size) -> float:

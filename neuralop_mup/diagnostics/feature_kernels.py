@@ -9,8 +9,9 @@ For a Fourier layer that maps features v to s, both of C channels on N grid poin
    G^{\alpha\beta} = \langle z^\alpha, z^\beta\rangle,\qquad
    Q^{\alpha\beta} = \langle s^\alpha, z^\beta\rangle .
 
-Channels and grid points together are the width: all three are Θ(1) under μP, at any width and on any grid. (Li, Noci and
-Hanin's Φ, G and Q of fully connected networks, where width is channels alone and G is as large as the NTK
+Channels and grid points together are the width: Φ and G are Θ(1) under μP, at any width and on any grid. Q is a mean of
+terms of random sign at first and falls as one over the root of the width, as the output does; training makes it Θ(1). (Li,
+Noci and Hanin's Φ, G and Q of fully connected networks, where width is channels alone and G is as large as the NTK
 parametrization makes it.)
 
 The **tangent kernel** of the layer's kernel R, :math:`\langle\partial f^\alpha/\partial R, \partial f^\beta/\partial

@@ -38,7 +38,8 @@ class MuMuon(KernelOptimizer):
 
     The momentum of each mode's in×out block is replaced by its polar factor, times √(out/in): every mode's update then
     has operator norm lr·√(out/in) (in its turn, ``period`` times that), at any width and any number of modes, so that
-    neither a width nor a mode rule is needed for its learning rate (docs/muon.md). Hidden linear layers and 1×1
+    neither a width nor a mode rule is needed for its learning rate (docs/muon.md). With ``damping``, as by default, the root
+    mean square of an update's singular values has this size. Hidden linear layers and 1×1
     convolutions are treated alike; input, readout and vectors are trained by AdamW with the learning rates of the model's
     plan.
 
@@ -84,8 +85,8 @@ class MuMuon(KernelOptimizer):
     Raises
     ------
     MupError
-        If the model is not parametrized, has no Fourier kernel, is sharded (FSDP), or a number is not usable; in
-        :meth:`step`, if a gradient is not finite, before anything is changed.
+        If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
+        not finite, before anything is changed.
 
     Notes
     -----

@@ -37,9 +37,9 @@ class MuSOAP(KernelOptimizer):
     running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. (Fields are
     real, so that mode −k has the conjugate block: over both signs these are the whole sums.) In these coordinates each entry
     of each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
-    to one size, lr·√(out/in), so that neither width nor the number of modes needs a rule for the learning rate
-    (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one block each;
-    input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
+    to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
+    size is the operator norm (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one
+    block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
     Parameters
     ----------
@@ -67,9 +67,10 @@ class MuSOAP(KernelOptimizer):
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
     size : {"rms", "operator", "adam"}
         What is brought to lr·√(out/in). ``rms``: the operator norm that a matrix of random entries with the same root mean
-        square would have, (√in + √out)/√(in·out) times the Frobenius norm. ``operator``: a bound on the operator norm,
-        ‖(UU^H)²‖_F^(1/4), which takes two matrix products more. ``adam``: nothing; lr is then in Adam's units. The block of
-        a separable kernel is diagonal, and its norm the largest modulus.
+        square would have, (√in + √out)/√(in·out) times the Frobenius norm. An update of low rank has a larger one, up to
+        √n/2 times that in an n×n block. ``operator``: a bound on the operator norm, ‖(UU^H)²‖_F^(1/4), which takes two
+        matrix products more. ``adam``: nothing; lr is then in Adam's units. The block of a separable kernel is diagonal,
+        and its norm the largest modulus.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
