@@ -1,8 +1,11 @@
+import hypothesis
 import pytest
 import torch
 from cases import CASES, FNO_CASES, NAMES, SKIPPED
 
 torch.set_num_threads(1)  # small models: threads only cost
+hypothesis.settings.register_profile("no clock", deadline=None)  # other work on the machine makes an example slow
+hypothesis.settings.load_profile("no clock")
 
 
 _ABSENT = [pytest.param(None, marks=pytest.mark.skip(reason=reason)) for reason in SKIPPED.values()]
