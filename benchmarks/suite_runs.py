@@ -159,9 +159,10 @@ class Records:
 
     def add(self, t: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        result = {what: float(f"{value:.5g}") for what, value in result.items()}
         with open(self.path, "a") as file:
             file.write(json.dumps({"task": t, "result": result}) + "\n")
-        self.done[_key(t)] = dict(result)
+        self.done[_key(t)] = result
 
     def get(self, t: Mapping[str, Any]) -> dict[str, Any] | None:
         return self.done.get(_key(t))

@@ -6,9 +6,8 @@ has r = 1; a vector's fan-in is 1), the whole width rule is three lines, for eve
 ====================  =========================================  ==================================
 quantity              rule                                       why
 ====================  =========================================  ==================================
-init std              ∝ r_in^(-1/2); readout: r_in^(-1)          sums of r_in independent terms; the
-                                                                 readout's meet features that move
-                                                                 along it, which adds up coherently
+init std              ∝ r_in^(-1/2); readout: r_in^(-1)          sums of r_in independent terms;
+                                                                 the output starts small
 lr, Adam-like         × 1 / r_in                                 an update's r_in entries add up
                                                                  coherently
 lr, SGD               × r_out / r_in                             besides, gradients shrink as 1/r_out
