@@ -6,8 +6,10 @@ import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import like_physicsnemo
 import neuralop.models
 import torch
 from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
@@ -389,12 +391,52 @@ _NEXT = {
     ),
     "otno": (_model("otno", _otno, _transported, overrides=_SIZES), ("OTNO", (4, 4), 4), {}),
 }
+
+# PhysicsNeMo's models where it is installed, and always small ones of the same layout.
+_PHYSICSNEMO = {"like_physicsnemo": (like_physicsnemo.FNO, like_physicsnemo.AFNO)}
+PHYSICSNEMO_ABSENT = {}
+try:
+    from physicsnemo.models.afno import AFNO as PhysicsNeMoAFNO
+    from physicsnemo.models.fno import FNO as PhysicsNeMoFNO
+
+    _PHYSICSNEMO["physicsnemo"] = (PhysicsNeMoFNO, PhysicsNeMoAFNO)
+except (ImportError, RuntimeError) as error:  # RuntimeError: its torchvision does not fit torch
+    PHYSICSNEMO_ABSENT = {f"physicsnemo_{name}": f"physicsnemo cannot be imported: {error}" for name in ("fno", "afno")}
+
+
+def _physicsnemo_fno(fno: type, width: int, modes: tuple[int, ...]) -> nn.Module:
+    return fno(2, 3, latent_channels=width, num_fno_modes=list(modes), dimension=len(modes), num_fno_layers=2, padding=0)
+
+
+def _physicsnemo_afno(afno: type, width: int, modes: tuple[int, ...]) -> nn.Module:
+    return afno([16, 16], 2, 3, patch_size=[4, 4], embed_dim=width, depth=2, num_blocks=4)
+
+
+def _on_grid(g, n=16, dimension=2):
+    return {"x": torch.randn(2, 2, *(n,) * dimension, generator=g)}
+
+
+PHYSICSNEMO_CASES = [
+    case
+    for name, (fno, afno) in _PHYSICSNEMO.items()
+    for case in (
+        Model(f"{name}_fno_1d", (6,), (3,), make=partial(_physicsnemo_fno, fno), inputs=partial(_on_grid, dimension=1),
+              overrides={"latent_channels": 8, "num_fno_modes": [3]}),
+        Model(f"{name}_fno_2d", (6, 5), (3, 3), make=partial(_physicsnemo_fno, fno), inputs=_on_grid,
+              overrides={"latent_channels": 8, "num_fno_modes": [3, 3]}),
+        Model(f"{name}_fno_3d", (4, 3, 3), (2, 2, 2), make=partial(_physicsnemo_fno, fno),
+              inputs=partial(_on_grid, n=8, dimension=3), overrides={"latent_channels": 8, "num_fno_modes": [2, 2, 2]}),
+        _model(f"{name}_afno", partial(_physicsnemo_afno, afno), _on_grid, overrides={"embed_dim": 8}),
+    )
+]  # fmt: skip
+
 NEXT_CASES = [case for case, args, kwargs in _NEXT.values() if _makes(*args, **kwargs)]
 SKIPPED = {
     **{name: f"this neuralop has no {name}" for name in _NEXT if name not in {case.name for case in NEXT_CASES}},
+    **PHYSICSNEMO_ABSENT,
     **({} if LINEAR_LIFTING else {"lifting_ratio=0": "this neuralop's lifting has no linear form"}),
 }
 
-CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *SPHERE_CASES, *NEXT_CASES]
+CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *SPHERE_CASES, *NEXT_CASES, *PHYSICSNEMO_CASES]
 NAMES = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}

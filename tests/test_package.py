@@ -21,6 +21,7 @@ HEAVY = {
     "matplotlib": "figures",
     "pandas": "comes with seaborn",
     "seaborn": "mup's figures",
+    "physicsnemo": "its models are known by name",
     "torchvision": "a requirement of mup's examples",
     "neuralop_mup.tuning": "sweeps",
     "neuralop_mup.problems": "data",

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuralop_mup import MupError
@@ -138,6 +138,7 @@ sizes = st.integers(1, 4096)
 ks = st.integers(2, 64)
 
 
+@settings(deadline=None)  # the first call loads scipy
 @given(sizes, sizes, ks)
 def test_identity_is_exact(m_in, m_out, k):
     for rule in RULES:

@@ -87,10 +87,11 @@ def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
 
 
 def _constructor_arguments(model: nn.Module) -> dict | None:
-    """What neuralop's BaseModel stored of the call that built ``model``, all by name."""
+    """What neuralop's BaseModel, or PhysicsNeMo's Module, stored of the call that built ``model``, all by name."""
     stored = getattr(model, "_init_kwargs", None)
     if stored is None:
-        return None
+        theirs = getattr(model, "_args", None)
+        return dict(theirs["__args__"]) if isinstance(theirs, dict) and "__args__" in theirs else None
     positional = dict(zip(_argument_names(type(model)), stored.get("args", ()), strict=False))
     return {**{k: v for k, v in stored.items() if k not in ("args", "_name", "_version")}, **positional}
 
@@ -211,6 +212,7 @@ def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]],
                 raise MupError(
                     f"Parameter {name!r} is {f.shape} in the model and {shapes[name]} in {source}: they differ on an "
                     f"axis of kind {axis!r}, which neither width nor modes change. Give a base with the same in_channels, "
-                    "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP)."
+                    "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP, the "
+                    "decoder_layer_size of PhysicsNeMo's FNO)."
                 )
     return shapes

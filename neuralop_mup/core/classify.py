@@ -99,7 +99,7 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
                 )
             continue
         assert isinstance(claim.what, Param)  # a Place is walked into
-        _check_tensor(tensor, where, owners.get(id(tensor)), trainable)
+        _check_tensor(tensor, where, owners.get(id(tensor)), trainable and not claim.what.frozen)
         owners[id(tensor)] = name
         found[name] = _describe(name, claim, claim.what, tensor, where)
     for name, f in found.items():
@@ -198,6 +198,7 @@ def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[in
         blocks=prod(n for _, n in modes),
         block=(1, 1) if separable else (kernel_in, kernel_out),
         std_ratio=std_ratio,
+        one_sign=param.init == "positive",
     )
 
 

@@ -23,6 +23,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import CODANO, UQNO
 from torch import nn
 
+from neuralop_mup.core.registry import name_of
 from neuralop_mup.errors import MupError
 
 __all__ = ["check_drawable", "draw"]
@@ -80,7 +81,30 @@ def _copy_child(first: str, second: str) -> Callable[[nn.Module], None]:
     return copy
 
 
-_KNOWN: dict[type, _Draw] = {
+def _draw_positive(layer: Any) -> None:
+    for weight in layer.parameters(recurse=False):
+        weight.uniform_().mul_(layer.scale)  # its own reset_parameters would leave the weight's device
+
+
+def _draw_glorot(layer: Any) -> None:
+    # Its constructor draws as torch does, then once more.
+    for module in layer.modules():
+        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            module.reset_parameters()
+    layer.reset_parameters()
+
+
+def _draw_scaled(layer: Any) -> None:
+    for parameter in layer.parameters(recurse=False):
+        parameter.normal_().mul_(layer.scale)
+
+
+def _draw_afno(model: Any) -> None:
+    nn.init.trunc_normal_(model.pos_embed, std=0.02)
+    model.apply(model._init_weights)
+
+
+_KNOWN: dict[type | str, _Draw] = {
     SpectralConv: _Draw(("weight", "bias"), _draw_spectral),
     LegacySpectralConv: _Draw(("weight", "bias"), _draw_spectral),
     SoftGating: _Draw(("weight", "bias"), _draw_ones),
@@ -88,6 +112,14 @@ _KNOWN: dict[type, _Draw] = {
     CODANO: _Draw(("cls_token", "positional_encoding"), _draw_coefficients),
     ComplexValued: _Draw(("fi",), _copy_child("fr", "fi")),
     UQNO: _Draw(("residual_model",), _copy_child("base_model", "residual_model")),
+    **{
+        f"physicsnemo.SpectralConv{d}d": _Draw(tuple(f"weights{i + 1}" for i in range(2 ** (d - 1))), _draw_positive)
+        for d in (1, 2, 3, 4)
+    },
+    "physicsnemo.FCLayer": _Draw(("linear",), _draw_glorot),
+    **{f"physicsnemo.Conv{d}dFCLayer": _Draw(("conv",), _draw_glorot) for d in (1, 2, 3, "N")},
+    "physicsnemo.AFNO2DLayer": _Draw(("w1", "b1", "w2", "b2"), _draw_scaled),
+    "physicsnemo.AFNO": _Draw(("pos_embed",), _draw_afno),
 }
 if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
     from neuralop.layers.spherical_convolution import SphericalConv
@@ -106,8 +138,8 @@ def _draw_of(module: nn.Module) -> _Draw | None:
     if isinstance(module, UQNO) and not _same_shapes(module.base_model, module.residual_model):
         return _Draw((), lambda layer: None)
     for cls in type(module).__mro__:
-        if cls in _KNOWN:
-            return _KNOWN[cls]
+        if known := next((_KNOWN[key] for key in (cls, name_of(cls)) if key in _KNOWN), None):
+            return known
         if "reset_parameters" in vars(cls):
             own = [name for name, _ in module.named_parameters(recurse=False)]
             if isinstance(module, _BUFFERS_TOO):
@@ -125,7 +157,7 @@ def _reset(layer: Any) -> None:
 
 def _has_tensors(module: nn.Module) -> bool:
     own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return bool(own)
+    return any(tensor.numel() for tensor in own)  # PhysicsNeMo's modules have a buffer without numbers
 
 
 def _same_shapes(a: nn.Module, b: nn.Module) -> bool:
@@ -140,7 +172,9 @@ def _steps(module: nn.Module, prefix: str, missing: list[str]) -> Iterator[tuple
         if name not in covered:
             yield from _steps(child, f"{prefix}{name}.", missing)
     own = [*module.named_parameters(recurse=False, remove_duplicate=False), *module.named_buffers(recurse=False)]
-    missing += [f"{prefix}{name} ({type(module).__name__})" for name, _ in own if name not in covered]
+    missing += [
+        f"{prefix}{name} ({type(module).__name__})" for name, tensor in own if tensor.numel() and name not in covered
+    ]
     loose = [name for name, value in vars(module).items() if isinstance(value, torch.Tensor) and value.is_meta]
     missing += [f"{prefix}{name} ({type(module).__name__})" for name in loose]
     if draw and covered:

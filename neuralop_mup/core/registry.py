@@ -62,7 +62,7 @@ class Param:
         ``modes``, ``modes_half`` (a real transform's last axis, which stores n_modes // 2 + 1), ``modes_single`` (one
         sign alone, K entries); ``rank_in``, ``rank_out`` (a rank index that a factor sums over, or produces); ``pair``
         (real and imaginary part).
-    init : {"fan_in", "mean_fan", "fan_out", "constant"} or callable
+    init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable
         How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
         function of the parameter's logical shape that returns its root mean square. ``constant`` (the default) is for
         vectors only: a matrix has to say how it is drawn.
@@ -73,6 +73,8 @@ class Param:
         Logical shape where it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
     rank_power : float, optional
         For a factor of the kernel ``init_of``: see :func:`neuralop_mup.core.rules.factor_std`.
+    frozen : bool
+        Whether the layer's own constructor freezes it. Any other frozen parameter is an error.
     """
 
     role: str
@@ -81,6 +83,7 @@ class Param:
     init_of: str | tuple[str, ...] | None = None
     shape: tuple[int, ...] | None = None
     rank_power: float | None = None
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class Alias:
 Claims = Mapping[str, "Param | Place | Alias"]
 Adapter = Callable[[Any, Place], Claims]
 
-_ADAPTERS: dict[type, Adapter] = {}
+# By type; by name where the package is not imported here: "physicsnemo.FNO" is class FNO of top package physicsnemo.
+_ADAPTERS: dict[type | str, Adapter] = {}
 
 
 def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
@@ -147,11 +151,27 @@ def adapter_of(*types: type) -> Callable[[Adapter], Adapter]:
     return register
 
 
+def adapter_of_name(*names: str) -> Callable[[Adapter], Adapter]:
+    """The same for classes of a package that need not be installed, each as "top package.class"."""
+
+    def register(function: Adapter) -> Adapter:
+        _ADAPTERS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def name_of(layer_type: type) -> str:
+    """What :func:`adapter_of_name` calls a class."""
+    return f"{layer_type.__module__.partition('.')[0]}.{layer_type.__name__}"
+
+
 def claims_of(layer: nn.Module, place: Place) -> Claims:
     """What the adapter of a layer's type claims, each claim checked; nothing where the type is unknown."""
     if isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
         return dict.fromkeys(layer._modules, place)  # named_children leaves out a module's second name
-    adapter = next((_ADAPTERS[cls] for cls in type(layer).__mro__ if cls in _ADAPTERS), None)
+    keys = (key for cls in type(layer).__mro__ for key in (cls, name_of(cls)))
+    adapter = next((_ADAPTERS[key] for key in keys if key in _ADAPTERS), None)
     claims = adapter(layer, place) if adapter else {}
     for name, claim in claims.items():
         _check_claim(type(layer), name, claim)

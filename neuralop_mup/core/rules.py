@@ -8,6 +8,8 @@ quantity              rule                                       why
 ====================  =========================================  ==================================
 init std              ∝ r_in^(-1/2); readout: r_in^(-1)          sums of r_in independent terms;
                                                                  the output starts small
+the same, one sign    ∝ r_in^(-1)                                terms with a common mean add up
+                                                                 coherently
 lr, Adam-like         × 1 / r_in                                 an update's r_in entries add up
                                                                  coherently
 lr, SGD               × r_out / r_in                             besides, gradients shrink as 1/r_out
@@ -30,6 +32,7 @@ readout   1/√fan_in                         r_in^(-1/2)   1 / r_in    1 / r_in
 vector    1/√fan_in of its layer, or Θ(1)   r^(1/2) or 1  1           r_out
 spectral  √(2/(in+out))                     κ (in = out)  κ / r_in    r_out / r_in
 spectral  1/√channels (separable)           κ √r          κ           r_out
+spectral  ∝ 1/(in·out), one sign            κ r_out       κ / r_in    r_out / r_in
 factor    (kernel std / ∏ranks^p)^(1/n)     see below     κ / r_in    r_out / r_in
 ========  ================================  ============  ==========  ===================
 
@@ -97,6 +100,8 @@ class Size:
         Shape (in, out) of one such block; (1, 1) for a separable kernel.
     std_ratio : float
         For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
+    one_sign : bool
+        Whether entries are drawn with one sign, so that their mean, not their spread, makes the norm.
     """
 
     fan_in: int
@@ -106,6 +111,7 @@ class Size:
     blocks: int = 1
     block: tuple[int, int] = (1, 1)
     std_ratio: float = 1.0
+    one_sign: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,13 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
 
     Parameters
     ----------
-    kind : {"fan_in", "mean_fan", "fan_out", "constant"}
+    kind : {"fan_in", "mean_fan", "fan_out", "positive", "constant"}
         ``fan_in``: torch's default for linear and convolution layers, weight and bias: U(±1/√fan_in), so
         1/√(3 fan_in); the fan-in of a convolution includes its stencil.
         ``mean_fan``: neuralop's SpectralConv, kernel and bias: √(2/(fan_in + fan_out)).
         ``fan_out``: the same where the kernel is separable, so in = out = channels: 1/√fan_out.
+        ``positive``: real and imaginary part from U[0, 1/(fan_in·fan_out)), as PhysicsNeMo and FNO codes before 2023 draw
+        kernels: E|w|² = 2/3 / (fan_in·fan_out)². All entries have one sign.
         ``constant``: ones and zeros (gates, norms): 1.
     fan_in, fan_out : int
         Fans of the layer.
@@ -139,9 +147,12 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
         return (2 / (fan_in + fan_out)) ** 0.5
     if kind == "fan_out":
         return fan_out**-0.5
+    if kind == "positive":
+        return (2 / 3) ** 0.5 / (fan_in * fan_out)
     if kind == "constant":
         return 1.0
-    raise MupError(f"There is no default init {kind!r}: {nearest(kind, ('fan_in', 'mean_fan', 'fan_out', 'constant'))}")
+    known = ("fan_in", "mean_fan", "fan_out", "positive", "constant")
+    raise MupError(f"There is no default init {kind!r}: {nearest(kind, known)}")
 
 
 def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -> float:
@@ -339,7 +350,7 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     r_in = size.fan_in / base.fan_in
     r_out = size.fan_out / base.fan_out
     kappa = mode_factor(rule, size, base) if size.modes else 1.0
-    wanted = kappa * (1 / r_in if role == "readout" else r_in**-0.5)
+    wanted = kappa * (1 / r_in if role == "readout" or size.one_sign else r_in**-0.5)
     return Multipliers(
         init=wanted / (size.default_std / base.default_std),
         adam_lr=kappa / r_in,

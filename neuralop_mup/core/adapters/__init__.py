@@ -1,16 +1,16 @@
 """What every parameter of every neuralop layer is: importing this package registers the adapters.
 
 ``basic`` has torch's and neuralop's pointwise layers and norms, ``kernels`` the spectral convolutions and their
-factorizations, ``models`` the blocks and models put together from them, ``sphere`` what needs torch_harmonics, and
-``recurrent`` what neuralop has since the release after 2.0. What the installed neuralop has is asked by name: its main
-branch calls itself 2.0.0, too.
+factorizations, ``models`` the blocks and models put together from them, ``sphere`` what needs torch_harmonics,
+``recurrent`` what neuralop has since the release after 2.0, and ``physicsnemo`` the models of that package. What the
+installed neuralop has is asked by name: its main branch calls itself 2.0.0, too.
 """
 
 import neuralop.models
 
-from neuralop_mup.core.adapters import basic, kernels, models
+from neuralop_mup.core.adapters import basic, kernels, models, physicsnemo
 
-__all__ = ["basic", "kernels", "models"]
+__all__ = ["basic", "kernels", "models", "physicsnemo"]
 
 if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
     from neuralop_mup.core.adapters import sphere

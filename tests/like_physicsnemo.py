@@ -1,0 +1,253 @@
+"""Small models laid out as PhysicsNeMo's FNO and AFNO are: names, shapes, first draws; for where it is not installed.
+
+Their classes call themselves part of ``physicsnemo``, which is how neuralop_mup knows them. Written from the layout in
+nvidia-physicsnemo 2.2; tests/test_physicsnemo.py compares the two where that package is installed.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, relu, silu, softshrink
+
+
+class Module(nn.Module):
+    """Keeps the arguments of its constructor, and a buffer without numbers."""
+
+    def __new__(cls, *args, **kwargs):
+        self = super().__new__(cls)
+        bound = inspect.signature(cls.__init__).bind_partial(self, *args, **kwargs)
+        bound.apply_defaults()
+        self._args = {"__name__": cls.__name__, "__args__": {k: v for k, v in bound.arguments.items() if k != "self"}}
+        return self
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("device_buffer", torch.empty(0), persistent=False)
+
+    def __init_subclass__(cls):
+        cls.__module__ = "physicsnemo.like"
+
+
+class _SpectralConv(nn.Module):
+    def __init__(self, in_channels, out_channels, *modes):
+        super().__init__()
+        self.modes, self.scale = modes, 1 / (in_channels * out_channels)
+        for i in range(2 ** (len(modes) - 1)):
+            kernel = self.scale * torch.rand(in_channels, out_channels, *modes, 2)
+            self.register_parameter(f"weights{i + 1}", nn.Parameter(kernel))
+
+    def forward(self, x):
+        axes = tuple(range(2, x.ndim))
+        modes = torch.fft.rfftn(x, dim=axes)
+        out = torch.zeros_like(modes)
+        for i, kernel in enumerate(self.parameters()):  # bit by bit of i, the sign of the modes on each axis but the last
+            where = (..., *(slice(-k, None) if i >> axis & 1 else slice(k) for axis, k in enumerate(self.modes)))
+            out[where] = torch.einsum("bi...,io...->bo...", modes[where], torch.view_as_complex(kernel))
+        return torch.fft.irfftn(out, s=x.shape[2:], dim=axes)
+
+
+class SpectralConv1d(_SpectralConv):
+    __module__ = "physicsnemo.like"
+
+
+class SpectralConv2d(_SpectralConv):
+    __module__ = "physicsnemo.like"
+
+
+class SpectralConv3d(_SpectralConv):
+    __module__ = "physicsnemo.like"
+
+
+class FCLayer(Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.constant_(self.linear.bias, 0)
+        nn.init.xavier_uniform_(self.linear.weight)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class _ConvFCLayer(Module):
+    convolution = nn.Conv1d
+
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.conv = self.convolution(in_features, out_features, 1)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.constant_(self.conv.bias, 0)
+        self.conv.bias.requires_grad = self.convolution is not nn.Conv2d
+        nn.init.xavier_uniform_(self.conv.weight)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+class Conv1dFCLayer(_ConvFCLayer):
+    pass
+
+
+class Conv2dFCLayer(_ConvFCLayer):
+    convolution = nn.Conv2d
+
+
+class Conv3dFCLayer(_ConvFCLayer):
+    convolution = nn.Conv3d
+
+
+class FullyConnected(Module):
+    def __init__(self, in_features, layer_size, out_features, num_layers):
+        super().__init__()
+        sizes = [in_features, *[layer_size] * num_layers]
+        self.layers = nn.ModuleList([FCLayer(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
+        self.final_layer = FCLayer(layer_size, out_features)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = silu(layer(x))
+        return self.final_layer(x)
+
+
+class _Encoder(Module):
+    def __init__(self, in_channels, width, n_layers, modes):
+        super().__init__()
+        lift, spectral, conv = _OF_DIMENSION[len(modes)]
+        self.lift_network = nn.Sequential(lift(in_channels, width // 2), nn.GELU(), lift(width // 2, width))
+        self.spconv_layers, self.conv_layers = nn.ModuleList(), nn.ModuleList()
+        for _ in range(n_layers):
+            self.spconv_layers.append(spectral(width, width, *modes))
+            self.conv_layers.append(conv(width, width, 1))
+
+    def forward(self, x):
+        x = self.lift_network(x)
+        for i, (spectral, conv) in enumerate(zip(self.spconv_layers, self.conv_layers, strict=True)):
+            x = (gelu if i + 1 < len(self.conv_layers) else lambda y: y)(spectral(x) + conv(x))
+        return x
+
+
+class FNO1DEncoder(_Encoder):
+    pass
+
+
+class FNO2DEncoder(_Encoder):
+    pass
+
+
+class FNO3DEncoder(_Encoder):
+    pass
+
+
+_OF_DIMENSION = {
+    1: (Conv1dFCLayer, SpectralConv1d, nn.Conv1d),
+    2: (Conv2dFCLayer, SpectralConv2d, nn.Conv2d),
+    3: (Conv3dFCLayer, SpectralConv3d, nn.Conv3d),
+}
+
+
+class FNO(Module):
+    def __init__(
+        self, in_channels, out_channels, decoder_layers=1, decoder_layer_size=32, dimension=2, latent_channels=32,
+        num_fno_layers=4, num_fno_modes=16, padding=8, coord_features=True,
+    ):  # fmt: skip
+        super().__init__()
+        modes = [num_fno_modes] * dimension if isinstance(num_fno_modes, int) else num_fno_modes
+        self.coord_features, in_channels = coord_features, in_channels + dimension * coord_features
+        self.decoder_net = FullyConnected(latent_channels, decoder_layer_size, out_channels, decoder_layers)
+        encoder = (FNO1DEncoder, FNO2DEncoder, FNO3DEncoder)[dimension - 1]
+        self.spec_encoder = encoder(in_channels, latent_channels, num_fno_layers, modes)
+
+    def forward(self, x):
+        if self.coord_features:
+            grid = torch.meshgrid(*(torch.linspace(0, 1, n) for n in x.shape[2:]), indexing="ij")
+            x = torch.cat([x, torch.stack(grid).expand(len(x), *[-1] * (x.ndim - 1))], dim=1)
+        return self.decoder_net(self.spec_encoder(x).movedim(1, -1)).movedim(-1, 1)
+
+
+class AFNO2DLayer(Module):
+    def __init__(self, hidden_size, num_blocks, sparsity_threshold=0.01):
+        super().__init__()
+        self.num_blocks, self.scale, self.threshold = num_blocks, 0.02, sparsity_threshold
+        size = hidden_size // num_blocks
+        for i in (1, 2):
+            setattr(self, f"w{i}", nn.Parameter(self.scale * torch.randn(2, num_blocks, size, size)))
+            setattr(self, f"b{i}", nn.Parameter(self.scale * torch.randn(2, num_blocks, size)))
+
+    def forward(self, x):
+        modes = torch.fft.rfft2(x, dim=(1, 2), norm="ortho")
+        y = torch.view_as_real(modes.unflatten(-1, (self.num_blocks, -1)))
+        y = relu(self._mix(y, self.w1, self.b1))
+        y = softshrink(self._mix(y, self.w2, self.b2), self.threshold)
+        return x + torch.fft.irfft2(torch.view_as_complex(y).flatten(-2), s=x.shape[1:3], dim=(1, 2), norm="ortho")
+
+    @staticmethod
+    def _mix(y, w, b):
+        """Complex matrices on pairs of reals, with a bias to each of the two."""
+        re, im = (torch.einsum("...bi,cbio->c...bo", y[..., part], w) for part in (0, 1))
+        return torch.stack([re[0] - im[1] + b[0], im[0] + re[1] + b[1]], dim=-1)
+
+
+class AFNOMlp(Module):
+    def __init__(self, width, inner):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x):
+        return self.fc2(gelu(self.fc1(x)))
+
+
+class Block(Module):
+    def __init__(self, embed_dim, num_blocks, mlp_ratio):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.filter = AFNO2DLayer(embed_dim, num_blocks)
+        self.norm2 = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.mlp = AFNOMlp(embed_dim, int(embed_dim * mlp_ratio))
+
+    def forward(self, x):
+        x = x + self.filter(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class AFNOPatchEmbed(Module):
+    def __init__(self, in_channels, patch_size, embed_dim):
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, embed_dim, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, x):
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+class AFNO(Module):
+    def __init__(
+        self, inp_shape, in_channels, out_channels, patch_size=(16, 16), embed_dim=256, depth=4, mlp_ratio=4.0, num_blocks=16
+    ):
+        super().__init__()
+        self.grid, self.patch_size = [n // p for n, p in zip(inp_shape, patch_size, strict=True)], patch_size
+        self.patch_embed = AFNOPatchEmbed(in_channels, patch_size, embed_dim)
+        self.pos_embed = nn.Parameter(torch.zeros(1, self.grid[0] * self.grid[1], embed_dim))
+        self.blocks = nn.ModuleList([Block(embed_dim, num_blocks, mlp_ratio) for _ in range(depth)])
+        self.head = nn.Linear(embed_dim, out_channels * patch_size[0] * patch_size[1], bias=False)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        self.apply(self._init_weights)
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.constant_(module.bias, 0)
+
+    def forward(self, x):
+        tokens = (self.patch_embed(x) + self.pos_embed).unflatten(1, self.grid)
+        for block in self.blocks:
+            tokens = block(tokens)
+        out = self.head(tokens).unflatten(-1, (*self.patch_size, -1))
+        return out.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)

@@ -1,0 +1,213 @@
+"""PhysicsNeMo's FNO and AFNO, by small models of the same layout; and that these are laid out as PhysicsNeMo's are."""
+
+import like_physicsnemo
+import pytest
+import torch
+from cases import BY_NAME, PHYSICSNEMO_ABSENT, PHYSICSNEMO_CASES
+from torch import nn
+
+import neuralop_mup as nm
+from neuralop_mup.core.rules import Size, default_std, multipliers
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim.kernels.layouts import matrix_layouts
+
+KINDS = ("fno_1d", "fno_2d", "fno_3d", "afno")
+FNO, AFNO = BY_NAME["like_physicsnemo_fno_2d"], BY_NAME["like_physicsnemo_afno"]
+
+
+def rows(case, rule="none"):
+    return nm.summary(nm.parametrize(case.build(), base=case.base, rule=rule))
+
+
+def test_the_plan_of_an_fno():
+    """Width 8 → 24, r = 3, worked out by hand.
+
+    Kernel: U[0, 1/(in·out)) falls by 9. Its entries have one sign, so that a sum over inputs grows with their number and
+    the norm stays if entries fall by 3: init × 9/3 = 3, lr × 1/3.
+    Lifting, 4 → 4 becomes 4 → 12 (half the width; 2 channels and 2 coordinates): Glorot's √(2/(4+4)) becomes √(2/(4+12)),
+    and an input layer keeps its size: init × √(16/8) = 1.41421.
+    Decoder, width → 32, which stays: Glorot's √(2/(8+32)) becomes √(2/(24+32)), a readout falls by 3:
+    init × √(56/40)/3 = 0.394405, lr × 1/3. What follows it does not grow.
+    Skips are hidden layers as torch draws them: init × 1, lr × 1/3; their bias falls as 1/√r and is brought back: × √3.
+    """
+    plan = rows(FNO)
+    expected = {
+        "spec_encoder.spconv_layers.0.weights2": ("spectral", 3.0, 1 / 3),
+        "spec_encoder.lift_network.0.conv.weight": ("input", 2**0.5, 1.0),
+        "spec_encoder.lift_network.0.conv.bias": ("vector", 1.0, 1.0),
+        "spec_encoder.lift_network.2.conv.weight": ("hidden", 1.0, 1 / 3),
+        "spec_encoder.conv_layers.1.weight": ("hidden", 1.0, 1 / 3),
+        "spec_encoder.conv_layers.1.bias": ("vector", 3**0.5, 1.0),
+        "decoder_net.layers.0.linear.weight": ("readout", 0.394405, 1 / 3),
+        "decoder_net.final_layer.linear.weight": ("input", 1.0, 1.0),
+    }
+    for name, (role, init, lr) in expected.items():
+        row = plan[name]
+        assert (row.role, row.init_mult, row.lr_mult) == (role, pytest.approx(init, rel=1e-5), pytest.approx(lr)), name
+
+
+def test_modes_are_counted_by_quadrant():
+    """K = 3, 3 → 6, 5 stored entries of one sign: κ = √(2 log 3 / (log 6 + log 5)) = 0.803751."""
+    row = rows(FNO, "log-modes")["spec_encoder.spconv_layers.0.weights1"]
+    assert (row.size.modes, row.base_size.modes, row.size.blocks) == ((6, 5), (3, 3), 30)
+    assert row.lr_mult == pytest.approx(0.803751 / 3, rel=1e-5)
+    assert row.init_mult == pytest.approx(0.803751 * 3, rel=1e-5)
+
+
+def test_the_plan_of_an_afno():
+    """Blocks of 2 → 6 channels, r = 3. Matrices are drawn at 0.02, so the whole rule is left: × 3^-1/2, head × 1/3."""
+    plan = rows(AFNO, "operator-norm")
+    for name, init in {
+        "filter.w1": 3**-0.5,
+        "filter.w2": 3**-0.5,
+        "mlp.fc1.weight": 3**-0.5,
+        "mlp.fc2.weight": 3**-0.5,
+    }.items():
+        row = plan[f"blocks.1.{name}"]
+        assert (row.init_mult, row.lr_mult) == (pytest.approx(init), pytest.approx(1 / 3)), name
+    assert plan["head.weight"].init_mult == plan["head.weight"].lr_mult == pytest.approx(1 / 3)
+    for name in ("pos_embed", "blocks.0.filter.b1", "blocks.0.norm1.weight", "patch_embed.proj.bias"):
+        assert (plan[name].role, plan[name].init_mult, plan[name].lr_mult) == ("vector", 1, 1), name
+
+
+@pytest.mark.parametrize("fans", [(8, 8), (24, 24), (12, 30)])
+def test_the_norm_of_a_kernel_of_one_sign_stays(fans):
+    """Operator norm over √(out/in) of mean entries: c/√2 · in with c = 1/(in·out), so it falls as 1/out; in μP it stays."""
+    base = (8, 8)
+    size, at_base = (Size(*f, default_std("positive", *f), one_sign=True) for f in (fans, base))
+    init = multipliers("spectral", size, at_base, "none").init
+    assert init == pytest.approx(fans[1] / base[1])
+    torch.manual_seed(0)
+    norms = []
+    for n_in, n_out in (base, fans):
+        drawn = torch.view_as_complex(torch.rand(40, n_out, n_in, 2, dtype=torch.float64)) / (n_in * n_out)
+        norms.append(torch.linalg.svdvals(drawn)[:, 0].mean().item() * (n_in / n_out) ** 0.5)
+    assert norms[1] * init == pytest.approx(norms[0], rel=0.05)
+
+
+@pytest.mark.parametrize("case", [FNO, AFNO], ids=lambda case: case.name)
+def test_updates_neither_grow_nor_vanish_with_width(case):
+    batches = [{**case.batch(seed)[0], "y": case.batch(seed)[1]} for seed in range(3)]
+    slopes = {}
+    for rule in ("standard", "none"):
+        check = nm.coord_check(
+            lambda width, rule=rule: nm.parametrize(
+                case.sized(width, case.n_modes), base=lambda: case.sized(16, case.n_modes), rule=rule
+            ),
+            (16, 32, 64), batches, lr=2e-3, steps=(1,), seeds=4,
+        )  # fmt: skip
+        slopes[rule] = max((r["slope"] for r in check.slopes if r["kind"] == "update"), key=abs)
+    assert abs(slopes["none"]) < 0.3 and slopes["standard"] > 0.5, slopes
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("optimizer", [nm.MuAdam, nm.MuMuon, nm.MuSOAP])
+def test_training_lowers_the_loss(name, optimizer):
+    case = BY_NAME[f"like_physicsnemo_{name}"]
+    model = nm.parametrize(case.build(), base=case.base)
+    x = case.batch()[0]["x"]
+    y = torch.stack([x[:, 0] * x[:, 1], x.sum(1), x[:, 0].roll(2, -1)], 1)
+    opt, losses = optimizer(model, lr=0.01), []
+    for _ in range(15):
+        opt.zero_grad()
+        losses.append((model(x) - y).square().mean())
+        losses[-1].backward()
+        opt.step()
+    assert losses[-1] < 0.95 * losses[0]
+    lift = "spec_encoder.lift_network.0.conv.bias"
+    if name == "fno_2d":
+        assert torch.equal(model.get_parameter(lift), case.build().get_parameter(lift))  # frozen by PhysicsNeMo
+
+
+def test_kernels_are_complex_blocks_and_an_afno_s_matrices_real_ones():
+    """Read as batches of matrices: a pair of reals is one complex number; AFNO keeps its parts on the first axis."""
+    for case, expected in (
+        (FNO, {"spec_encoder.spconv_layers.0.weights1": "iobb", "spec_encoder.conv_layers.0.weight": "oill"}),
+        (AFNO, {"blocks.0.filter.w1": "llio", "blocks.0.mlp.fc1.weight": "oi"}),
+    ):
+        model = nm.parametrize(case.build(), base=case.base)
+        layouts = matrix_layouts(model, {row.name: row for row in nm.summary(model).rows})
+        assert {name: layouts.get(name) for name in expected} == expected
+
+
+class Kernel(nn.Module):
+    """A kernel (in, out, K, K), of pairs of reals or of complex numbers."""
+
+    def __init__(self, width, pairs):
+        super().__init__()
+        w = torch.rand(width, width, 3, 4, 2, generator=torch.Generator().manual_seed(0)) / width**2
+        self.pairs, self.w = pairs, nn.Parameter(w if pairs else torch.view_as_complex(w))
+
+
+def _kernel(layer, place):
+    modes = ("modes_single", "modes_single", *(["pair"] if layer.pairs else []))
+    return {"w": nm.Param("spectral", ("in", "out", *modes), "positive")}
+
+
+nm.register_layer(Kernel, _kernel)
+
+
+@pytest.mark.parametrize("optimizer", [nm.MuMuon, nm.MuSOAP])
+def test_a_step_on_pairs_is_the_step_on_complex_numbers(optimizer):
+    ends = []
+    for pairs in (True, False):
+        model = nm.parametrize(Kernel(12, pairs), base=lambda pairs=pairs: Kernel(4, pairs))
+        opt, generator = optimizer(model, lr=0.01), torch.Generator().manual_seed(1)
+        for _ in range(3):
+            grad = torch.randn(12, 12, 3, 4, 2, generator=generator)
+            model.w.grad = grad if pairs else torch.view_as_complex(grad)
+            opt.step()
+        ends.append(model.w.detach() if pairs else torch.view_as_real(model.w.detach()))
+    start = nm.parametrize(Kernel(12, True), base=lambda: Kernel(4, True)).w.detach()
+    assert (ends[0] - start).abs().max() > 1e-3
+    torch.testing.assert_close(*ends)
+
+
+class Mine(like_physicsnemo.FNO):
+    """A user's subclass, in the user's module."""
+
+
+Mine.__module__ = "my_project.models"
+
+
+def test_subclasses_are_known_and_other_models_are_not():
+    nm.parametrize(Mine(1, 1, latent_channels=16, padding=0), base={"latent_channels": 8})
+    Stranger = type("FNO", (nn.Linear,), {"__module__": "elsewhere.physicsnemo"})
+    assert nm.summary(nm.parametrize(Stranger(3, 2), base=lambda: Stranger(3, 2)))["weight"].layer == "FNO"  # a linear layer
+
+
+def test_what_does_not_fit_is_refused():
+    model = like_physicsnemo.FNO(1, 1, latent_channels=16)
+    with pytest.raises(MupError, match="decoder_layer_size"):
+        nm.parametrize(model, base={"latent_channels": 8, "decoder_layer_size": 16})
+    with pytest.raises(MupError, match="does not take"):
+        nm.parametrize(model, base={"hidden_channels": 8})
+    with pytest.raises(MupError, match="filter.w1"):
+        nm.parametrize(AFNO.build(), base=lambda: like_physicsnemo.AFNO([16, 16], 2, 3, [4, 4], 8, 2, num_blocks=2))
+    model.decoder_net.layers[0].scale = nn.Parameter(torch.ones(1))  # as weight factorization would add
+    with pytest.raises(MupError, match="No adapter claims"):
+        nm.parametrize(model, base=lambda: like_physicsnemo.FNO(1, 1, latent_channels=8))
+
+
+def test_a_parameter_that_somebody_else_froze_is_still_refused():
+    model = like_physicsnemo.FNO(1, 1, latent_channels=16)
+    model.decoder_net.final_layer.linear.bias.requires_grad = False
+    with pytest.raises(MupError, match="frozen"):
+        nm.parametrize(model, base={"latent_channels": 8})
+
+
+@pytest.mark.skipif(bool(PHYSICSNEMO_ABSENT), reason=str(next(iter(PHYSICSNEMO_ABSENT.values()), "")))
+@pytest.mark.parametrize("name", KINDS)
+def test_the_small_models_are_laid_out_as_physicsnemo_s(name):
+    """The same numbers from the same seed, by the same names, and the same output of them."""
+    ours, theirs = BY_NAME[f"like_physicsnemo_{name}"], BY_NAME[f"physicsnemo_{name}"]
+    a, b = ours.build(), theirs.build()
+    assert {n: p.requires_grad for n, p in a.named_parameters()} == {n: p.requires_grad for n, p in b.named_parameters()}
+    for (key, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
+        assert torch.equal(p, q), key
+    x = ours.batch()[0]
+    torch.testing.assert_close(a(**x), b(**x), rtol=1e-4, atol=1e-6)
+
+
+def test_every_kind_is_in_the_case_table():
+    assert {case.name for case in PHYSICSNEMO_CASES} >= {f"like_physicsnemo_{name}" for name in KINDS}
