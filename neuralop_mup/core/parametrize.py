@@ -268,7 +268,7 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     """
     model = unwrap(model)
     if isinstance(model, nn.Module) and is_parametrized(model):
-        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows}
+        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows if not row.lacking}
     else:
         shapes = {row.name: row.mup_shape() for row in make_plan(model, model, "standard").rows}
     save_shapes(shapes, path)

@@ -15,6 +15,7 @@ from torch import nn
 import neuralop_mup.core.adapters  # noqa: F401  registers what this package knows
 from neuralop_mup.core.base_shapes import base_shapes
 from neuralop_mup.core.classify import Found, classify, size_of
+from neuralop_mup.core.depth import Layers
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.multipliers import init_multipliers
 from neuralop_mup.core.registry import FIXED, Place
@@ -63,6 +64,8 @@ class Row:
         has a function for it.
     size, base_size : Size or None
         The numbers that the rule read, here and at base; None where a parameter holds no numbers.
+    lacking : bool
+        Whether base, which has fewer layers, lacks the parameter; ``base_shape`` is then that of its last layer.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Row:
     init: str = ""
     size: Size | None = None
     base_size: Size | None = None
+    lacking: bool = False
 
     def mup_shape(self, of: int = 1) -> MupShape:
         """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan."""
@@ -345,8 +349,8 @@ def make_plan(
     init_mults = init_multipliers(init_mult, kernel_init)
     found = classify(model)
     shapes = {name: f.shape for name, f in found.items()}
-    at_base = base_shapes(model, found, base, name)
-    rows = make_rows(found, shapes, at_base, rule, init_mults, correct_tt)
+    at_base, layers = base_shapes(model, found, base, name)
+    rows = make_rows(found, shapes, at_base, rule, init_mults, correct_tt, layers)
     function = rule if callable(rule) and name not in RULES else None
     return Plan(name, rows, init_mults, correct_tt=correct_tt, reason=reason_of(rule), function=function)
 
@@ -358,12 +362,13 @@ def make_rows(
     rule: str | ModeRule,
     init_mults: Mapping[str, float],
     correct_tt: bool,
+    layers: Mapping[str, Layers],
 ) -> tuple[Row, ...]:
-    """One row a parameter from its logical shapes, here and at base."""
-    return tuple(_make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) for name in found)
+    """One row a parameter from its logical shapes, here and at base, and the stack of layers that it is in."""
+    return tuple(_make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers[name]) for name in found)
 
 
-def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row:
+def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers) -> Row:
     f = found[name]
     row = Row(
         name=name,
@@ -382,6 +387,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row
         place=f.place,
         tensor_shape=f.tensor_shape,
         init="own" if callable(f.param.init) else f.param.init,
+        lacking=layers.lacking,
     )
     if not _holds_numbers(name, found, shapes):
         return row
@@ -390,7 +396,8 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row
             f"Parameter {name!r} is {shapes[name]} in the model and {at_base[name]} at base, where its layer holds "
             "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
         )
-    size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
+    size = replace(size_of(name, found, shapes), layers=layers.here)
+    base_size = replace(size_of(name, found, at_base), layers=layers.base)
     m = multipliers(f.param.role, size, base_size, rule)
     init = m.init / base_size.std_ratio if correct_tt else m.init
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
@@ -403,7 +410,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row
         sgd_lr_mult=m.sgd_lr,
         eps_mult=m.eps,
         default_std=None if f.param.init == "constant" else size.default_std,
-        why=_why(f.param.role, check_rule(rule), size.fan_in / base_size.fan_in, init, m.kappa, init_mult),
+        why=_why(f.param.role, check_rule(rule), size, base_size, init, m.kappa, init_mult),
         size=size,
         base_size=base_size,
     )
@@ -414,7 +421,8 @@ def _holds_numbers(name: str, found: Mapping[str, Found], shapes: Mapping[str, t
     return all(math.prod(shapes[part]) for part in (name, *found[name].init_of))
 
 
-def _why(role: str, rule: str, r_in: float, init: float, kappa: float, init_mult: float | None) -> str:
+def _why(role: str, rule: str, size: Size, base_size: Size, init: float, kappa: float, init_mult: float | None) -> str:
+    r_in = size.fan_in / base_size.fan_in
     if rule == "standard":
         words = "standard parametrization: as constructed"
     else:
@@ -427,4 +435,6 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float, init_mult
             else f"vector: init undoes a default std of × {1 / init:.4g}",
             "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
         }[role]
+        if size.layers != base_size.layers:
+            words += f"; depth: Adam's lr × √({base_size.layers}/{size.layers})"
     return words if init_mult is None else f"{words}; init_mult {init_mult:g}"

@@ -39,6 +39,9 @@ of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fa
 as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
 update carry it once (derived in docs/layouts.md).
 
+Where base has fewer Fourier layers, L_base instead of L, Adam's learning rate of everything in these layers goes by
+√(L_base / L) besides; see :func:`depth_factor`.
+
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
 ICML 2025, arXiv:2506.19396, Theorem 3.5 (modes).
@@ -65,6 +68,7 @@ __all__ = [
     "Size",
     "check_rule",
     "default_std",
+    "depth_factor",
     "factor_std",
     "log_modes",
     "mode_factor",
@@ -97,6 +101,8 @@ class Size:
         Shape (in, out) of one such block; (1, 1) for a separable kernel.
     std_ratio : float
         For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
+    layers : int
+        Layers of the stack that the parameter is in, where base has fewer of them; else 1.
     """
 
     fan_in: int
@@ -106,6 +112,7 @@ class Size:
     blocks: int = 1
     block: tuple[int, int] = (1, 1)
     std_ratio: float = 1.0
+    layers: int = 1
 
 
 @dataclass(frozen=True)
@@ -316,6 +323,16 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     return 1.0 if size == base else float(kappa)
 
 
+def depth_factor(size: Size, base: Size) -> float:
+    """√(L_base / L), the factor on Adam's learning rate of a parameter of L layers where base has L_base.
+
+    The changes that L layers make to the output add up: to L times one of them if all have the same sign, to √L if they
+    are independent. For the layers of an FNO the root is what was measured (docs/results.md), as it is the rule for sums of
+    independent branches (Yang et al., "Tensor Programs VI", arXiv:2310.02244).
+    """
+    return math.sqrt(base.layers / size.layers)
+
+
 def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
     """Multipliers of one parameter (the table at the top of this module).
 
@@ -341,8 +358,8 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     wanted = kappa * (1 / r_in if role == "readout" else r_in**-0.5)
     return Multipliers(
         init=wanted / (size.default_std / base.default_std),
-        adam_lr=kappa / r_in,
-        # The paper's mode rule is derived for Adam; SGD keeps the width rule alone.
+        adam_lr=kappa / r_in * depth_factor(size, base),
+        # The rules for modes and depth are Adam's; SGD keeps the width rule alone.
         sgd_lr=r_out / r_in,
         eps=1 / r_out,
         kappa=kappa,
