@@ -210,7 +210,7 @@ def _matched(found: Mapping[str, Found], base: Mapping) -> dict[str, Layers]:
                 for where, names in (("model", missing), ("base", extra))
                 if names
             )
-            + "): base may differ in width, modes and the number of Fourier layers only, so give it the same skips and norms."
+            + "): base may differ in width, modes and the number of Fourier layers, so give it the same skips and norms."
         )
     return layers
 

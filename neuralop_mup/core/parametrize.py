@@ -38,6 +38,7 @@ def parametrize(
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
     kernel_init: str = "default",
+    training: Mapping[str, tuple[int, int]] | None = None,
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
 
@@ -74,6 +75,10 @@ def parametrize(
     kernel_init : {"default", "small"}
         How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
         (docs/optimizers.md). Small kernels are smaller at base, too.
+    training : mapping, optional
+        How the training differs from base's, ``{"steps": (300, 3000)}``: optimizer steps of the run in which the learning
+        rate was tuned, and of this one, both under one schedule that ends with the run. Every learning rate then goes by
+        √(base's / this one's), but for SGD, which has no rule for it. The plan keeps it, so a run is resumed with the same.
 
     Returns
     -------
@@ -85,8 +90,8 @@ def parametrize(
     MupError
         If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
         parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; every
-        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; or the model is sharded, an average, or wrapped in part. The
-        model is then as it was.
+        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; base is deeper or trains longer; or the model is sharded, an
+        average, or wrapped in part. The model is then as it was.
 
     References
     ----------
@@ -102,7 +107,7 @@ def parametrize(
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
     """
     bare = _bare(model)
-    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init)
+    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
     parameters = dict(bare.named_parameters())
     _check_untouched(bare, init)
     pending = init and _on_meta(bare, parameters)

@@ -40,7 +40,8 @@ as the dense rule wants. κ goes to one factor, the one with the output channels
 update carry it once (derived in docs/layouts.md).
 
 Where base has fewer Fourier layers, L_base instead of L, Adam's learning rate of everything in these layers goes by
-√(L_base / L) besides; see :func:`depth_factor`.
+√(L_base / L) besides; see :func:`depth_factor`. Where base's run has fewer steps, all of Adam's learning rates go by
+√(T_base / T); see :func:`length_factor`.
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
@@ -70,6 +71,7 @@ __all__ = [
     "default_std",
     "depth_factor",
     "factor_std",
+    "length_factor",
     "log_modes",
     "mode_factor",
     "multipliers",
@@ -103,6 +105,8 @@ class Size:
         For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
     layers : int
         Layers of the stack that the parameter is in, where base has fewer of them; else 1.
+    steps : int
+        Steps that it is trained for, where it is fewer at base; else 1.
     """
 
     fan_in: int
@@ -113,6 +117,7 @@ class Size:
     block: tuple[int, int] = (1, 1)
     std_ratio: float = 1.0
     layers: int = 1
+    steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -333,6 +338,16 @@ def depth_factor(size: Size, base: Size) -> float:
     return math.sqrt(base.layers / size.layers)
 
 
+def length_factor(size: Size, base: Size) -> float:
+    """√(T_base / T), the factor on every learning rate of a run of T steps where base's had T_base, schedules alike.
+
+    Optimization that is averaged over T noisy steps wants a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on
+    Optimization 19, 2009); for language models other powers were fitted (arXiv:2409.19913). The root is what was measured
+    here, from 300 to 1,000 steps (docs/results.md).
+    """
+    return math.sqrt(base.steps / size.steps)
+
+
 def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
     """Multipliers of one parameter (the table at the top of this module).
 
@@ -358,8 +373,8 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     wanted = kappa * (1 / r_in if role == "readout" else r_in**-0.5)
     return Multipliers(
         init=wanted / (size.default_std / base.default_std),
-        adam_lr=kappa / r_in * depth_factor(size, base),
-        # The rules for modes and depth are Adam's; SGD keeps the width rule alone.
+        adam_lr=kappa / r_in * depth_factor(size, base) * length_factor(size, base),
+        # The rules for modes, depth and steps are Adam's; SGD keeps the width rule alone.
         sgd_lr=r_out / r_in,
         eps=1 / r_out,
         kappa=kappa,
