@@ -43,6 +43,7 @@ class Move:
     proxy: dict[str, Any] = field(default_factory=dict)
     target: dict[str, Any] = field(default_factory=dict)
     optimizers: tuple[str, ...] = ("MuAdam", "MuSOAP")
+    ruled: dict[str, Any] = field(default_factory=dict)  # what the rule is told at the target, where there is one
 
 
 LENGTH = 300  # of all moves but that of steps: the suite has runs of this length, too
@@ -52,14 +53,14 @@ def _moves() -> Iterator[Move]:
     """In the order in which they are trained; the target is the suite's setting but for what differs."""
     short = {"steps": LENGTH}
     for problem in PROBLEMS:
-        yield Move("steps 125 → 1,000", problem, {"steps": 125})
+        ruled = {"training": {"steps": [125, 1000]}}
+        yield Move("steps 125 → 1,000", problem, {"steps": 125}, {"steps": 1000}, ruled=ruled)
     for problem, (samples, points, coarser) in PROBLEMS.items():
         many = DEFAULTS[problem][0]["n_train"]
         yield Move(f"samples {samples} → {many}", problem, {**short, "data": {"samples": samples}}, short)
         yield Move("batch 2 → 16", problem, {**short, "batch": 2}, {**short, "batch": 16})
-        yield Move("depth 4 → 16", problem, short, {**short, "depth": 16}, ("MuAdam",))
-        deeper = {**short, "depth": 16, "base": {"n_layers": 4}}
-        yield Move("depth 4 → 16, with the rule", problem, short, deeper, ("MuAdam",))
+        ruled = {"base": {"n_layers": 4}}
+        yield Move("depth 4 → 16", problem, short, {**short, "depth": 16}, ("MuAdam",), ruled)
         yield Move(f"points {points}", problem, {**short, "data": coarser}, short)
 
 
@@ -106,14 +107,20 @@ def target_points(records: Records, move: Move, name: str, seeds: Sequence[int])
     return grid(records, task(move.problem, name, 1.0, **move.target), [best["lr"] * f for f in AROUND], seeds)
 
 
+def ruled_point(records: Records, move: Move, name: str, seeds: Sequence[int]) -> list[Task]:
+    """The target under the rule, at the proxy's best learning rate."""
+    best = records.best(proxy_points(records, move, name, seeds), seeds) if move.ruled else None
+    return [] if best is None else [task(move.problem, name, best["lr"], **move.target, **move.ruled)]
+
+
 # ------------------------------------------------------------------------------------------------------- weight decay
 
 DECAYS = (0.025, 0.1, 0.4, 1.6, 6.4)
 DECAY_LR = 8e-3
 # Here every value is tried at both ends; 0 is trained besides.
 DECAY_MOVES = (
-    Move("steps 125 → 1,000", "gray-scott", {"steps": 125}),
-    Move("samples 100 → 400", "gray-scott", {"data": {"samples": 100}}),
+    Move("samples 100 → 400", "gray-scott", {"steps": LENGTH, "data": {"samples": 100}}, {"steps": LENGTH}),
+    Move("steps 125 → 300", "gray-scott", {"steps": 125}, {"steps": LENGTH}),
 )
 
 
@@ -137,9 +144,9 @@ def wanted(seeds: Sequence[int], only: str | None = None) -> Callable[[Records],
             if only is not None and only not in move.what:
                 continue
             for name in move.optimizers:
-                for points in (proxy_points, target_points):
+                for points in (proxy_points, target_points, ruled_point):
                     yield from ({**t, "seed": seed} for t in points(records, move, name, seeds) for seed in seeds)
-        for move in DECAY_MOVES:
+        for move in () if only else DECAY_MOVES:
             for end in (move.proxy, move.target):
                 yield from ({**decayed(move, end, decay), "seed": seed} for decay in (0.0, *DECAYS) for seed in seeds)
 
@@ -182,8 +189,10 @@ def percent(regret: Interval | None) -> str:
     return f"{regret.value:.1%}{interval}"
 
 
-def row(records: Records, small: list[Task], large: list[Task], value: Callable[[Task], float]) -> list[str] | None:
-    """Both optima, drift and regret; None before all of it is trained with a seed."""
+def row(
+    records: Records, small: list[Task], large: list[Task], value: Callable[[Task], float], ruled: Sequence[Task] = ()
+) -> list[str] | None:
+    """Both optima, drift, and regret without and with the rule; None before all of it is trained with a seed."""
     seeds = seeds_of(records, [*small, *large])
     if not small or not large or not seeds:
         return None
@@ -192,10 +201,13 @@ def row(records: Records, small: list[Task], large: list[Task], value: Callable[
     optima = [find_optimum({x: ls for x, ls in found.items() if x > 0}) for found in (here, there)]
     regret = regret_between(there[carried], there[best]) if carried in there else None
     cells = ", ".join(f"{x:g}: {fmean(ls):.4f}" for x, ls in sorted(there.items()))
-    return [*map(shown, optima), factor(drift_between(*optima)), percent(regret), str(len(seeds)), cells]
+    under = [losses(records, [t], seeds)[0] for t in ruled if set(seeds) <= set(seeds_of(records, [t]))]
+    with_rule = percent(regret_between(under[0], there[best])) if under else "–"
+    drift = factor(drift_between(*optima))
+    return [*map(shown, optima), drift, percent(regret), with_rule, str(len(seeds)), cells]
 
 
-HEADS = ("best at the proxy", "at the target", "drift", "regret", "seeds", "errors at the target")
+HEADS = ("best at the proxy", "at the target", "drift", "regret", "with the rule", "seeds", "errors at the target")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -226,7 +238,8 @@ def report(records: Records) -> str:
         for name in move.optimizers:
             small = most_seeds(records, lambda seeds, m=move, n=name: proxy_points(records, m, n, seeds))
             large = most_seeds(records, lambda seeds, m=move, n=name: target_points(records, m, n, seeds))
-            if (cells := row(records, small, large, lambda t: t["lr"])) is not None:
+            ruled = most_seeds(records, lambda seeds, m=move, n=name: ruled_point(records, m, n, seeds))
+            if (cells := row(records, small, large, lambda t: t["lr"], ruled)) is not None:
                 rows.append([move.what, move.problem, name, *cells])
     for move in READ:
         for name in move.optimizers:
