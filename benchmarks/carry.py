@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import torch
@@ -189,22 +191,74 @@ def percent(regret: Interval | None) -> str:
     return f"{regret.value:.1%}{interval}"
 
 
-def row(
+@dataclass(frozen=True)
+class Line:
+    """What a move gave: optima at both ends, regret without and with the rule, errors at the target by value."""
+
+    optima: tuple[Optimum | None, Optimum | None]
+    regret: Interval | None
+    ruled: Interval | None
+    seeds: int
+    errors: dict[float, float]
+
+    @property
+    def drift(self) -> Interval | None:
+        return drift_between(*self.optima)
+
+    def cells(self) -> list[str]:
+        errors = ", ".join(f"{x:g}: {error:.4f}" for x, error in sorted(self.errors.items()))
+        return [
+            *map(shown, self.optima),
+            factor(self.drift),
+            percent(self.regret),
+            percent(self.ruled),
+            str(self.seeds),
+            errors,
+        ]
+
+
+def line(
     records: Records, small: list[Task], large: list[Task], value: Callable[[Task], float], ruled: Sequence[Task] = ()
-) -> list[str] | None:
-    """Both optima, drift, and regret without and with the rule; None before all of it is trained with a seed."""
+) -> Line | None:
+    """What the points of both ends give, and the point under the rule; None before all of it is trained with a seed."""
     seeds = seeds_of(records, [*small, *large])
     if not small or not large or not seeds:
         return None
     here, there = (dict(zip(map(value, ts), losses(records, ts, seeds), strict=True)) for ts in (small, large))
     carried, best = (min(found, key=lambda x: fmean(found[x])) for found in (here, there))
-    optima = [find_optimum({x: ls for x, ls in found.items() if x > 0}) for found in (here, there)]
-    regret = regret_between(there[carried], there[best]) if carried in there else None
-    cells = ", ".join(f"{x:g}: {fmean(ls):.4f}" for x, ls in sorted(there.items()))
+    optima = tuple(find_optimum({x: ls for x, ls in found.items() if x > 0}) for found in (here, there))
     under = [losses(records, [t], seeds)[0] for t in ruled if set(seeds) <= set(seeds_of(records, [t]))]
-    with_rule = percent(regret_between(under[0], there[best])) if under else "–"
-    drift = factor(drift_between(*optima))
-    return [*map(shown, optima), drift, percent(regret), with_rule, str(len(seeds)), cells]
+    return Line(
+        optima,  # type: ignore[arg-type]
+        regret_between(there[carried], there[best]) if carried in there else None,
+        regret_between(under[0], there[best]) if under else None,
+        len(seeds),
+        {x: fmean(ls) for x, ls in there.items()},
+    )
+
+
+def nearest(records: Records, move: Move, small: list[Task], large: list[Task]) -> list[Task]:
+    """Of the target's trained learning rates the one nearest to what the rule for steps makes of the proxy's best."""
+    best = records.best(small) if small else None
+    if best is None or "steps" not in move.proxy or not large:
+        return []
+    lr = best["lr"] * math.sqrt(move.proxy["steps"] / move.target["steps"])
+    return [min(large, key=lambda t: abs(math.log(t["lr"] / lr)))]
+
+
+def over_problems(found: dict[tuple[str, str], list[Line]]) -> list[list[str]]:
+    """A row for each optimizer and length: geometric mean and range of drifts, mean and largest regrets."""
+    rows = []
+    for (what, name), lines in found.items():
+        drifts = [2**own.drift.value for own in lines if own.drift is not None]
+        if "→" in what and len(drifts) > 1:
+            regrets = [
+                [r.value for r in rs if r is not None] for rs in zip(*((o.regret, o.ruled) for o in lines), strict=True)
+            ]
+            means = (f"{fmean(rs):.1%} ({max(rs):.1%})" if rs else "–" for rs in regrets)
+            spread = f"× {geometric_mean(drifts):.2f} ({min(drifts):.2f} … {max(drifts):.2f})"
+            rows.append([what, name, str(len(lines)), spread, *means])
+    return rows
 
 
 HEADS = ("best at the proxy", "at the target", "drift", "regret", "with the rule", "seeds", "errors at the target")
@@ -236,22 +290,30 @@ def report(records: Records) -> str:
     rows = []
     for move in MOVES:
         for name in move.optimizers:
-            small = most_seeds(records, lambda seeds, m=move, n=name: proxy_points(records, m, n, seeds))
-            large = most_seeds(records, lambda seeds, m=move, n=name: target_points(records, m, n, seeds))
-            ruled = most_seeds(records, lambda seeds, m=move, n=name: ruled_point(records, m, n, seeds))
-            if (cells := row(records, small, large, lambda t: t["lr"], ruled)) is not None:
-                rows.append([move.what, move.problem, name, *cells])
+            small, large, ruled = (
+                most_seeds(records, lambda seeds, m=move, n=name, p=points: p(records, m, n, seeds))
+                for points in (proxy_points, target_points, ruled_point)
+            )
+            if (found := line(records, small, large, lambda t: t["lr"], ruled)) is not None:
+                rows.append([move.what, move.problem, name, *found.cells()])
+    lines += ["", "## Learning rates", *table(("what differs", "problem", "optimizer", *HEADS), rows)]
+    rows, by_optimizer = [], defaultdict(list)
     for move in READ:
         for name in move.optimizers:
-            ends = (trained(records, task(move.problem, name, 1.0, **end)) for end in (move.proxy, move.target))
-            if (cells := row(records, *ends, lambda t: t["lr"])) is not None:
-                rows.append([move.what, move.problem, name, *cells])
-    lines += ["", "## Learning rates", *table(("what differs", "problem", "optimizer", *HEADS), rows)]
+            small, large = (trained(records, task(move.problem, name, 1.0, **end)) for end in (move.proxy, move.target))
+            if (found := line(records, small, large, lambda t: t["lr"], nearest(records, move, small, large))) is not None:
+                rows.append([move.what, move.problem, name, *found.cells()])
+                by_optimizer[move.what, name].append(found)
+    lines += ["", "## Read from the suite's runs", "", "With the rule: at the trained rate nearest to what it gives."]
+    lines += table(("what differs", "problem", "optimizer", *HEADS), rows)
+    lines += ["", "Over problems: geometric mean of the drift (range), and mean regret (largest)."]
+    heads = ("what differs", "optimizer", "problems", "drift", "regret", "with the rule")
+    lines += table(heads, over_problems(by_optimizer))
     rows = []
     for move in DECAY_MOVES:
         small, large = ([decayed(move, end, decay) for decay in (0.0, *DECAYS)] for end in (move.proxy, move.target))
-        if (cells := row(records, small, large, lambda t: t["kwargs"]["weight_decay"])) is not None:
-            rows.append([move.what, move.problem, "MuAdamW", *cells])
+        if (found := line(records, small, large, lambda t: t["kwargs"]["weight_decay"])) is not None:
+            rows.append([move.what, move.problem, "MuAdamW", *found.cells()])
     if rows:
         lines += ["", f"## Weight decay, at lr {DECAY_LR:g}", *table(("what differs", "problem", "optimizer", *HEADS), rows)]
     return "\n".join(lines) + "\n"
