@@ -252,9 +252,8 @@ def over_problems(found: dict[tuple[str, str], list[Line]]) -> list[list[str]]:
     for (what, name), lines in found.items():
         drifts = [2**own.drift.value for own in lines if own.drift is not None]
         if "→" in what and len(drifts) > 1:
-            regrets = [
-                [r.value for r in rs if r is not None] for rs in zip(*((o.regret, o.ruled) for o in lines), strict=True)
-            ]
+            kinds = ([own.regret for own in lines], [own.ruled for own in lines])
+            regrets = ([r.value for r in kind if r is not None] for kind in kinds)
             means = (f"{fmean(rs):.1%} ({max(rs):.1%})" if rs else "–" for rs in regrets)
             spread = f"× {geometric_mean(drifts):.2f} ({min(drifts):.2f} … {max(drifts):.2f})"
             rows.append([what, name, str(len(lines)), spread, *means])
