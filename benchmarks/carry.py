@@ -61,8 +61,7 @@ def _moves() -> Iterator[Move]:
         many = DEFAULTS[problem][0]["n_train"]
         yield Move(f"samples {samples} → {many}", problem, {**short, "data": {"samples": samples}}, short)
         yield Move("batch 2 → 16", problem, {**short, "batch": 2}, {**short, "batch": 16})
-        ruled = {"base": {"n_layers": 4}}
-        yield Move("depth 4 → 16", problem, short, {**short, "depth": 16}, ("MuAdam",), ruled)
+        yield Move("depth 4 → 16", problem, short, {**short, "depth": 16}, ("MuAdam",))
         yield Move(f"points {points}", problem, {**short, "data": coarser}, short)
 
 

@@ -90,8 +90,8 @@ def _thinned(data: ProblemData, samples: int | None, stride: int) -> ProblemData
 def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """One run, as plain values.
 
-    ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`), and
-    ``base`` (what differs at base besides the width) and ``training`` (see :func:`neuralop_mup.parametrize`).
+    ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`) and
+    ``training`` (see :func:`neuralop_mup.parametrize`).
     """
     _, modes, width, batch = PROBLEMS[problem]
     chosen = CONTENDERS[contender]
@@ -109,7 +109,7 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
         "modes": list(changes.get("modes", modes)),
         "depth": changes.get("depth", 4),
         "batch": changes.get("batch", batch),
-        **{key: changes[key] for key in ("data", "base", "training") if changes.get(key)},
+        **{key: changes[key] for key in ("data", "training") if changes.get(key)},
     }
 
 
@@ -122,7 +122,7 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     n_modes = tuple(2 * k for k in t["modes"])
     model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"])
     init = None if t["init"] == 1 else {"spectral": max(t["init"], 1e-12)}
-    base = {"hidden_channels": BASE_WIDTH, **t.get("base", {})}
+    base = {"hidden_channels": BASE_WIDTH}
     nm.parametrize(model, base=base, rule=t["rule"], init_mult=init, training=t.get("training"))
     optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], **t["kwargs"])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t["steps"])

@@ -1,6 +1,7 @@
-"""A base with fewer Fourier layers: Adam's learning rates in the layers go by √(L_base / L), and nothing else changes."""
+"""A base with fewer Fourier layers: its last layer stands for those that it lacks."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,62 +14,33 @@ import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.core.depth import match_layers
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.rules import Size, depth_factor, multipliers
-from neuralop_mup.optim.incremental_modes import present_plan
 
 
 def _fno(layers=16, width=8, **kwargs):
     return FNO((8,), 1, 1, width, n_layers=layers, **kwargs)
 
 
-def _in_blocks(name):
-    return name.startswith("fno_blocks.")
-
-
-def test_the_factor_by_hand():
-    """√(4/16) = 1/2; beside it a width 4 times base's: 1/4 · 1/2 = 1/8 for Adam, SGD and init as without depth."""
-    size, base = Size(64, 64, layers=16), Size(16, 16, layers=4)
-    assert depth_factor(size, base) == 0.5
-    deep, shallow = multipliers("hidden", size, base, "none"), multipliers("hidden", Size(64, 64), Size(16, 16), "none")
-    assert deep.adam_lr == 1 / 8
-    assert (deep.init, deep.sgd_lr, deep.eps) == (shallow.init, shallow.sgd_lr, shallow.eps)
-    assert multipliers("hidden", size, base, "standard").adam_lr == 1
-
-
-def test_every_layer_and_nothing_else():
-    """Layers of 16 over 4 take half; lifting and projection, of which there is one, keep their learning rate."""
+def test_a_shallower_base_scales_widths_alone():
+    """Width 32 over 8 beside 8 layers over 2: hidden maps 1/4, vectors 1, in every layer as at equal depth."""
     torch.manual_seed(0)
-    stock = _fno()
+    deep = nm.parametrize(_fno(8, 32), base={"n_layers": 2, "hidden_channels": 8})
     torch.manual_seed(0)
-    plan = nm.summary(model := nm.parametrize(_fno(), base={"n_layers": 4}))
-    assert {row.name: row.lr_mult for row in plan.rows} == {
-        row.name: 0.5 if _in_blocks(row.name) else 1 for row in plan.rows
-    }
-    assert all((row.sgd_lr_mult, row.eps_mult, row.init_mult) == (1, 1, 1) for row in plan.rows)
-    assert all(torch.equal(a, b) for a, b in zip(stock.parameters(), model.parameters(), strict=True))
-    assert all(("√(4/16)" in row.why) == _in_blocks(row.name) for row in plan.rows)
+    same = nm.parametrize(_fno(8, 32), base={"hidden_channels": 8})
+    for a, b in zip(nm.summary(deep).rows, nm.summary(same).rows, strict=True):
+        assert a.lacking == (a.name.split(".")[0] == "fno_blocks" and int(a.name.split(".")[2]) >= 2)
+        assert replace(a, lacking=False) == b
+    assert nm.summary(deep)["fno_blocks.fno_skips.7.conv.weight"].lr_mult == 1 / 4
+    assert all(torch.equal(a, b) for a, b in zip(deep.parameters(), same.parameters(), strict=True))
+    assert "base has fewer layers" in str(nm.summary(deep)) and "fewer layers" not in str(nm.summary(same))
 
 
-def test_depth_and_width_multiply():
-    """Width 32 over 8: hidden maps 1/4; layers 8 over 2: 1/2."""
-    plan = nm.summary(nm.parametrize(_fno(8, 32), base={"n_layers": 2, "hidden_channels": 8}, rule="none"))
-    assert plan["fno_blocks.fno_skips.7.conv.weight"].lr_mult == 1 / 8
-    assert plan["fno_blocks.convs.0.weight.tensor"].lr_mult == 1 / 8
-    assert plan["fno_blocks.channel_mlp_skips.5.weight"].lr_mult == 1 / 2
-    assert plan["lifting.fcs.1.weight"].lr_mult == 1 / 4
-
-
-def test_groups_decay_and_mup_agree():
-    import mup
-
-    model = nm.parametrize(_fno(4), base={"n_layers": 1})
-    groups = nm.param_groups(model, 0.01, weight_decay=0.1)
-    assert {(g["lr"], g["weight_decay"]) for g in groups} == {(0.01, 0.1), (0.005, 0.2)}  # lr · decay is one number
-    lrs = {id(p): g["lr"] for g in groups for p in g["params"]}
-    theirs = {id(p): g["lr"] for g in mup.MuAdam(model.parameters(), lr=0.01).param_groups for p in g["params"]}
-    assert lrs == theirs
-    nm.check_optimizer(model, nm.MuAdam(model, lr=0.01))
-    assert {g["lr"] for g in nm.MuSGD(model, lr=0.01).param_groups} == {0.01}
+def test_kernel_optimizers_scale_with_the_models_own_depth():
+    """√(4/16) = 1/2 whatever base is, so a rate that was tuned at 4 layers is carried as it is."""
+    for base in ({"n_layers": 4}, {}):
+        model = nm.parametrize(_fno(16), base=base)
+        optimizer = nm.MuSOAP(model, lr=0.02)
+        assert optimizer.param_groups[0]["lr"] == 0.01
+        nm.check_optimizer(model, optimizer)
 
 
 def test_a_base_in_every_form_gives_one_plan(tmp_path):
@@ -92,23 +64,15 @@ def test_plans_in_files(tmp_path):
     plan = nm.summary(nm.parametrize(_fno(2), base={"hidden_channels": 4}))
     stored = json.loads(plan.to_json())
     for row in stored["rows"]:
-        del row["lacking"], row["size"]["layers"], row["base_size"]["layers"]
+        del row["lacking"]
     assert Plan.from_json(json.dumps(stored)) == plan
-
-
-def test_modes_that_grow_keep_the_depth():
-    model = FNO((4,), 1, 1, 4, n_layers=4, max_n_modes=(16,))
-    nm.parametrize(model, base={"n_layers": 1}, rule="log-modes")
-    model.fno_blocks.convs[0].n_modes = (8,)  # K = 2 → 4: κ = √(log 2 / log 4) = √½, beside √(1/4)
-    assert present_plan(model)["fno_blocks.convs.0.weight.tensor"].lr_mult == pytest.approx(0.5**0.5 / 2)
 
 
 @pytest.mark.parametrize("factorization", ["tucker", "cp", "tt"])
 def test_factors(factorization):
-    """All factors of a kernel, which each take the whole of the rule's factor."""
     model = TFNO((4, 4), 1, 1, 8, n_layers=4, factorization=factorization, rank=0.5)
     plan = nm.summary(nm.parametrize(model, base={"n_layers": 1}))
-    assert {row.lr_mult for row in plan.rows if _in_blocks(row.name)} == {0.5}
+    assert {row.lr_mult for row in plan.rows} == {1} and any(row.lacking for row in plan.rows)
 
 
 def test_a_deeper_base_is_refused():
@@ -144,7 +108,7 @@ def test_other_lists_of_layers_are_no_depth():
 
 @given(here=st.integers(1, 12), base=st.integers(1, 12), lists=st.integers(1, 3))
 def test_matching_counts(here, base, lists):
-    """Stacks have the model's layers and base's; at equal depth, and outside of stacks, there is nothing to say."""
+    """Every parameter is in the model and stands for one at base, itself wherever base has it."""
 
     def names(n):
         return {"lift.weight"} | {f"blocks.{part}.{i}.fcs.{j}.w" for part in "ab" for i in range(n) for j in range(lists)}
@@ -158,7 +122,5 @@ def test_matching_counts(here, base, lists):
     found = match_layers(ours, theirs, kernels)
     assert found.keys() == ours
     for name, layers in found.items():
-        same = here == base or name == "lift.weight"
-        assert (layers.here, layers.base) == ((1, 1) if same else (here, base))
         assert layers.at_base(name) in theirs and layers.lacking == (name not in theirs)
         assert layers.at_base(name).split(".")[4:] == name.split(".")[4:]

@@ -21,11 +21,11 @@ def _fno(**kwargs):
 
 
 def test_the_factor_by_hand():
-    """√(300/1200) = 1/2; beside r_in = 4 and 16 layers over 4: 1/4 · 1/2 · 1/2 = 1/16."""
-    size, base = Size(64, 64, layers=16, steps=1200), Size(16, 16, layers=4, steps=300)
+    """√(300/1200) = 1/2; beside r_in = 4: 1/4 · 1/2 = 1/8."""
+    size, base = Size(64, 64, steps=1200), Size(16, 16, steps=300)
     assert length_factor(size, base) == 0.5
     m = multipliers("hidden", size, base, "none")
-    assert (m.adam_lr, m.sgd_lr, m.init) == (1 / 16, 1, multipliers("hidden", Size(64, 64), Size(16, 16), "none").init)
+    assert (m.adam_lr, m.sgd_lr, m.init) == (1 / 8, 1, multipliers("hidden", Size(64, 64), Size(16, 16), "none").init)
     assert multipliers("hidden", size, base, "standard").adam_lr == 1
 
 

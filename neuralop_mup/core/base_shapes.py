@@ -22,7 +22,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
-    """Logical shape of every parameter at base, checked against the model's, and the stack of layers that it is in."""
+    """Logical shape of every parameter at base, checked against the model's, and what it is the shape of."""
     if isinstance(base, nn.Module):
         _check_same_architecture(model, base)
         return _shapes_of_model(found, base)

@@ -1,9 +1,9 @@
-"""A base with fewer Fourier layers: which of its parameters stands for one that it lacks, and how many layers there are."""
+"""A base with fewer Fourier layers: which of its parameters stands for one that it lacks."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from neuralop_mup.errors import MupError
@@ -13,21 +13,17 @@ __all__ = ["Layers", "match_layers"]
 
 @dataclass(frozen=True)
 class Layers:
-    """The stack of layers that a parameter is in, where base has fewer of them.
+    """What stands at base for a parameter.
 
     Attributes
     ----------
     last : str
-        Name of the same parameter in base's last layer; the parameter's own where base has as many layers.
-    here, base : int
-        Layers of the stack; 1 and 1 where base has as many.
+        Name of the same parameter in base's last layer; the parameter's own where it is in no layer, or base has as many.
     lacking : bool
         Whether base lacks the parameter, so that ``last`` stands for it.
     """
 
     last: str
-    here: int = 1
-    base: int = 1
     lacking: bool = False
 
     def at_base(self, name: str) -> str:
@@ -36,7 +32,7 @@ class Layers:
 
 
 def match_layers(names: Collection[str], base: Collection[str], kernels: Iterable[str]) -> dict[str, Layers] | None:
-    """Each parameter's stack, by name; None if model and base differ in more than the number of Fourier layers.
+    """What each parameter is compared with, by name; None if model and base differ in more than their Fourier layers.
 
     A parameter belongs to a stack if it goes by the same name in other layers, but for the layer's number. Every stack that
     is higher than at base has to be so by the factor by which Fourier kernels are more: other lists of layers (the maps
@@ -66,14 +62,14 @@ def match_layers(names: Collection[str], base: Collection[str], kernels: Iterabl
     stacks = _stacks(names, base)
     if stacks is None:
         return None
-    deeper, at_base = len(kernels), len(kernels & base)
-    if any(layers.here * at_base != layers.base * deeper for layers in stacks.values()):
+    layers, heights = stacks
+    if any(here * len(kernels & base) != at_base * len(kernels) for here, at_base in heights):
         return None
-    return {name: stacks.get(name, Layers(name)) for name in names}
+    return {name: layers.get(name, Layers(name)) for name in names}
 
 
-def _stacks(names: set[str], base: set[str]) -> Mapping[str, Layers] | None:
-    """The stacks that are higher than at base, by name of each parameter in them; None if a parameter is in none."""
+def _stacks(names: set[str], base: set[str]) -> tuple[dict[str, Layers], set[tuple[int, int]]] | None:
+    """Stacks higher than at base, by name of each parameter in them, and heights; None if base lacks one that is in none."""
     numbers: dict[tuple, dict[int, str]] = defaultdict(dict)
     for name in names:
         parts = name.split(".")
@@ -81,12 +77,14 @@ def _stacks(names: set[str], base: set[str]) -> Mapping[str, Layers] | None:
             if part.isdigit():
                 numbers[(*parts[:i], None, *parts[i + 1 :])][int(part)] = name
     stacks: dict[str, Layers] = {}
+    heights: set[tuple[int, int]] = set()
     for siblings in numbers.values():
         own = [number for number, name in siblings.items() if name in base]
         if own and len(own) < len(siblings):
             last = siblings[max(own)]
+            heights.add((len(siblings), len(own)))
             for name in siblings.values():
                 if name in stacks:  # higher in two ways at once: which of them is depth is not known
                     return None
-                stacks[name] = Layers(last, len(siblings), len(own), lacking=name not in base)
-    return stacks if names - base <= stacks.keys() else None
+                stacks[name] = Layers(last, lacking=name not in base)
+    return (stacks, heights) if names - base <= stacks.keys() else None

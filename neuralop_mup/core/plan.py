@@ -185,6 +185,10 @@ class Plan:
         return len(self.rows)
 
     @property
+    def _deeper(self) -> bool:
+        return any(row.lacking for row in self.rows)
+
+    @property
     def _lengths(self) -> list[tuple[int, int]]:
         return [] if self.rule == "standard" else list(self.training.values())
 
@@ -211,6 +215,7 @@ class Plan:
                     f"steps {base} at base, {here} here: every lr × √({base}/{here}), but SGD's"
                     for base, here in self._lengths
                 ),
+                *(["base has fewer layers: nothing scales with depth but in MuMuon and MuSOAP"] if self._deeper else []),
                 *lines,
             ]
         )
@@ -422,9 +427,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers
             f"Parameter {name!r} is {shapes[name]} in the model and {at_base[name]} at base, where its layer holds "
             "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
         )
-    size = replace(size_of(name, found, shapes), layers=layers.here)
-    base_size = replace(size_of(name, found, at_base), layers=layers.base)
-    size, base_size = _with_steps(training, size, base_size)
+    size, base_size = _with_steps(training, size_of(name, found, shapes), size_of(name, found, at_base))
     m = multipliers(f.param.role, size, base_size, rule)
     init = m.init / base_size.std_ratio if correct_tt else m.init
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
@@ -437,7 +440,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers
         sgd_lr_mult=m.sgd_lr,
         eps_mult=m.eps,
         default_std=None if f.param.init == "constant" else size.default_std,
-        why=_why(f.param.role, check_rule(rule), size, base_size, init, m.kappa, init_mult),
+        why=_why(f.param.role, check_rule(rule), size.fan_in / base_size.fan_in, init, m.kappa, init_mult),
         size=size,
         base_size=base_size,
     )
@@ -453,8 +456,7 @@ def _holds_numbers(name: str, found: Mapping[str, Found], shapes: Mapping[str, t
     return all(math.prod(shapes[part]) for part in (name, *found[name].init_of))
 
 
-def _why(role: str, rule: str, size: Size, base_size: Size, init: float, kappa: float, init_mult: float | None) -> str:
-    r_in = size.fan_in / base_size.fan_in
+def _why(role: str, rule: str, r_in: float, init: float, kappa: float, init_mult: float | None) -> str:
     if rule == "standard":
         words = "standard parametrization: as constructed"
     else:
@@ -467,6 +469,4 @@ def _why(role: str, rule: str, size: Size, base_size: Size, init: float, kappa: 
             else f"vector: init undoes a default std of × {1 / init:.4g}",
             "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
         }[role]
-        if size.layers != base_size.layers:
-            words += f"; depth: Adam's lr × √({base_size.layers}/{size.layers})"
     return words if init_mult is None else f"{words}; init_mult {init_mult:g}"

@@ -39,9 +39,8 @@ of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fa
 as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
 update carry it once (derived in docs/layouts.md).
 
-Where base has fewer Fourier layers, L_base instead of L, Adam's learning rate of everything in these layers goes by
-√(L_base / L) besides; see :func:`depth_factor`. Where base's run has fewer steps, all of Adam's learning rates go by
-√(T_base / T); see :func:`length_factor`.
+Where base's run has fewer steps, T_base instead of T, all of Adam's learning rates go by √(T_base / T) besides; see
+:func:`length_factor`. Depth has no rule under Adam: none held (docs/results.md).
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
@@ -69,7 +68,6 @@ __all__ = [
     "Size",
     "check_rule",
     "default_std",
-    "depth_factor",
     "factor_std",
     "length_factor",
     "log_modes",
@@ -103,8 +101,6 @@ class Size:
         Shape (in, out) of one such block; (1, 1) for a separable kernel.
     std_ratio : float
         For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
-    layers : int
-        Layers of the stack that the parameter is in, where base has fewer of them; else 1.
     steps : int
         Steps that it is trained for, where it is fewer at base; else 1.
     """
@@ -116,7 +112,6 @@ class Size:
     blocks: int = 1
     block: tuple[int, int] = (1, 1)
     std_ratio: float = 1.0
-    layers: int = 1
     steps: int = 1
 
 
@@ -328,16 +323,6 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     return 1.0 if size == base else float(kappa)
 
 
-def depth_factor(size: Size, base: Size) -> float:
-    """√(L_base / L), the factor on Adam's learning rate of a parameter of L layers where base has L_base.
-
-    The changes that L layers make to the output add up: to L times one of them if all have the same sign, to √L if they
-    are independent. For the layers of an FNO the root is what was measured (docs/results.md), as it is the rule for sums of
-    independent branches (Yang et al., "Tensor Programs VI", arXiv:2310.02244).
-    """
-    return math.sqrt(base.layers / size.layers)
-
-
 def length_factor(size: Size, base: Size) -> float:
     """√(T_base / T), the factor on every learning rate of a run of T steps where base's had T_base, schedules alike.
 
@@ -373,8 +358,8 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     wanted = kappa * (1 / r_in if role == "readout" else r_in**-0.5)
     return Multipliers(
         init=wanted / (size.default_std / base.default_std),
-        adam_lr=kappa / r_in * depth_factor(size, base) * length_factor(size, base),
-        # The rules for modes, depth and steps are Adam's; SGD keeps the width rule alone.
+        adam_lr=kappa / r_in * length_factor(size, base),
+        # The rules for modes and steps are Adam's; SGD keeps the width rule alone.
         sgd_lr=r_out / r_in,
         eps=1 / r_out,
         kappa=kappa,
