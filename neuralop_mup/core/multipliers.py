@@ -52,8 +52,8 @@ def check_training(values: Mapping[str, Any] | None) -> dict[str, tuple[int, int
     for name, pair in (values or {}).items():
         if name != "steps":
             raise MupError(
-                f"training has the key {name!r}: learning rates are carried over steps alone. Samples and resolution need no "
-                "rule, and for batch size none was found to hold (docs/decisions.md)."
+                f"training has the key {name!r}: learning rates are carried over steps alone. Samples and resolution need "
+                "no rule, and for batch size none was found to hold (docs/decisions.md)."
             )
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise MupError(f"training['steps'] is {pair!r}; give two numbers, such as (300, 3000): at base, and here.")
