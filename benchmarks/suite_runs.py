@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -52,6 +53,7 @@ REFERENCE = "Adam (SP)"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "torch": lambda model, lr, **kwargs: torch.optim.Adam(model.parameters(), lr=lr, **kwargs),
     "adam": nm.MuAdam,
+    "adamw": nm.MuAdamW,
     "muon": nm.MuMuon,
     "soap": nm.MuSOAP,
 }
@@ -59,16 +61,38 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 _DATA: dict[str, tuple[Problem, ProblemData]] = {}
 
 
-def data_of(problem: str) -> tuple[Problem, ProblemData]:
-    """A problem and its data, kept by this process."""
-    if problem not in _DATA:
-        described = get_problem(problem, **PROBLEMS[problem][0])
-        _DATA[problem] = described, described.load()
-    return _DATA[problem]
+def data_of(problem: str, changes: Mapping[str, Any] | None = None) -> tuple[Problem, ProblemData]:
+    """A problem and its data, kept by this process.
+
+    ``changes``: ``samples``, the first so many for training; ``stride``, every so manieth point of the grid; else other
+    arguments of the problem.
+    """
+    key = json.dumps([problem, changes or {}], sort_keys=True)
+    if key not in _DATA:
+        other = {name: value for name, value in (changes or {}).items() if name not in ("samples", "stride")}
+        if changes and other != changes:
+            described, data = data_of(problem, other)
+            _DATA[key] = described, _thinned(data, changes.get("samples"), changes.get("stride", 1))
+        else:
+            described = get_problem(problem, **{**PROBLEMS[problem][0], **other})
+            _DATA[key] = described, described.load()
+    return _DATA[key]
+
+
+def _thinned(data: ProblemData, samples: int | None, stride: int) -> ProblemData:
+    def coarser(split: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(t[(..., *[slice(None, None, stride)] * (t.ndim - 2))] for t in split)  # type: ignore[return-value]
+
+    train = tuple(t[:samples] for t in data.train)
+    return dataclasses.replace(data, train=coarser(train), val=coarser(data.val), test=coarser(data.test))
 
 
 def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    """One run, as plain values; ``changes`` are ``width``, ``modes``, ``depth``, ``init`` and ``kwargs``."""
+    """One run, as plain values.
+
+    ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`) and
+    ``training`` (see :func:`neuralop_mup.parametrize`).
+    """
     _, modes, width, batch = PROBLEMS[problem]
     chosen = CONTENDERS[contender]
     return {
@@ -84,7 +108,8 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
         "width": changes.get("width", width),
         "modes": list(changes.get("modes", modes)),
         "depth": changes.get("depth", 4),
-        "batch": batch,
+        "batch": changes.get("batch", batch),
+        **{key: changes[key] for key in ("data", "training") if changes.get(key)},
     }
 
 
@@ -92,12 +117,13 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     """Train one FNO and measure it: validation, test and training error, and processor time of the steps."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")  # losses are given the sample
-    problem, data = data_of(t["problem"])
+    problem, data = data_of(t["problem"], t.get("data"))
     torch.manual_seed(t["seed"])
     n_modes = tuple(2 * k for k in t["modes"])
     model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"])
     init = None if t["init"] == 1 else {"spectral": max(t["init"], 1e-12)}
-    nm.parametrize(model, base={"hidden_channels": BASE_WIDTH}, rule=t["rule"], init_mult=init)
+    base = {"hidden_channels": BASE_WIDTH}
+    nm.parametrize(model, base=base, rule=t["rule"], init_mult=init, training=t.get("training"))
     optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], **t["kwargs"])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t["steps"])
     processor, losses = problem.processor(data), problem.losses()
@@ -190,8 +216,9 @@ def _key(t: Mapping[str, Any]) -> str:
 
 def run(records: Records, wanted: Callable[[Records], Iterable[dict[str, Any]]], workers: int) -> None:
     """Train what is wanted until nothing new is: what comes next may depend on what was found."""
-    for problem in {t["problem"] for t in wanted(records) if records.get(t) is None}:
-        data_of(problem)  # generated once, before the workers need it
+    for t in wanted(records) if workers > 1 else ():
+        if records.get(t) is None:
+            data_of(t["problem"], t.get("data"))  # generated once, before the workers need it
     running: dict[Future, dict[str, Any]] = {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool, tqdm(mininterval=30, smoothing=0.05) as bar:
         while True:

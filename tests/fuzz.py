@@ -107,6 +107,8 @@ def configs(draw: st.DrawFn) -> Config:
         sizes, base_sizes = draw(_fno_sizes(n_dim))
     kwargs |= sizes
     base |= base_sizes
+    if model != "UNO":  # a shallower base is one; UNO's layers have shapes of their own
+        base |= draw(_mostly({}, {"n_layers": 1}, of=6))
     # Now and then a base that is no base: it has to be refused.
     wrong = draw(_mostly(None, "in_channels", "n_layers", of=15))
     if wrong and not (wrong == "n_layers" and model == "UNO"):
@@ -209,7 +211,7 @@ def pinned() -> dict[str, Config]:
         "overrides of UNO": replace(fno, model="UNO", kwargs=uno),
         "more than max_n_modes": replace(target(max_n_modes=(8, 3)), base={"n_modes": (10, 4)}),
         "size zero": replace(fno, base={"hidden_channels": 1}),  # half of it, rounded, is the channel MLP's
-        "another depth": replace(fno, base={"n_layers": 2}),
+        "a deeper base": replace(fno, base={"n_layers": 2}),
         "other data": replace(fno, base={"in_channels": 2}),
         "one mode": target(n_modes=(2, 2)),
         "a file does not know in_channels": replace(fno, base={"in_channels": 2}, form="file"),

@@ -28,7 +28,7 @@ REASONS = {
     "overrides of UNO": "UNO keeps no constructor arguments",
     "more than max_n_modes": "must not exceed max_n_modes",
     "size zero": "at base, where its layer holds no numbers",
-    "another depth": "Base and model have different parameters",
+    "a deeper base": "no deeper than its target",
     "other data": "which neither width nor modes change",
     "one mode": "the mode factor divides by Σ log K, which is zero",
 }
@@ -116,7 +116,7 @@ def refusals(config: Config, stock: nn.Module, base: nn.Module) -> list[str]:
         "overrides of UNO": config.form == "overrides" and config.model == "UNO",
         "more than max_n_modes": any(n > most for pairs in beyond for n, most in pairs),
         "size zero": _grows_from_nothing(base, stock),
-        "another depth": names[0] != names[1],
+        "a deeper base": names[0] != names[1] and config.base.get("n_layers", 0) > config.kwargs["n_layers"],
         "other data": "in_channels" in config.base and config.form != "file",
         "one mode": config.rule == "log-modes" and any(max(ns) // 2 <= 1 for ns in modes),
     }
@@ -215,6 +215,10 @@ def _summary_is_complete(plan: nm.Plan, model: nn.Module) -> None:
 
 def _reciprocal(config: Config, plan: nm.Plan, stock: nn.Module, base: nn.Module) -> None:
     """From base to the model and back is where it was: the two plans' multipliers are inverse."""
+    if any(row.lacking for row in plan.rows):
+        says = REASONS["a deeper base"]
+        _refused(lambda: nm.parametrize(base, stock, config.rule, init=False), base, says)
+        return
     if _grows_from_nothing(stock, base):
         says = REASONS["size zero"]
         _refused(lambda: nm.parametrize(base, stock, config.rule, init=False), base, says)

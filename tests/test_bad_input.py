@@ -28,7 +28,7 @@ def _refused(model, match, base=None, **kwargs):
 @pytest.mark.parametrize(
     ("base", "match"),
     [
-        ({"n_layers": 3}, "same depth"),
+        ({"n_layers": 9}, "no deeper than its target"),
         ({"hiden_channels": 8}, "did you mean 'hidden_channels'"),
         ({"in_channels": 4}, "same in_channels"),
         ({"out_channels": 1}, "same in_channels"),

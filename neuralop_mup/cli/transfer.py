@@ -61,7 +61,7 @@ _SEARCHED = {
     "epochs": grid(count),
 }
 #: Arguments in which proxy and target may differ.
-_SCALED = ("hidden_channels", "n_modes", "max_n_modes")
+_SCALED = ("hidden_channels", "n_modes", "max_n_modes", "n_layers")
 
 
 def run(argv: list[str]) -> int:
@@ -166,6 +166,8 @@ def _sizes(preset: Preset, dotted: Dotted, problem: Problem) -> dict[str, dict[s
         width, modes = getattr(preset, which)
         stock = {"hidden_channels": width, "n_modes": (modes,) * problem.n_dim if isinstance(modes, int) else modes}
         sizes[which] = {**stock, **shared, **fno_arguments(which, dotted[which], problem.n_dim)}
+    if any("n_layers" in size for size in sizes.values()):  # else the base would have the target's
+        sizes = {which: {"n_layers": fno_defaults()["n_layers"], **size} for which, size in sizes.items()}
     _same_otherwise(sizes["proxy"], sizes["target"])
     return sizes
 

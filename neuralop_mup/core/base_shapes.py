@@ -11,14 +11,18 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.classify import Found, active_modes, classify
+from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
 from neuralop_mup.errors import MupError, nearest
 
 __all__ = ["base_shapes", "build_base"]
 
 
-def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> dict[str, tuple[int, ...]]:
-    """Logical shape of every parameter at base, checked against the model's."""
+Shapes = dict[str, tuple[int, ...]]
+
+
+def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
+    """Logical shape of every parameter at base, checked against the model's, and what it is the shape of."""
     if isinstance(base, nn.Module):
         _check_same_architecture(model, base)
         return _shapes_of_model(found, base)
@@ -62,7 +66,7 @@ def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
         if value != stored.get(key) and not (_is_size(value) and _is_size(stored.get(key))):
             raise MupError(
                 f"base changes {key!r} from {stored.get(key)!r} to {value!r}, which is no size: base may differ from the "
-                "model in width and modes only, so that both are the same architecture."
+                "model in width, modes and depth only, so that both are the same architecture."
             )
 
     def build() -> nn.Module:
@@ -145,26 +149,29 @@ def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
             continue
         if type(a) is not type(b) or a != b:
             raise MupError(
-                f"The base model has {key} = {b!r} and the model {a!r}: base may differ from the model in width and modes "
-                "only, so that both are the same architecture."
+                f"The base model has {key} = {b!r} and the model {a!r}: base may differ from the model in width, "
+                "modes and depth only, so that both are the same architecture."
             )
 
 
-def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> dict[str, tuple[int, ...]]:
+def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:
     base_found = classify(base, trainable=False)
-    _check_names(found, base_found)
+    layers = _matched(found, base_found)
     for name, f in found.items():
-        if f.param.axes != base_found[name].param.axes or f.param.role != base_found[name].param.role:
+        at_base = base_found[layers[name].at_base(name)]
+        if f.param.axes != at_base.param.axes or f.param.role != at_base.param.role:
             raise MupError(
-                f"Parameter {name!r} is {f.param.role} {f.param.axes} in the model but {base_found[name].param.role} "
-                f"{base_found[name].param.axes} at base: give a base of the same architecture."
+                f"Parameter {name!r} is {f.param.role} {f.param.axes} in the model but {at_base.param.role} "
+                f"{at_base.param.axes} at base: give a base of the same architecture."
             )
-    return _check_sizes(found, {name: base_found[name].shape for name in found}, "the base model")
+    shapes = {name: base_found[layers[name].at_base(name)].shape for name in found}
+    return _check_sizes(found, shapes, layers, "the base model"), layers
 
 
-def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> dict[str, tuple[int, ...]]:
-    stored, ours = load_shapes(path)
-    _check_names(found, stored)
+def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> tuple[Shapes, dict[str, Layers]]:
+    in_file, ours = load_shapes(path)
+    layers = _matched(found, in_file)
+    stored = {name: in_file[layers[name].at_base(name)] for name in found}
     modes_matter = rule not in ("none", "standard")
     for name, f in found.items():
         if f.param.shape not in (None, f.tensor_shape) and not ours:
@@ -188,12 +195,15 @@ def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: s
     shapes = {
         name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True)) for name, f in found.items()
     }
-    return _check_sizes(found, shapes, os.fspath(path))
+    return _check_sizes(found, shapes, layers, os.fspath(path)), layers
 
 
-def _check_names(found: Mapping[str, Found], base: Mapping) -> None:
-    missing, extra = sorted(found.keys() - base.keys()), sorted(base.keys() - found.keys())
-    if missing or extra:
+def _matched(found: Mapping[str, Found], base: Mapping) -> dict[str, Layers]:
+    """What each parameter is compared with, where base has the same parameters but for its number of layers."""
+    kernels = [name for name, f in found.items() if f.param.role == "spectral"]
+    layers = match_layers(found.keys(), base.keys(), kernels)
+    if layers is None:
+        missing, extra = sorted(found.keys() - base.keys()), sorted(base.keys() - found.keys())
         raise MupError(
             "Base and model have different parameters ("
             + "; ".join(
@@ -201,11 +211,19 @@ def _check_names(found: Mapping[str, Found], base: Mapping) -> None:
                 for where, names in (("model", missing), ("base", extra))
                 if names
             )
-            + "): base may differ in width and modes only, so give it the same depth (n_layers), skips and norms."
+            + "): base may differ in width, modes and the number of Fourier layers, so give it the same skips and norms."
         )
+    return layers
 
 
-def _check_sizes(found: Mapping[str, Found], shapes: dict[str, tuple[int, ...]], source: str):
+def _check_sizes(found: Mapping[str, Found], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> Shapes:
+    for name, other in ((name, in_stack.last) for name, in_stack in layers.items()):
+        if (found[name].shape, shapes[name]) != (found[other].shape, shapes[other]):
+            raise MupError(
+                f"In {source} there are fewer layers than in the model, and the layers are not alike: {name!r} is "
+                f"{found[name].shape} (at base {shapes[name]}), {other!r} {found[other].shape} ({shapes[other]}). Which of "
+                "them the further ones continue is not known: give a base of the same depth."
+            )
     for name, f in found.items():
         for axis, n, b in zip(f.param.axes, f.shape, shapes[name], strict=True):
             if axis not in GROWS and n != b:

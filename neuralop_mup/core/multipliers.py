@@ -1,14 +1,15 @@
-"""Multipliers that a user gives: by role, and of kernels as wholes."""
+"""What a user gives besides sizes: multipliers by role and of kernels as wholes, and how the training differs at base."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.validation import is_multiplier
+from neuralop_mup.validation import check_count, is_multiplier
 
-__all__ = ["KERNEL_INITS", "check_multipliers", "init_multipliers"]
+__all__ = ["KERNEL_INITS", "check_multipliers", "check_training", "init_multipliers"]
 
 # Names of kernel initialisations, and what they make of neuralop's own. Its blocks have operator norm 2, as against about
 # 1 of the skip beside them; a tenth of that lets each layer begin as its skip (benchmarks/suite.py init).
@@ -41,3 +42,27 @@ def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequ
         if not is_multiplier(value):
             raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
     return {role: float(value) for role, value in values.items()}
+
+
+def check_training(values: Mapping[str, Any] | None) -> dict[str, tuple[int, int]]:
+    """Validate how the training differs from base's: ``{"steps": (base's, the run's)}``, base's being no more."""
+    if not isinstance(values, (Mapping, type(None))):
+        raise MupError(f"training is {values!r}; give a dict such as {{'steps': (300, 3000)}}: at base, and here.")
+    checked = {}
+    for name, pair in (values or {}).items():
+        if name != "steps":
+            raise MupError(
+                f"training has the key {name!r}: learning rates are carried over steps alone. Samples and resolution need "
+                "no rule, and for batch size none was found to hold (docs/decisions.md)."
+            )
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise MupError(f"training['steps'] is {pair!r}; give two numbers, such as (300, 3000): at base, and here.")
+        for number in pair:
+            check_count("training['steps']", number, "steps")
+        if pair[0] > pair[1]:
+            raise MupError(
+                f"training['steps'] is {pair!r}: base trains longer than this run, so tuning it saves nothing, and the rule "
+                "was measured for runs that get longer. Give base no more steps than the run, in this order."
+            )
+        checked[name] = (pair[0], pair[1])
+    return checked

@@ -38,6 +38,7 @@ def parametrize(
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
     kernel_init: str = "default",
+    training: Mapping[str, tuple[int, int]] | None = None,
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
 
@@ -54,6 +55,8 @@ def parametrize(
         The size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
         :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
+        ``{"n_layers": 4}`` names a base with fewer Fourier layers, all alike: ``MuMuon`` and ``MuSOAP`` scale what
+        they train with depth (``base_depth``); under the others nothing does, since no rule held (docs/decisions.md).
     rule : {"operator-norm", "log-modes", "none", "standard"} or callable
         How kernels scale with Fourier modes on top of the width rule. ``operator-norm`` (the default) keeps the expected
         norm of a kernel's largest block at base's value, with the channels and modes that it has; ``log-modes`` is Theorem
@@ -74,6 +77,10 @@ def parametrize(
     kernel_init : {"default", "small"}
         How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
         (docs/optimizers.md). Small kernels are smaller at base, too.
+    training : mapping, optional
+        How the training differs from base's, ``{"steps": (300, 3000)}``: optimizer steps of the run in which the learning
+        rate was tuned, and of this one, both under one schedule that ends with the run. Every learning rate then goes by
+        √(base's / this one's), but for SGD, which has no rule for it. The plan keeps it, so a run is resumed with the same.
 
     Returns
     -------
@@ -85,8 +92,8 @@ def parametrize(
     MupError
         If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
         parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; every
-        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; or the model is sharded, an average, or wrapped in part. The
-        model is then as it was.
+        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; base is deeper or trains longer; or the model is sharded, an
+        average, or wrapped in part. The model is then as it was.
 
     References
     ----------
@@ -102,7 +109,7 @@ def parametrize(
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
     """
     bare = _bare(model)
-    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init)
+    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
     parameters = dict(bare.named_parameters())
     _check_untouched(bare, init)
     pending = init and _on_meta(bare, parameters)
@@ -268,7 +275,7 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     """
     model = unwrap(model)
     if isinstance(model, nn.Module) and is_parametrized(model):
-        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows}
+        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows if not row.lacking}
     else:
         shapes = {row.name: row.mup_shape() for row in make_plan(model, model, "standard").rows}
     save_shapes(shapes, path)

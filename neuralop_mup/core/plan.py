@@ -15,8 +15,9 @@ from torch import nn
 import neuralop_mup.core.adapters  # noqa: F401  registers what this package knows
 from neuralop_mup.core.base_shapes import base_shapes
 from neuralop_mup.core.classify import Found, classify, size_of
+from neuralop_mup.core.depth import Layers
 from neuralop_mup.core.infshape import MupShape
-from neuralop_mup.core.multipliers import init_multipliers
+from neuralop_mup.core.multipliers import check_training, init_multipliers
 from neuralop_mup.core.registry import FIXED, Place
 from neuralop_mup.core.rules import (
     DEFAULT_RULE,
@@ -26,6 +27,7 @@ from neuralop_mup.core.rules import (
     ModeRule,
     Size,
     check_rule,
+    length_factor,
     multipliers,
     reason_of,
 )
@@ -63,6 +65,8 @@ class Row:
         has a function for it.
     size, base_size : Size or None
         The numbers that the rule read, here and at base; None where a parameter holds no numbers.
+    lacking : bool
+        Whether base, which has fewer layers, lacks the parameter; ``base_shape`` is then that of its last layer.
     """
 
     name: str
@@ -83,6 +87,7 @@ class Row:
     init: str = ""
     size: Size | None = None
     base_size: Size | None = None
+    lacking: bool = False
 
     def mup_shape(self, of: int = 1) -> MupShape:
         """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan."""
@@ -114,6 +119,8 @@ class Plan:
         What the rule does, in a line.
     function : callable or None
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
+    training : dict
+        How the training differs: ``steps`` at base and of the run (already inside the rows' ``lr_mult``).
     """
 
     rule: str
@@ -125,6 +132,7 @@ class Plan:
     version: int = RULE_VERSION
     reason: str = field(default="", compare=False)
     function: ModeRule | None = field(default=None, compare=False, repr=False)
+    training: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def mode_rule(self) -> str | ModeRule:
@@ -142,6 +150,11 @@ class Plan:
             )
         return self.function or self.rule
 
+    @property
+    def length_factor(self) -> float:
+        """What the number of steps makes of every learning rate but SGD's; it is in the rows' ``lr_mult``."""
+        return 1.0 if self.rule == "standard" else length_factor(*_with_steps(self.training, Size(1, 1), Size(1, 1)))
+
     def __deepcopy__(self, memo: dict) -> Plan:
         return self  # nothing in it changes, and a rule that was given as a function stays with it
 
@@ -154,7 +167,7 @@ class Plan:
         return state
 
     def __setstate__(self, state: dict) -> None:
-        vars(self).update(state)
+        vars(self).update({"training": {}, **state})  # a pickle of before there was training
         vars(self).update(_brought_up_to_date(state))
 
     @cached_property
@@ -170,6 +183,14 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def _deeper(self) -> bool:
+        return any(row.lacking for row in self.rows)
+
+    @property
+    def _lengths(self) -> list[tuple[int, int]]:
+        return [] if self.rule == "standard" else list(self.training.values())
 
     def _cells(self) -> list[tuple[str, ...]]:
         head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
@@ -190,6 +211,11 @@ class Plan:
                 + ("; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied")
                 + ")",
                 *([f"{self.rule}: {self.reason}"] if self.reason else []),
+                *(
+                    f"steps {base} at base, {here} here: every lr × √({base}/{here}), but SGD's"
+                    for base, here in self._lengths
+                ),
+                *(["base has fewer layers: nothing scales with depth but in MuMuon and MuSOAP"] if self._deeper else []),
                 *lines,
             ]
         )
@@ -231,6 +257,7 @@ class Plan:
             plan = cls(**{**{k: v for k, v in stored.items() if k in names}, "rows": rows})
             plan = replace(plan, **_brought_up_to_date(vars(plan)))
             init_multipliers(plan.init_mult)
+            plan = replace(plan, training=check_training(plan.training))
         except (TypeError, KeyError, AttributeError) as error:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
         return plan
@@ -247,6 +274,7 @@ class Plan:
                 ("version of the rules", self.version, other.version),
                 ("init_mult", dict(self.init_mult), dict(other.init_mult)),
                 ("correct_tt", self.correct_tt, other.correct_tt),
+                ("training", dict(self.training), dict(other.training)),
             )
             if a != b
         ]
@@ -317,6 +345,7 @@ def make_plan(
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
     kernel_init: str = "default",
+    training: Mapping[str, tuple[int, int]] | None = None,
 ) -> Plan:
     """Work out the plan without touching ``model``.
 
@@ -335,6 +364,8 @@ def make_plan(
         Bring tensor-train kernels to their target std, at base too.
     kernel_init : {"default", "small"}
         How large Fourier kernels start.
+    training : mapping, optional
+        How the training differs from base's.
 
     Raises
     ------
@@ -343,12 +374,13 @@ def make_plan(
     """
     name = check_rule(rule)
     init_mults = init_multipliers(init_mult, kernel_init)
+    lengths = check_training(training)
     found = classify(model)
     shapes = {name: f.shape for name, f in found.items()}
-    at_base = base_shapes(model, found, base, name)
-    rows = make_rows(found, shapes, at_base, rule, init_mults, correct_tt)
+    at_base, layers = base_shapes(model, found, base, name)
+    rows = make_rows(found, shapes, at_base, rule, init_mults, correct_tt, layers, lengths)
     function = rule if callable(rule) and name not in RULES else None
-    return Plan(name, rows, init_mults, correct_tt=correct_tt, reason=reason_of(rule), function=function)
+    return Plan(name, rows, init_mults, correct_tt=correct_tt, reason=reason_of(rule), function=function, training=lengths)
 
 
 def make_rows(
@@ -358,12 +390,16 @@ def make_rows(
     rule: str | ModeRule,
     init_mults: Mapping[str, float],
     correct_tt: bool,
+    layers: Mapping[str, Layers],
+    training: Mapping[str, tuple[int, int]],
 ) -> tuple[Row, ...]:
-    """One row a parameter from its logical shapes, here and at base."""
-    return tuple(_make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) for name in found)
+    """One row a parameter from its logical shapes, here and at base, the stack of layers that it is in, and the training."""
+    return tuple(
+        _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers[name], training) for name in found
+    )
 
 
-def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row:
+def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers, training) -> Row:
     f = found[name]
     row = Row(
         name=name,
@@ -382,6 +418,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row
         place=f.place,
         tensor_shape=f.tensor_shape,
         init="own" if callable(f.param.init) else f.param.init,
+        lacking=layers.lacking,
     )
     if not _holds_numbers(name, found, shapes):
         return row
@@ -390,7 +427,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row
             f"Parameter {name!r} is {shapes[name]} in the model and {at_base[name]} at base, where its layer holds "
             "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
         )
-    size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
+    size, base_size = _with_steps(training, size_of(name, found, shapes), size_of(name, found, at_base))
     m = multipliers(f.param.role, size, base_size, rule)
     init = m.init / base_size.std_ratio if correct_tt else m.init
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
@@ -407,6 +444,11 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt) -> Row
         size=size,
         base_size=base_size,
     )
+
+
+def _with_steps(training: Mapping[str, tuple[int, int]], size: Size, base: Size) -> tuple[Size, Size]:
+    at_base, here = training.get("steps", (1, 1))
+    return (size, base) if at_base == here else (replace(size, steps=here), replace(base, steps=at_base))
 
 
 def _holds_numbers(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> bool:

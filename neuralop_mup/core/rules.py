@@ -42,6 +42,9 @@ of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fa
 as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
 update carry it once (derived in docs/layouts.md).
 
+Where base's run has fewer steps, T_base instead of T, all of Adam's learning rates go by √(T_base / T) besides; see
+:func:`length_factor`. Depth has no rule under Adam: none held (docs/results.md).
+
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
 ICML 2025, arXiv:2506.19396, Theorem 3.5 (modes).
@@ -69,6 +72,7 @@ __all__ = [
     "check_rule",
     "default_std",
     "factor_std",
+    "length_factor",
     "log_modes",
     "mode_factor",
     "multipliers",
@@ -102,6 +106,8 @@ class Size:
         For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
     one_sign : bool
         Whether entries are drawn with one sign, so that their mean, not their spread, makes the norm.
+    steps : int
+        Steps that it is trained for, where it is fewer at base; else 1.
     """
 
     fan_in: int
@@ -112,6 +118,7 @@ class Size:
     block: tuple[int, int] = (1, 1)
     std_ratio: float = 1.0
     one_sign: bool = False
+    steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -328,6 +335,16 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     return 1.0 if size == base else float(kappa)
 
 
+def length_factor(size: Size, base: Size) -> float:
+    """√(T_base / T), the factor on every learning rate of a run of T steps where base's had T_base, schedules alike.
+
+    Optimization that is averaged over T noisy steps wants a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on
+    Optimization 19, 2009); for language models other powers were fitted (arXiv:2409.19913). The root is what was measured
+    here, from 300 to 1,000 steps (docs/results.md).
+    """
+    return math.sqrt(base.steps / size.steps)
+
+
 def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
     """Multipliers of one parameter (the table at the top of this module).
 
@@ -353,8 +370,8 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     wanted = kappa * (1 / r_in if role == "readout" or size.one_sign else r_in**-0.5)
     return Multipliers(
         init=wanted / (size.default_std / base.default_std),
-        adam_lr=kappa / r_in,
-        # The paper's mode rule is derived for Adam; SGD keeps the width rule alone.
+        adam_lr=kappa / r_in * length_factor(size, base),
+        # The rules for modes and steps are Adam's; SGD keeps the width rule alone.
         sgd_lr=r_out / r_in,
         eps=1 / r_out,
         kappa=kappa,

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.classify import Found, classify
+from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row, make_rows
 from neuralop_mup.core.plan_state import check_same_plan, stored_plan
@@ -161,7 +162,10 @@ def _remake_plan(plan: Plan, found: Mapping[str, Found]) -> Plan:
     shapes, at_base = ({row.name: getattr(row, kind) for row in plan.rows} for kind in ("shape", "base_shape"))
     known = plan.function is not None or plan.rule in RULES
     rule = plan.mode_rule if known else "none"
-    again = make_rows(found, shapes, at_base, rule, plan.init_mult, plan.correct_tt)
+    names = {row.name for row in plan.rows}
+    layers = match_layers(names, {row.name for row in plan.rows if not row.lacking}, plan.kernels)
+    layers = layers or {name: Layers(name) for name in names}  # then the comparison says what differs
+    again = make_rows(found, shapes, at_base, rule, plan.init_mult, plan.correct_tt, layers, plan.training)
     if not known:  # a function of somebody's: what it made of kernels stands in the file and nowhere else
         again = tuple(_with_numbers_of(plan[row.name], row) if row.size and row.size.modes else row for row in again)
     return replace(plan, rows=again)

@@ -49,7 +49,7 @@ def present_plan(model: nn.Module) -> Plan:
     rows = []
     for row in plan.rows:
         if row.role == "spectral" and row.size is not None and row.base_size is not None:
-            size = size_of(row.name, found, shapes)
+            size = replace(size_of(row.name, found, shapes), steps=row.size.steps)
             m = multipliers(row.role, size, row.base_size, plan.mode_rule)
             row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)
             if size.modes and plan.rule != "standard":

@@ -409,7 +409,8 @@ def _groups(
     weight_decay: float,
     lr_mult: Mapping[str, float] | None,
 ) -> list[dict[str, Any]]:
-    rows = {row.name: row for row in get_plan(model).rows}
+    plan = get_plan(model)
+    rows = {row.name: row for row in plan.rows}
     multipliers = check_multipliers(lr_mult, "lr_mult")
     # Checks that plan and parameters agree, and gives AdamW's groups with everything still in them.
     auxiliary = param_groups(model, aux_lr, "adam", weight_decay=weight_decay, lr_mult=lr_mult)
@@ -419,7 +420,9 @@ def _groups(
         raise MupError(
             f"{type(model).__name__} has no Fourier kernel, and {optimizer} is for those: use neuralop_mup.MuAdam."
         )
+    # Their updates have one size at every width and number of modes; depth and length are left.
     depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model, rows))
+    rule_mult = depth_mult * plan.length_factor
     layouts = matrix_layouts(model, rows)
     groups = []
     for role in ROLES:
@@ -431,10 +434,10 @@ def _groups(
                     "param_names": of_role,
                     "name": role,
                     "layouts": [layouts[name] for name in of_role],
-                    "lr": lr * multiplier * depth_mult,
-                    "lr_mult": multiplier * depth_mult,
-                    "rule_mult": depth_mult,
-                    "weight_decay": weight_decay / depth_mult,  # independent: lr · weight_decay is that at base_depth
+                    "lr": lr * multiplier * rule_mult,
+                    "lr_mult": multiplier * rule_mult,
+                    "rule_mult": rule_mult,
+                    "weight_decay": weight_decay / rule_mult,  # independent: lr · weight_decay is that at base_depth
                 }
             )
     for group in auxiliary:

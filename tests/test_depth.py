@@ -1,0 +1,126 @@
+"""A base with fewer Fourier layers: its last layer stands for those that it lacks."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from neuralop.models import FNO, TFNO, UNO
+from neuralop.models.gino import GINO
+
+import neuralop_mup as nm
+from neuralop_mup import MupError
+from neuralop_mup.core.depth import match_layers
+from neuralop_mup.core.plan import Plan
+
+
+def _fno(layers=16, width=8, **kwargs):
+    return FNO((8,), 1, 1, width, n_layers=layers, **kwargs)
+
+
+def test_a_shallower_base_scales_widths_alone():
+    """Width 32 over 8 beside 8 layers over 2: hidden maps 1/4, vectors 1, in every layer as at equal depth."""
+    torch.manual_seed(0)
+    deep = nm.parametrize(_fno(8, 32), base={"n_layers": 2, "hidden_channels": 8})
+    torch.manual_seed(0)
+    same = nm.parametrize(_fno(8, 32), base={"hidden_channels": 8})
+    for a, b in zip(nm.summary(deep).rows, nm.summary(same).rows, strict=True):
+        assert a.lacking == (a.name.split(".")[0] == "fno_blocks" and int(a.name.split(".")[2]) >= 2)
+        assert replace(a, lacking=False) == b
+    assert nm.summary(deep)["fno_blocks.fno_skips.7.conv.weight"].lr_mult == 1 / 4
+    assert all(torch.equal(a, b) for a, b in zip(deep.parameters(), same.parameters(), strict=True))
+    assert "base has fewer layers" in str(nm.summary(deep)) and "fewer layers" not in str(nm.summary(same))
+
+
+def test_kernel_optimizers_scale_with_the_models_own_depth():
+    """√(4/16) = 1/2 whatever base is, so a rate that was tuned at 4 layers is carried as it is."""
+    for base in ({"n_layers": 4}, {}):
+        model = nm.parametrize(_fno(16), base=base)
+        optimizer = nm.MuSOAP(model, lr=0.02)
+        assert optimizer.param_groups[0]["lr"] == 0.01
+        nm.check_optimizer(model, optimizer)
+
+
+def test_a_base_in_every_form_gives_one_plan(tmp_path):
+    overrides = {"n_layers": 2, "hidden_channels": 4}
+    plan = nm.summary(model := nm.parametrize(_fno(6), base=overrides))
+    nm.save_base_shapes(model, tmp_path / "of_target")
+    nm.save_base_shapes(_fno(2, 4), tmp_path / "of_base")
+    assert (tmp_path / "of_target").read_text() == (tmp_path / "of_base").read_text()
+    for base in (_fno(2, 4), lambda: _fno(2, 4), tmp_path / "of_target"):
+        assert nm.summary(nm.parametrize(_fno(6), base=base)) == plan
+
+
+def test_plans_in_files(tmp_path):
+    """Written and read; attached to weights from a file; and as they were written before there was depth."""
+    model = nm.parametrize(_fno(6), base={"n_layers": 2})
+    assert Plan.from_json(nm.summary(model).to_json()) == nm.summary(model)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    again = nm.load_plan(_fno(6), tmp_path / "weights.pt")
+    assert nm.summary(again) == nm.summary(model)
+
+    plan = nm.summary(nm.parametrize(_fno(2), base={"hidden_channels": 4}))
+    stored = json.loads(plan.to_json())
+    for row in stored["rows"]:
+        del row["lacking"]
+    assert Plan.from_json(json.dumps(stored)) == plan
+
+
+@pytest.mark.parametrize("factorization", ["tucker", "cp", "tt"])
+def test_factors(factorization):
+    model = TFNO((4, 4), 1, 1, 8, n_layers=4, factorization=factorization, rank=0.5)
+    plan = nm.summary(nm.parametrize(model, base={"n_layers": 1}))
+    assert {row.lr_mult for row in plan.rows} == {1} and any(row.lacking for row in plan.rows)
+
+
+def test_a_deeper_base_is_refused():
+    with pytest.raises(MupError, match="no deeper than its target"):
+        nm.parametrize(_fno(2), base={"n_layers": 4})
+    with pytest.raises(MupError, match="no deeper than its target"):
+        nm.parametrize(_fno(2), base=_fno(3))
+
+
+def test_layers_that_are_not_alike_are_refused():
+    def uno(*channels):
+        n = len(channels)
+        return UNO(
+            1, 1, 8, 8, 8, n_layers=n, uno_out_channels=list(channels), uno_n_modes=[[4]] * n, uno_scalings=[[1]] * n,
+            horizontal_skips_map={}, channel_mlp_skip="linear",
+        )  # fmt: skip
+
+    assert nm.summary(nm.parametrize(uno(8, 8, 8, 8), base=uno(8, 8)))["fno_blocks.3.fno_skips.0.conv.weight"]
+    with pytest.raises(MupError, match="not alike"):
+        nm.parametrize(uno(8, 16, 16, 8), base=uno(8, 8))
+
+
+def test_other_lists_of_layers_are_no_depth():
+    """A graph kernel's map with a further hidden layer is another architecture: it has no Fourier layers."""
+
+    def gino(*hidden):
+        return GINO(1, 1, gno_coord_dim=2, fno_n_modes=(4, 4), fno_n_layers=1, fno_hidden_channels=8,
+                    in_gno_channel_mlp_hidden_layers=list(hidden), out_gno_channel_mlp_hidden_layers=[6])  # fmt: skip
+
+    with pytest.raises(MupError, match="different parameters"):
+        nm.parametrize(gino(6, 6, 6, 6), base=gino(6, 6))
+
+
+@given(here=st.integers(1, 12), base=st.integers(1, 12), lists=st.integers(1, 3))
+def test_matching_counts(here, base, lists):
+    """Every parameter is in the model and stands for one at base, itself wherever base has it."""
+
+    def names(n):
+        return {"lift.weight"} | {f"blocks.{part}.{i}.fcs.{j}.w" for part in "ab" for i in range(n) for j in range(lists)}
+
+    ours, theirs = names(here), names(base)
+    kernels = {name for name in ours if ".a." in name}
+    if base > here:
+        with pytest.raises(MupError, match="no deeper"):
+            match_layers(ours, theirs, kernels)
+        return
+    found = match_layers(ours, theirs, kernels)
+    assert found.keys() == ours
+    for name, layers in found.items():
+        assert layers.at_base(name) in theirs and layers.lacking == (name not in theirs)
+        assert layers.at_base(name).split(".")[4:] == name.split(".")[4:]
