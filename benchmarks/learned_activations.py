@@ -44,9 +44,8 @@ def report(runs: Runs, problems: list[str], seeds: tuple[int, ...]) -> Iterator[
         like = {key: best[name, problem][key] for key in ("optimizer", "kwargs", "init", "lr")}
         return [task(problem, **like, activation=activation, seed=seed) for seed in seeds]
 
-    # Seed by seed: a run that is stopped early has compared every problem once.
-    wanted = [[own(n, a, p)[i] for n in OPTIMIZERS for a in ACTIVATIONS for p in problems] for i in range(len(seeds))]
-    runs.do(t for of_seed in wanted for t in of_seed)
+    # Seed by seed and problem by problem, so that what is stopped early has compared something.
+    runs.do(own(n, a, p)[i] for i in range(len(seeds)) for p in problems for n in OPTIMIZERS for a in ACTIVATIONS)
     for name in OPTIMIZERS:
         gelu = [[r["test"] for r in suite.results(best[name, problem], seeds)] for problem in problems]
         table = {"GELU": gelu}
@@ -64,13 +63,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--problems", nargs="*", choices=PROBLEMS, default=[p for p in PROBLEMS if p not in CHOSEN_ON])
     parser.add_argument("--tiny", action="store_true", help="12 steps a run, one problem, one seed, nothing written")
     args = parser.parse_args()
     torch.set_num_threads(1)
     runs = Runs(None if args.tiny else RESULTS / "learned_activations.jsonl", args.workers, 12 if args.tiny else None)
-    problems = [problem for problem in PROBLEMS if problem not in CHOSEN_ON]
     seeds = tuple(range(1 if args.tiny else args.seeds))
-    text = "\n".join(report(runs, problems[: 1 if args.tiny else None], seeds)) + "\n"
+    text = "\n".join(report(runs, args.problems[: 1 if args.tiny else None], seeds)) + "\n"
     print(text)
     if not args.tiny:
         (RESULTS / "learned_activations.md").write_text(text)

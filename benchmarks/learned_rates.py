@@ -1,7 +1,7 @@
 """Learned learning rates: one run instead of a search over masters, and an audit of the width, mode and depth rules.
 
     python benchmarks/learned_rates.py masters          # (a), about 80 runs of 1,000 steps
-    python benchmarks/learned_rates.py audit            # (b), 69 runs of 600 steps
+    python benchmarks/learned_rates.py audit            # (b), 42 runs of 600 steps
     python benchmarks/learned_rates.py masters --tiny   # a few steps each on one problem, nothing written
 
 **masters**: at width 16, ``lr_mult`` is searched (the learning rate on a grid, then each role × 1/4 and × 4, then the best
@@ -112,10 +112,10 @@ def audit_tasks(move: str, start: str, size: int, seed: int) -> dict[str, Any]:
     return task(AUDIT_PROBLEM, lr=AUDIT_LR, steps=AUDIT_STEPS, schedule=None, learned=AUDIT_LEARNED, seed=seed, **changes)
 
 
-MOVES = {  # sizes, and what is started from
-    "width": (WIDTHS, ("none", "standard")),
-    "K": (KS, ("none", "log-modes", "operator-norm")),
-    "depth": (DEPTHS, ("none",)),
+MOVES = {  # sizes, what is started from, and seeds
+    "width": (WIDTHS, ("none", "standard"), (0, 1, 2)),
+    "depth": (DEPTHS, ("none",), (0, 1, 2)),
+    "K": (KS, ("none", "log-modes", "operator-norm"), (0,)),
 }
 # Exponent of Adam's learning rate in width, beside which SP's learned slopes are to be read.
 RULE_IN_WIDTH = {"input": 0, "hidden": -1, "readout": -1, "vector": 0, "spectral": -1}
@@ -127,28 +127,27 @@ def slope(xs: list[float], ys: list[float]) -> float:
     return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
 
 
-def audit(runs: Runs, moves: dict[str, tuple], seeds: tuple[int, ...], figure: Path | None) -> Iterator[str]:
+def audit(runs: Runs, moves: dict[str, tuple], figure: Path | None) -> Iterator[str]:
     yield "# An audit of the rules by learned learning rates"
     yield ""
     yield (
-        f"`python benchmarks/learned_rates.py audit --seeds {len(seeds)}`: {AUDIT_PROBLEM}, Adam, base lr {AUDIT_LR:g} held "
-        f"constant, {AUDIT_STEPS} steps, {len(seeds)} seeds. Learned multiplier on top of what is started from, "
-        "and its slope (mean, smallest and largest of a seed) over size. A run that diverged is –."
+        f"`python benchmarks/learned_rates.py audit`: {AUDIT_PROBLEM}, Adam, base lr {AUDIT_LR:g} held constant, "
+        f"{AUDIT_STEPS} steps. Learned multiplier on top of what is started from, and its slope (mean, smallest and largest "
+        "of a seed) over size. A run that diverged is –."
     )
     runs.do(
-        [
-            audit_tasks(m, s, size, seed)
-            for seed in seeds
-            for m, (sizes, starts) in moves.items()
-            for s in starts
-            for size in sizes
-        ]
+        audit_tasks(move, start, size, seed)
+        for seed in range(max(len(seeds) for _, _, seeds in moves.values()))
+        for move, (sizes, starts, seeds) in moves.items()
+        for start in starts
+        for size in sizes
+        if seed in seeds
     )
     slopes: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for move, (sizes, starts) in moves.items():
+    for move, (sizes, starts, seeds) in moves.items():
         for start in starts:
             name = "SP" if start == "standard" else f"μP, rule {start}"
-            yield f"\n## Over {move}, from {name}\n"
+            yield f"\n## Over {move}, from {name}, {len(seeds)} {'seeds' if len(seeds) > 1 else 'seed'}\n"
             yield "| role | " + " | ".join(f"{move} {size}" for size in sizes) + " | slope | the rule's, over SP |"
             yield "| --- |" + " --- |" * (len(sizes) + 2)
             results = {seed: runs.do([audit_tasks(move, start, size, seed) for size in sizes]) for seed in seeds}
@@ -192,7 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("masters", "audit"))
     parser.add_argument("--problems", nargs="*", choices=PROBLEMS, default=MASTERS_PROBLEMS, help="of masters")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="of masters")
     parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")
     parser.add_argument("--tiny", action="store_true", help="12 steps a run, one problem or two sizes, nothing written")
     args = parser.parse_args()
@@ -202,8 +201,8 @@ def main() -> None:
     if args.stage == "masters":
         lines = masters(runs, args.problems[: 1 if args.tiny else None], seeds)
     else:
-        moves = {k: (v[0][:2], v[1]) for k, v in MOVES.items()} if args.tiny else MOVES
-        lines = audit(runs, moves, seeds, None if args.tiny else RESULTS / "learned_rates_audit.png")
+        moves = {k: (sizes[:2], starts, (0,)) for k, (sizes, starts, _) in MOVES.items()} if args.tiny else MOVES
+        lines = audit(runs, moves, None if args.tiny else RESULTS / "learned_rates_audit.png")
     text = "\n".join(lines) + "\n"
     print(text)
     if not args.tiny:
