@@ -1,7 +1,7 @@
 """Learned learning rates: one run instead of a search over masters, and an audit of the width, mode and depth rules.
 
     python benchmarks/learned_rates.py masters          # (a), about 80 runs of 1,000 steps
-    python benchmarks/learned_rates.py audit            # (b), 42 runs of 600 steps
+    python benchmarks/learned_rates.py audit            # (b), 38 runs of 600 steps
     python benchmarks/learned_rates.py masters --tiny   # a few steps each on one problem, nothing written
 
 **masters**: at width 16, ``lr_mult`` is searched (the learning rate on a grid, then each role × 1/4 and × 4, then the best
@@ -9,8 +9,9 @@ of each role together) and learned (one run at the default learning rate, in the
 to width 64, beside no masters at all. Errors are relative L2, cost is runs at the proxy.
 
 **audit**: rates of every role are learned at a constant base learning rate, over width, K and depth, starting from μP and
-from SP. Slopes are of log multiplier over log size; a rule that is right leaves a slope of zero, and from SP the learned
-slope should be the rule's own. A role's multiplier is the geometric mean over the last third of the steps.
+from SP. Slopes are of log multiplier over log size; a rule that is right leaves a slope of zero. From SP, multipliers that
+had settled would have the rule's own slope: where they do not move towards it, the audit cannot see that role. A role's
+multiplier is the geometric mean over the last third of the steps.
 
 A run is a line in benchmarks/results/learned_rates.jsonl: interrupted, the same command goes on. Writes
 benchmarks/results/learned_rates_{masters,audit}.md, and the figure of the audit as .png.
@@ -20,16 +21,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from learned_runs import RESULTS, Runs, task
+from learned_runs import RESULTS, Runs, built, parametrization, task
 from suite_runs import PROBLEMS
 
+import neuralop_mup as nm
+from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
+from neuralop_mup.plots import style
 
 # ------------------------------------------------------------------------------------------- (a) instead of a search
 
@@ -114,17 +118,28 @@ def audit_tasks(move: str, start: str, size: int, seed: int) -> dict[str, Any]:
 
 MOVES = {  # sizes, what is started from, and seeds
     "width": (WIDTHS, ("none", "standard"), (0, 1, 2)),
-    "depth": (DEPTHS, ("none",), (0, 1, 2)),
+    "depth": (DEPTHS, ("none",), (0,)),
     "K": (KS, ("none", "log-modes", "operator-norm"), (0,)),
 }
-# Exponent of Adam's learning rate in width, beside which SP's learned slopes are to be read.
-RULE_IN_WIDTH = {"input": 0, "hidden": -1, "readout": -1, "vector": 0, "spectral": -1}
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
     xs, ys = [math.log(x) for x in xs], [math.log(y) for y in ys]
     mx, my = fmean(xs), fmean(ys)
     return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
+
+
+def rule_slopes(move: str, start: str, sizes: Sequence[int]) -> dict[str, float]:
+    """Slope of the rule's own factor on the learning rate of each role; where SP is started from, of the width rule's."""
+    factors: dict[str, list[float]] = {role: [] for role in ROLES}
+    for size in sizes:
+        t = audit_tasks(move, "none" if start == "standard" else start, size, 0)
+        with torch.device("meta"):
+            model = built(t, 1, 1)
+        nm.parametrize(model, **parametrization(t), init=False)
+        for role, own in factors.items():
+            own.append(math.exp(fmean(math.log(row.lr_mult) for row in get_plan(model).rows if row.role == role)))
+    return {role: slope(list(sizes), own) for role, own in factors.items()}
 
 
 def audit(runs: Runs, moves: dict[str, tuple], figure: Path | None) -> Iterator[str]:
@@ -150,41 +165,46 @@ def audit(runs: Runs, moves: dict[str, tuple], figure: Path | None) -> Iterator[
             yield f"\n## Over {move}, from {name}, {len(seeds)} {'seeds' if len(seeds) > 1 else 'seed'}\n"
             yield "| role | " + " | ".join(f"{move} {size}" for size in sizes) + " | slope | the rule's, over SP |"
             yield "| --- |" + " --- |" * (len(sizes) + 2)
+            rules = rule_slopes(move, start, sizes)
             results = {seed: runs.do([audit_tasks(move, start, size, seed) for size in sizes]) for seed in seeds}
             for role in ROLES:
                 table = {seed: [r.get("mults", {}).get(role) for r in own] for seed, own in results.items()}
                 cells = []
                 for i in range(len(sizes)):
                     logs = [math.log(row[i]) for row in table.values() if row[i]]
-                    cells.append(f"{math.exp(fmean(logs)):.2f}" if logs else "–")
+                    cells.append(f"{math.exp(fmean(logs)):.2g}" if logs else "–")
                 own = [slope(list(sizes), row) for row in table.values() if all(row)]
-                slopes.setdefault((move, name), {})[role] = own
+                slopes.setdefault((move, name), {})[role] = own, rules[role]
                 text = f"{fmean(own):+.2f} [{min(own):+.2f}, {max(own):+.2f}]" if own else "–"
-                rule = f"{RULE_IN_WIDTH[role]:+d}" if move == "width" else "–"
-                yield f"| {role} | " + " | ".join(cells) + f" | {text} | {rule} |"
+                yield f"| {role} | " + " | ".join(cells) + f" | {text} | {rules[role]:+.2f} |"
     if figure is not None:
         draw(slopes, figure)
 
 
-def draw(slopes: dict[tuple[str, str], dict[str, list[float]]], path: Path) -> None:
-    """A panel for each size and start: the learned slope of each role, and the rule's where SP is started from."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(
-        1, len(slopes), figsize=(3 * len(slopes), 3), sharey=True, layout="constrained", squeeze=False
+def draw(slopes: dict[tuple[str, str], dict[str, tuple[list[float], float]]], path: Path) -> None:
+    """A panel for each size and start: the learned slope of each role, and the rule's own."""
+    rows = math.ceil(len(slopes) / 3)
+    figure, grid = style.new_figure(8.6, 2.9 * rows, rows, 3, sharey=True, squeeze=False)
+    figure.subplots_adjust(wspace=0.08, hspace=0.55)
+    for axes in grid.flat[len(slopes) :]:
+        axes.set_visible(False)
+    for axes, ((move, name), roles) in zip(grid.flat, slopes.items(), strict=False):
+        axes.axhline(0, color=style.GREY, linewidth=0.8)
+        for i, (own, rule) in enumerate(roles.values()):
+            axes.plot(i, rule, "_", color=style.PALETTE[1], markersize=20, markeredgewidth=2)
+            axes.plot([i] * len(own), own, "o", color=style.PALETTE[0], markersize=5)
+        axes.set_xticks(range(len(roles)), list(roles), rotation=30)
+        axes.set_xlim(-0.6, len(roles) - 0.4)
+        axes.set_title(f"over {move}, from {name}", fontsize=style.TEXT, loc="left")
+        axes.grid(axis="y", color=style.FAINT, linewidth=0.7)
+        axes.tick_params(labelsize=style.SMALL)
+        style.bare(axes)
+    for row in grid:
+        row[0].set_ylabel("slope", fontsize=style.TEXT)
+    style.key_line(
+        figure, ["points: learned multipliers, one a seed", "bars: the rule's factor", "right: from μP 0, from SP the bar"]
     )
-    for ax, ((move, name), roles) in zip(axes[0], slopes.items(), strict=True):
-        ax.axhline(0, color="0.7", linewidth=1)
-        for i, (role, own) in enumerate(roles.items()):
-            ax.plot([i] * len(own), own, "o", color="#0072B2")
-            if name == "SP" and move == "width":
-                ax.plot(i, RULE_IN_WIDTH[role], "_", color="#D55E00", markersize=18, label="the rule's" if i == 0 else None)
-        ax.set_xticks(range(len(roles)), list(roles), rotation=45)
-        ax.set_title(f"over {move}, from {name}", fontsize=9)
-        if name == "SP":
-            ax.legend(frameon=False)
-    axes[0][0].set_ylabel("slope of the learned multiplier")
-    figure.savefig(path, dpi=120)
+    style.save(figure, path)
 
 
 def main() -> None:

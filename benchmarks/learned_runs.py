@@ -59,11 +59,8 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
     problem, data = data_of(t["problem"])
     torch.manual_seed(t["seed"])
-    model = _model(t, problem.in_channels, problem.out_channels)
-    base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
-    if t["base_modes"]:
-        base["n_modes"] = tuple(2 * k for k in t["base_modes"])
-    nm.parametrize(model, base=base, rule=t["rule"], init_mult=None if t["init"] == 1 else {"spectral": t["init"]})
+    model = built(t, problem.in_channels, problem.out_channels)
+    nm.parametrize(model, **parametrization(t))
     optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], lr_mult=t["lr_mult"], **t["kwargs"])
     rates = None if t["learned"] is None else nm.LearnedRates(optimizer, **t["learned"])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, t["steps"]) if t["schedule"] == "cosine" else None
@@ -95,7 +92,16 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _model(t: Mapping[str, Any], in_channels: int, out_channels: int) -> torch.nn.Module:
+def parametrization(t: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``parametrize``."""
+    base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
+    if t["base_modes"]:
+        base["n_modes"] = tuple(2 * k for k in t["base_modes"])
+    return {"base": base, "rule": t["rule"], "init_mult": None if t["init"] == 1 else {"spectral": t["init"]}}
+
+
+def built(t: Mapping[str, Any], in_channels: int, out_channels: int) -> torch.nn.Module:
+    """The model, as neuralop initializes it."""
     arguments = (tuple(2 * k for k in t["modes"]), in_channels, out_channels, t["width"])
     if t["activation"] is None:
         return FNO(*arguments, n_layers=t["depth"])
