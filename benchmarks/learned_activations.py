@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from learned_runs import RESULTS, Runs, task
+from learned_runs import RESULTS, Runs, of_seeds, task
 from suite_runs import CHOSEN_ON, PROBLEMS, Records
 from suite_stages import tuned
 
@@ -30,9 +30,9 @@ def report(runs: Runs, problems: list[str], seeds: tuple[int, ...]) -> Iterator[
     yield "# Learned activations"
     yield ""
     yield (
-        f"`python benchmarks/learned_activations.py --seeds {len(seeds)}`: 1,000 steps, test error (relative L2), mean ± "
-        f"standard deviation of {len(seeds)} seeds; GELU and learning rates tuned with it are the suite's. The last columns "
-        "are the geometric mean of ratios to GELU, and on how many problems the mean is lower."
+        f"`python benchmarks/learned_activations.py --problems {' '.join(problems)} --seeds {len(seeds)}`: 1,000 steps, "
+        f"test error (relative L2), {of_seeds(seeds)}; GELU and learning rates tuned with it are the suite's. The last columns "
+        "are the geometric mean of ratios to GELU, and on how many problems the error is lower."
     )
     yield ""
     yield "| optimizer, activation | " + " | ".join(problems) + " | over GELU | lower on |"

@@ -27,7 +27,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from learned_runs import RESULTS, Runs, built, parametrization, task
+from learned_runs import RESULTS, Runs, built, of_seeds, parametrization, task
 from suite_runs import PROBLEMS
 
 import neuralop_mup as nm
@@ -70,9 +70,9 @@ def masters(runs: Runs, problems: tuple[str, ...], seeds: tuple[int, ...]) -> It
     yield "# One run instead of a search over masters"
     yield ""
     yield (
-        f"`python benchmarks/learned_rates.py masters --seeds {len(seeds)}`: MuAdam, width {PROXY} → {TARGET}, "
-        f"{STEPS} steps, test error (relative L2), mean ± standard deviation of {len(seeds)} seeds. Cost is runs at the "
-        f"proxy before the final one. Nothing learned: lr {DEFAULT_LR:g}."
+        f"`python benchmarks/learned_rates.py masters --problems {' '.join(problems)} --seeds {len(seeds)}`: MuAdam, width "
+        f"{PROXY} → {TARGET}, {STEPS} steps, test error (relative L2), {of_seeds(seeds)}. Cost is runs at the proxy before "
+        f"the final one. Nothing learned: lr {DEFAULT_LR:g}."
     )
     yield ""
     yield "| problem | masters | cost | error at the proxy | error at the target | lr and multipliers |"

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -112,6 +112,11 @@ def built(t: Mapping[str, Any], in_channels: int, out_channels: int) -> torch.nn
         spec.loader.exec_module(module)
     example = sys.modules["learned_activations"]
     return example.AdaptiveFNO(*arguments, n_layers=t["depth"], non_linearity=getattr(example, t["activation"]))
+
+
+def of_seeds(seeds: Sequence[int]) -> str:
+    """What a cell of a table is."""
+    return f"mean ± standard deviation of {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
 
 
 class Runs:
