@@ -31,8 +31,8 @@ def report(runs: Runs, problems: list[str], seeds: tuple[int, ...]) -> Iterator[
     yield ""
     yield (
         f"`python benchmarks/learned_activations.py --problems {' '.join(problems)} --seeds {len(seeds)}`: 1,000 steps, "
-        f"test error (relative L2), {of_seeds(seeds)}; GELU and learning rates tuned with it are the suite's. The last columns "
-        "are the geometric mean of ratios to GELU, and on how many problems the error is lower."
+        f"test error (relative L2), {of_seeds(seeds)}; GELU and learning rates tuned with it are the suite's. The last "
+        "columns are the geometric mean of ratios to GELU, and on how many problems the error is lower."
     )
     yield ""
     yield "| optimizer, activation | " + " | ".join(problems) + " | over GELU | lower on |"
