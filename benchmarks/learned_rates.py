@@ -1,16 +1,17 @@
 """Learned learning rates: one run instead of a search over masters, and an audit of the width, mode and depth rules.
 
-    python benchmarks/learned_rates.py masters          # (a), about 190 runs of 1,000 steps
-    python benchmarks/learned_rates.py audit            # (b), 69 runs of 600 steps
+    python benchmarks/learned_rates.py masters          # (a), about 80 runs of 1,000 steps
+    python benchmarks/learned_rates.py audit            # (b), 31 runs of 600 steps
     python benchmarks/learned_rates.py masters --tiny   # a few steps each on one problem, nothing written
 
 **masters**: at width 16, ``lr_mult`` is searched (the learning rate on a grid, then each role × 1/4 and × 4, then the best
 of each role together) and learned (one run at the default learning rate, in the first half of its steps). Both are carried
-to width 64, beside no masters at all. Errors are relative L2, cost is processor time.
+to width 64, beside no masters at all. Errors are relative L2, cost is runs at the proxy.
 
 **audit**: rates of every role are learned at a constant base learning rate, over width, K and depth, starting from μP and
-from SP. Slopes are of log multiplier over log size; a rule that is right leaves a slope of zero, and from SP the learned
-slope should be the rule's own. A role's multiplier is the geometric mean over the last third of the steps.
+from SP. Slopes are of log multiplier over log size; a rule that is right leaves a slope of zero. From SP, multipliers that
+had settled would have the rule's own slope: where they do not move towards it, the audit cannot see that role. A role's
+multiplier is the geometric mean over the last third of the steps.
 
 A run is a line in benchmarks/results/learned_rates.jsonl: interrupted, the same command goes on. Writes
 benchmarks/results/learned_rates_{masters,audit}.md, and the figure of the audit as .png.
@@ -20,86 +21,80 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from learned_runs import RESULTS, Runs, task
+from learned_runs import RESULTS, Runs, built, of_seeds, parametrization, task
+from suite_runs import PROBLEMS
 
+import neuralop_mup as nm
+from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
+from neuralop_mup.plots import style
 
 # ------------------------------------------------------------------------------------------- (a) instead of a search
 
-MASTERS_PROBLEMS = ("burgers", "darcy", "korteweg-de-vries", "gray-scott")
+# The default hyper_lr was chosen on Burgers, so that Burgers would be no evidence.
+MASTERS_PROBLEMS = ("korteweg-de-vries", "gray-scott")
 LRS, STEPS, PROXY, TARGET, DEFAULT_LR = (2e-3, 4e-3, 8e-3, 1.6e-2), 1000, 16, 64, 4e-3
-FACTORS, SEEDS = (0.25, 4.0), (0, 1, 2)
+FACTORS = (0.25, 4.0)
 LEARNED = {"by": "role", "hyper_lr": 0.05, "bounds": [1 / 1024, 1024.0], "until": STEPS // 2}
 
 
-def searched(runs: Runs, problem: str) -> tuple[dict[str, Any], float]:
-    """The best learning rate and multipliers of a coordinate-wise search at the proxy, and what it cost."""
-    like = task(problem, width=PROXY, steps=STEPS)
-    spent = 0.0
+def searched(runs: Runs, problem: str) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """The best learning rate alone, with the multipliers of a coordinate-wise search at the proxy, and runs that it took."""
+    made: list[dict[str, Any]] = []
 
     def best(tasks: list[dict[str, Any]]) -> dict[str, Any]:
-        nonlocal spent
+        made.extend(t for t in tasks if t not in made)
         results = runs.do(tasks)
-        spent += sum(r["seconds"] for r in results)
         return min(zip(results, tasks, strict=True), key=lambda pair: pair[0]["loss"])[1]
 
-    start = best([{**like, "lr": lr} for lr in LRS])
-    reference = runs.do([start])[0]["loss"]
-    mults = {}
+    start = best([task(problem, width=PROXY, steps=STEPS, lr=lr) for lr in LRS])
+    mults: dict[str, float] = {}
     for role in ROLES:
-        tasks = [{**start, "lr_mult": {role: factor}} for factor in FACTORS]
-        losses = [r["loss"] for r in runs.do(tasks)]
-        spent += sum(r["seconds"] for r in runs.do(tasks))
-        if min(losses) < reference:
-            mults[role] = FACTORS[losses.index(min(losses))]
-    return best([start, {**start, "lr_mult": mults}]), spent
+        mults |= best([start, *({**start, "lr_mult": {role: factor}} for factor in FACTORS)])["lr_mult"]
+    return start, best([start, {**start, "lr_mult": mults}]), len(made)
 
 
-def learned(runs: Runs, problem: str) -> tuple[dict[str, Any], float]:
+def learned(runs: Runs, problem: str) -> dict[str, Any]:
     """The default learning rate and the multipliers that one run learned."""
     run = task(problem, width=PROXY, steps=STEPS, lr=DEFAULT_LR, learned=LEARNED)
-    result = runs.do([run])[0]
-    return {**run, "learned": None, "lr_mult": result.get("mults", {})}, result["seconds"]
+    return {**run, "learned": None, "lr_mult": runs.do([run])[0].get("mults", {})}
 
 
 def masters(runs: Runs, problems: tuple[str, ...], seeds: tuple[int, ...]) -> Iterator[str]:
     yield "# One run instead of a search over masters"
     yield ""
     yield (
-        f"`python benchmarks/learned_rates.py masters`: MuAdam, width {PROXY} → {TARGET}, {STEPS} steps, test error "
-        f"(relative L2), mean ± standard deviation of {len(seeds)} seeds. Cost is processor time at the proxy over that "
-        "of one run."
+        f"`python benchmarks/learned_rates.py masters --problems {' '.join(problems)} --seeds {len(seeds)}`: MuAdam, width "
+        f"{PROXY} → {TARGET}, {STEPS} steps, test error (relative L2), {of_seeds(seeds)}. Cost is runs at the proxy before "
+        f"the final one. Nothing learned: lr {DEFAULT_LR:g}."
     )
     yield ""
-    yield "| problem | masters | cost at the proxy | error at the proxy | error at the target | lr and multipliers |"
+    yield "| problem | masters | cost | error at the proxy | error at the target | lr and multipliers |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for problem in problems:
         plain = task(problem, width=PROXY, steps=STEPS, lr=DEFAULT_LR)
-        one = runs.do([plain])[0]["seconds"]
-        by_search, search_cost = searched(runs, problem)
-        by_learning, learning_cost = learned(runs, problem)
-        lr_alone = min(
-            ({**plain, "lr": lr} for lr in LRS), key=lambda t: runs.do([t])[0]["loss"]
-        )  # part of the search: done already
-        for name, t, cost in (
-            ("none, default lr", plain, 0.0),
-            ("none, lr searched", lr_alone, sum(r["seconds"] for r in runs.do([{**plain, "lr": lr} for lr in LRS]))),
+        lr_alone, by_search, search_cost = searched(runs, problem)
+        ways = (
+            ("none, default lr", plain, 0),
+            ("none, lr searched", lr_alone, len(LRS)),
             ("searched", by_search, search_cost),
-            ("learned, then fixed", by_learning, learning_cost),
-            ("learned during the run", {**plain, "learned": LEARNED}, 0.0),
-        ):
+            ("learned, then fixed", learned(runs, problem), 1),
+            ("learned during the run", {**plain, "learned": LEARNED}, 0),
+        )
+        runs.do([{**t, "width": width, "seed": seed} for seed in seeds for width in (PROXY, TARGET) for _, t, _ in ways])
+        for name, t, cost in ways:
             cells = []
             for width in (PROXY, TARGET):
                 errors = [r["test"] for r in runs.do([{**t, "width": width, "seed": seed} for seed in seeds])]
                 cells.append(f"{fmean(errors):.4f}" + (f" ± {stdev(errors):.4f}" if len(errors) > 1 else ""))
             mults = ", ".join(f"{role} {mult:.2g}" for role, mult in t["lr_mult"].items())
-            yield f"| {problem} | {name} | {cost / one:.1f} | {cells[0]} | {cells[1]} | {t['lr']:g}; {mults or '–'} |"
+            yield f"| {problem} | {name} | {cost} | {cells[0]} | {cells[1]} | {t['lr']:g}; {mults or '–'} |"
 
 
 # ------------------------------------------------------------------------------------------------------- (b) the audit
@@ -121,13 +116,11 @@ def audit_tasks(move: str, start: str, size: int, seed: int) -> dict[str, Any]:
     return task(AUDIT_PROBLEM, lr=AUDIT_LR, steps=AUDIT_STEPS, schedule=None, learned=AUDIT_LEARNED, seed=seed, **changes)
 
 
-MOVES = {  # sizes, and what is started from
-    "width": (WIDTHS, ("none", "standard")),
-    "K": (KS, ("none", "log-modes", "operator-norm")),
-    "depth": (DEPTHS, ("none",)),
+MOVES = {  # sizes, what is started from, and seeds
+    "width": (WIDTHS, ("none", "standard"), (0, 1)),
+    "depth": (DEPTHS, ("none",), (0,)),
+    "K": (KS, ("none", "log-modes", "operator-norm"), (0,)),
 }
-# Exponent of Adam's learning rate in width, beside which SP's learned slopes are to be read.
-RULE_IN_WIDTH = {"input": 0, "hidden": -1, "readout": -1, "vector": 0, "spectral": -1}
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
@@ -136,81 +129,100 @@ def slope(xs: list[float], ys: list[float]) -> float:
     return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
 
 
-def audit(runs: Runs, moves: dict[str, tuple], seeds: tuple[int, ...], figure: Path | None) -> Iterator[str]:
+def rule_slopes(move: str, start: str, sizes: Sequence[int]) -> dict[str, float]:
+    """Slope of the rule's own factor on the learning rate of each role; where SP is started from, of the width rule's."""
+    factors: dict[str, list[float]] = {role: [] for role in ROLES}
+    for size in sizes:
+        t = audit_tasks(move, "none" if start == "standard" else start, size, 0)
+        with torch.device("meta"):
+            model = built(t, 1, 1)
+        nm.parametrize(model, **parametrization(t), init=False)
+        for role, own in factors.items():
+            own.append(math.exp(fmean(math.log(row.lr_mult) for row in get_plan(model).rows if row.role == role)))
+    return {role: slope(list(sizes), own) for role, own in factors.items()}
+
+
+def audit(runs: Runs, moves: dict[str, tuple], figure: Path | None) -> Iterator[str]:
     yield "# An audit of the rules by learned learning rates"
     yield ""
     yield (
         f"`python benchmarks/learned_rates.py audit`: {AUDIT_PROBLEM}, Adam, base lr {AUDIT_LR:g} held constant, "
-        f"{AUDIT_STEPS} steps, {len(seeds)} seeds. Learned multiplier on top of what is started from, "
-        "and its slope (mean, smallest and largest of a seed) over size. A run that diverged is –."
+        f"{AUDIT_STEPS} steps. Learned multiplier on top of what is started from, and its slope (mean, smallest and largest "
+        "of a seed) over size. A run that diverged is –."
     )
     runs.do(
-        [
-            audit_tasks(m, s, size, seed)
-            for m, (sizes, starts) in moves.items()
-            for s in starts
-            for size in sizes
-            for seed in seeds
-        ]
+        audit_tasks(move, start, size, seed)
+        for seed in range(max(len(seeds) for _, _, seeds in moves.values()))
+        for move, (sizes, starts, seeds) in moves.items()
+        for start in starts
+        for size in sizes
+        if seed in seeds
     )
     slopes: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for move, (sizes, starts) in moves.items():
+    for move, (sizes, starts, seeds) in moves.items():
         for start in starts:
             name = "SP" if start == "standard" else f"μP, rule {start}"
-            yield f"\n## Over {move}, from {name}\n"
+            yield f"\n## Over {move}, from {name}, {len(seeds)} {'seeds' if len(seeds) > 1 else 'seed'}\n"
             yield "| role | " + " | ".join(f"{move} {size}" for size in sizes) + " | slope | the rule's, over SP |"
             yield "| --- |" + " --- |" * (len(sizes) + 2)
+            rules = rule_slopes(move, start, sizes)
             results = {seed: runs.do([audit_tasks(move, start, size, seed) for size in sizes]) for seed in seeds}
             for role in ROLES:
                 table = {seed: [r.get("mults", {}).get(role) for r in own] for seed, own in results.items()}
                 cells = []
                 for i in range(len(sizes)):
                     logs = [math.log(row[i]) for row in table.values() if row[i]]
-                    cells.append(f"{math.exp(fmean(logs)):.2f}" if logs else "–")
+                    cells.append(f"{math.exp(fmean(logs)):.2g}" if logs else "–")
                 own = [slope(list(sizes), row) for row in table.values() if all(row)]
-                slopes.setdefault((move, name), {})[role] = own
+                slopes.setdefault((move, name), {})[role] = own, rules[role]
                 text = f"{fmean(own):+.2f} [{min(own):+.2f}, {max(own):+.2f}]" if own else "–"
-                rule = f"{RULE_IN_WIDTH[role]:+d}" if move == "width" else "–"
-                yield f"| {role} | " + " | ".join(cells) + f" | {text} | {rule} |"
+                yield f"| {role} | " + " | ".join(cells) + f" | {text} | {rules[role]:+.2f} |"
     if figure is not None:
         draw(slopes, figure)
 
 
-def draw(slopes: dict[tuple[str, str], dict[str, list[float]]], path: Path) -> None:
-    """A panel for each size and start: the learned slope of each role, and the rule's where SP is started from."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(
-        1, len(slopes), figsize=(3 * len(slopes), 3), sharey=True, layout="constrained", squeeze=False
+def draw(slopes: dict[tuple[str, str], dict[str, tuple[list[float], float]]], path: Path) -> None:
+    """A panel for each size and start: the learned slope of each role, and the rule's own."""
+    rows = math.ceil(len(slopes) / 3)
+    figure, grid = style.new_figure(8.6, 2.9 * rows, rows, 3, sharey=True, squeeze=False)
+    figure.subplots_adjust(wspace=0.08, hspace=0.55)
+    for axes in grid.flat[len(slopes) :]:
+        axes.set_visible(False)
+    for axes, ((move, name), roles) in zip(grid.flat, slopes.items(), strict=False):
+        axes.axhline(0, color=style.GREY, linewidth=0.8)
+        for i, (own, rule) in enumerate(roles.values()):
+            axes.plot(i, rule, "_", color=style.PALETTE[1], markersize=20, markeredgewidth=2)
+            axes.plot([i] * len(own), own, "o", color=style.PALETTE[0], markersize=5)
+        axes.set_xticks(range(len(roles)), list(roles), rotation=30)
+        axes.set_xlim(-0.6, len(roles) - 0.4)
+        axes.set_title(f"over {move}, from {name}", fontsize=style.TEXT, loc="left")
+        axes.grid(axis="y", color=style.FAINT, linewidth=0.7)
+        axes.tick_params(labelsize=style.SMALL)
+        style.bare(axes)
+    for row in grid:
+        row[0].set_ylabel("slope", fontsize=style.TEXT)
+    style.key_line(
+        figure, ["points: learned multipliers, one a seed", "bars: the rule's factor", "right: from μP 0, from SP the bar"]
     )
-    for ax, ((move, name), roles) in zip(axes[0], slopes.items(), strict=True):
-        ax.axhline(0, color="0.7", linewidth=1)
-        for i, (role, own) in enumerate(roles.items()):
-            ax.plot([i] * len(own), own, "o", color="#0072B2")
-            if name == "SP" and move == "width":
-                ax.plot(i, RULE_IN_WIDTH[role], "_", color="#D55E00", markersize=18, label="the rule's" if i == 0 else None)
-        ax.set_xticks(range(len(roles)), list(roles), rotation=45)
-        ax.set_title(f"over {move}, from {name}", fontsize=9)
-        if name == "SP":
-            ax.legend(frameon=False)
-    axes[0][0].set_ylabel("slope of the learned multiplier")
-    figure.savefig(path, dpi=120)
+    style.save(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("masters", "audit"))
+    parser.add_argument("--problems", nargs="*", choices=PROBLEMS, default=MASTERS_PROBLEMS, help="of masters")
+    parser.add_argument("--seeds", type=int, default=3, help="of masters")
     parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")
     parser.add_argument("--tiny", action="store_true", help="12 steps a run, one problem or two sizes, nothing written")
     args = parser.parse_args()
     torch.set_num_threads(1)
     runs = Runs(None if args.tiny else RESULTS / "learned_rates.jsonl", args.workers, 12 if args.tiny else None)
-    seeds = SEEDS[:1] if args.tiny else SEEDS
+    seeds = tuple(range(1 if args.tiny else args.seeds))
     if args.stage == "masters":
-        lines = masters(runs, MASTERS_PROBLEMS[:1] if args.tiny else MASTERS_PROBLEMS, seeds)
+        lines = masters(runs, args.problems[: 1 if args.tiny else None], seeds)
     else:
-        moves = {k: (v[0][:2], v[1]) for k, v in MOVES.items()} if args.tiny else MOVES
-        lines = audit(runs, moves, seeds, None if args.tiny else RESULTS / "learned_rates_audit.png")
+        moves = {k: (sizes[:2], starts, (0,)) for k, (sizes, starts, _) in MOVES.items()} if args.tiny else MOVES
+        lines = audit(runs, moves, None if args.tiny else RESULTS / "learned_rates_audit.png")
     text = "\n".join(lines) + "\n"
     print(text)
     if not args.tiny:

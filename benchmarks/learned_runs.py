@@ -8,7 +8,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,11 +59,8 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
     problem, data = data_of(t["problem"])
     torch.manual_seed(t["seed"])
-    model = _model(t, problem.in_channels, problem.out_channels)
-    base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
-    if t["base_modes"]:
-        base["n_modes"] = tuple(2 * k for k in t["base_modes"])
-    nm.parametrize(model, base=base, rule=t["rule"], init_mult=None if t["init"] == 1 else {"spectral": t["init"]})
+    model = built(t, problem.in_channels, problem.out_channels)
+    nm.parametrize(model, **parametrization(t))
     optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], lr_mult=t["lr_mult"], **t["kwargs"])
     rates = None if t["learned"] is None else nm.LearnedRates(optimizer, **t["learned"])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, t["steps"]) if t["schedule"] == "cosine" else None
@@ -95,7 +92,16 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _model(t: Mapping[str, Any], in_channels: int, out_channels: int) -> torch.nn.Module:
+def parametrization(t: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``parametrize``."""
+    base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
+    if t["base_modes"]:
+        base["n_modes"] = tuple(2 * k for k in t["base_modes"])
+    return {"base": base, "rule": t["rule"], "init_mult": None if t["init"] == 1 else {"spectral": t["init"]}}
+
+
+def built(t: Mapping[str, Any], in_channels: int, out_channels: int) -> torch.nn.Module:
+    """The model, as neuralop initializes it."""
     arguments = (tuple(2 * k for k in t["modes"]), in_channels, out_channels, t["width"])
     if t["activation"] is None:
         return FNO(*arguments, n_layers=t["depth"])
@@ -108,19 +114,25 @@ def _model(t: Mapping[str, Any], in_channels: int, out_channels: int) -> torch.n
     return example.AdaptiveFNO(*arguments, n_layers=t["depth"], non_linearity=getattr(example, t["activation"]))
 
 
+def of_seeds(seeds: Sequence[int]) -> str:
+    """What a cell of a table is."""
+    return f"mean ± standard deviation of {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
+
+
 class Runs:
     """Do runs that are not done yet, and say what came of them."""
 
     def __init__(self, path: Path | None, workers: int = 1, steps: int | None = None) -> None:
         self.workers, self.steps = workers, steps
         self.records = Records(path or Path("/nonexistent"))
+        self.suite = Records(RESULTS / "suite.jsonl")
         self.keep = path is not None
 
     def do(self, tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The results of ``tasks``, in order; with ``steps`` all of them are so short."""
         tasks = [t if self.steps is None else _shortened(t, self.steps) for t in tasks]
         unique = {json.dumps(t, sort_keys=True): t for t in tasks}
-        missing = [t for t in unique.values() if self.records.get(t) is None]
+        missing = [t for t in unique.values() if self._get(t) is None]
         for problem in {t["problem"] for t in missing}:
             data_of(problem)  # generated once, before workers need it
         if self.workers == 1:
@@ -131,7 +143,15 @@ class Runs:
                 running = {pool.submit(train, t): t for t in missing}
                 for future in as_completed(running):
                     self._add(running[future], future.result())
-        return [self.records.get(t) or {} for t in tasks]
+        return [self._get(t) or {} for t in tasks]
+
+    def _get(self, t: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What came of a run; a run in which nothing is learned may be one of the suite's, which is the same."""
+        beyond = ("base_modes", "lr_mult", "learned", "schedule", "activation")  # what a run of the suite does not have
+        plain = task(t["problem"])
+        of_suite = all(t[key] == plain[key] for key in beyond)
+        known = self.suite.get({key: value for key, value in t.items() if key not in beyond}) if of_suite else None
+        return self.records.get(t) or known
 
     def _add(self, t: dict[str, Any], result: dict[str, Any]) -> None:
         if self.keep:
