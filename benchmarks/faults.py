@@ -19,6 +19,7 @@ keeps the figures in benchmarks/results/faults.txt.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import itertools
 import json
 import os
@@ -29,7 +30,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ from neuralop_mup.errors import MupError
 
 HERE = Path(__file__).resolve().parent
 PAIRS = tuple(itertools.combinations(("cut", "disk", "two", "clock"), 2))
-DONE, IN_USE, NO_SPACE, BROKEN = 0, 3, 4, 5
+DONE, IN_USE, NO_SPACE, BROKEN, HANGS = 0, 3, 4, 5, 6
+MEANING = {DONE: "done", IN_USE: "folder in use", NO_SPACE: "no space", BROKEN: "broken", HANGS: "hangs"}
 YEAR = 365 * 86400.0
 
 
@@ -55,10 +57,13 @@ class Command:
         self.study, self.code = study, None
         self.pid = os.fork()
         if self.pid == 0:
+            # A killed command leaves its semaphores to its resource tracker, which would print a warning each time.
+            os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
             os._exit(self._run(before))
 
     def _run(self, before: Callable[[], None]) -> int:
         code = BROKEN
+        faulthandler.register(signal.SIGUSR1)
         try:
             before()
             records = self.study.command()
@@ -89,8 +94,10 @@ class Command:
         end = time.monotonic() + limit
         while not self.ended():
             if time.monotonic() > end:
+                os.kill(self.pid, signal.SIGUSR1)  # shows where it hangs
+                time.sleep(1)
                 self.kill()
-                return BROKEN
+                return HANGS
             time.sleep(0.005)
         return self.code
 
@@ -142,23 +149,37 @@ def _jump_clock(seed: int) -> Callable[[], None]:
 
 
 class Round:
-    """One study under its faults; figures are added to ``figures``."""
+    """One study under its faults; figures are added to ``figures``, and what must not happen is printed as well."""
 
-    def __init__(self, study: Study, rng: random.Random, figures: Counter) -> None:
-        self.study, self.rng, self.figures = study, rng, figures
+    def __init__(self, name: str, study: Study, rng: random.Random, figures: Counter) -> None:
+        self.name, self.study, self.rng, self.figures = name, study, rng, figures
+        self.commands: list[str] = []
         self.safe: dict[str, dict] = {}  # journaled records that no fault has cut away
 
     def fault(self, name: str, share: int) -> None:
         """Run one command into the fault, within ``share`` more marks; then see that nothing is gone."""
         self.figures["commands that met a fault"] += 1
+        self.commands.append(name)
         start = len(self.study.marked())
         getattr(self, f"_{name}")(start, start + self.rng.randint(0, share))
+        self.safe = self._compare()
+
+    def _wrong(self, what: str, found: Sequence[str]) -> None:
+        """Count what must not happen, and say where it did."""
+        self.figures[what] += len(found)
+        for text in found:
+            print(f"{self.name}, commands {', '.join(self.commands)}: {what}: {text}", file=sys.stderr)
+
+    def _compare(self) -> dict[str, dict]:
+        """The journal's records; those that were there before must still be."""
         now = journaled(self.study.folder)
-        self.figures["finished trials lost"] += sum(now.get(key) != record for key, record in self.safe.items())
-        self.safe = now
+        changed = [key for key, record in self.safe.items() if now.get(key) != record]
+        self._wrong("finished trials lost", [f"{self.safe[key]} is now {now.get(key)}" for key in changed])
+        return now
 
     def finish(self, undisturbed: list[dict]) -> None:
         """Run the command once more, undisturbed, and compare."""
+        self.commands.append("undisturbed")
         time.sleep(0.5)  # a worker of the last killed command may just have begun what it was given
         before = len(self.study.marked())
         command = Command(self.study)
@@ -167,21 +188,25 @@ class Round:
         records = self.study.records() if code == DONE else []
         marks = self.study.marked()
         starts, last = (Counter(key for what, key, _ in m if what != "end") for m in (marks, marks[before:]))
-        now = journaled(self.study.folder)
         self.figures["finished before the last command"] += len(self.safe)
-        self.figures["finished trials lost"] += sum(now.get(key) != record for key, record in self.safe.items())
-        # A start in the last command that finds its record there, or a second start.
-        self.figures["finished trials run again"] += sum(what == "again" for what, _, _ in marks)
-        self.figures["finished trials run again"] += sum(n - 1 for n in last.values())
+        self._compare()
+        again = [f"{mark} among {marks}" for mark in marks if mark[0] == "again"]
+        again += [f"{key}, {n} times, among {marks[before:]}" for key, n in last.items() for _ in range(n - 1)]
+        # A start that finds its record there, or a second start in the last command.
+        self._wrong("finished trials run again", again)
         self.figures["running when killed, started again"] += sum(n - 1 for n in starts.values())
         self.figures["trials"] += len(undisturbed)
         self.figures["rounds"] += 1
         equal = table(records) == table(undisturbed) and self.study.written() == records
         self.figures["tables equal to the undisturbed"] += equal
+        if not equal:
+            print(f"{self.name}: {records} for {undisturbed}; written: {self.study.written()}", file=sys.stderr)
 
     def _expect(self, code: int, *codes: int) -> None:
         """A command ends well, or with the sentence that its fault deserves; a traceback is neither."""
-        self.figures["commands that ended otherwise"] += code not in codes
+        if code not in codes:
+            ends = [MEANING.get(c, f"signal {-c}") for c in (code, *codes)]
+            self._wrong("commands that ended otherwise", [f"{ends[0]}, not {' or '.join(ends[1:])}"])
 
     def _kill_main(self, command: Command) -> None:
         self.figures["main processes killed"] += command.kill()
@@ -307,14 +332,14 @@ def run(rounds: int, seed: int, root: Path) -> dict[str, int]:
     for i in trange(rounds, desc="rounds", file=sys.stderr, disable=not sys.stderr.isatty()):
         rng = random.Random(f"{seed} {i}")
         kind = Study.KINDS[i % len(Study.KINDS)]
-        round_ = Round(Study(kind, root / str(i)), rng, figures)
+        round_ = Round(f"round {i} ({kind})", Study(kind, root / str(i)), rng, figures)
         pair = list(PAIRS[(i + i // len(PAIRS)) % len(PAIRS)])  # each kind of study meets each pair
         rng.shuffle(pair)
         for name in (*(("workers",) if kind != "search" else ()), *pair):
             round_.fault(name, share=len(undisturbed[kind]) * 2 // 3)
         round_.finish(undisturbed[kind])
         if round_.study.log.exists():
-            print(f"round {i} ({kind}): {round_.study.log.read_text()}", file=sys.stderr)
+            print(f"{round_.name}: {round_.study.log.read_text()}", file=sys.stderr)
     return {name: figures[name] for name in ORDER}
 
 

@@ -6,8 +6,6 @@ import math
 from numbers import Real
 from typing import Any
 
-import torch
-
 from neuralop_mup.errors import MupError
 
 __all__ = ["check_count", "check_decay", "check_number", "check_positive", "is_multiplier", "is_number"]
@@ -15,7 +13,7 @@ __all__ = ["check_count", "check_decay", "check_number", "check_positive", "is_m
 
 def is_number(value: Any, tensor: bool = False) -> bool:
     """Whether ``value`` is a finite number and not negative; with ``tensor`` it may be a tensor of one element."""
-    if isinstance(value, torch.Tensor):
+    if hasattr(value, "numel"):  # a tensor; worker processes that only import this do not need torch for it
         return tensor and value.numel() == 1 and math.isfinite(value) and bool(value >= 0)
     return _is_real(value) and math.isfinite(value) and value >= 0
 

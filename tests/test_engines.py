@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,46 +15,15 @@ from pathlib import Path
 
 import optuna
 import pytest
+from engine_runs import LRS, always_killed, killed_once, mark, slow, slow_on_ray, train, visible
+from processes import environment
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning import sweep, transfer
 from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine
 from neuralop_mup.tuning.outcome import is_complete
 
-LRS = [2.0**-i for i in range(1, 7)]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in [*sys.path, os.path.dirname(__file__)] if p)}
-
-
-def train(config):
-    """A bowl around lr = 1/8; each run leaves a mark."""
-    mark(config)
-    return {"loss": abs(math.log2(config["lr"]) + 3) + 0.1 * config["seed"], "pid": os.getpid()}
-
-
-def mark(config):
-    if "log" in config:
-        descriptor = os.open(config["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.write(descriptor, (json.dumps([config["lr"], config["seed"]]) + "\n").encode())
-        os.close(descriptor)
-
-
-def killed_once(config):
-    """Its process is killed in the run of lr 1/4, the first time."""
-    if config["lr"] == 0.25 and not os.path.exists(config["flag"]):
-        Path(config["flag"]).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.02)
-    return train(config)
-
-
-def always_killed(config):
-    if config["lr"] == 0.25:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return train(config)
-
-
-def visible(config):
-    return {"loss": 1.0, "sees": os.environ.get("CUDA_VISIBLE_DEVICES"), "torch": "torch" in sys.modules}
+pytestmark = pytest.mark.usefixtures("light_workers")
 
 
 def runs(log):
@@ -162,9 +130,9 @@ def test_a_killed_worker_costs_its_run_alone(tmp_path, fixed, expected):
 # Ray
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster():
-    """Three Ray nodes on this machine: the head without CPUs, two with one each."""
+    """Three Ray nodes on this machine: the head without CPUs, two with one each. The last test of it kills one of them."""
     pytest.importorskip("ray")
     import ray
     from ray.cluster_utils import Cluster
@@ -173,17 +141,22 @@ def cluster():
     cluster.nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     cluster.wait_for_nodes()
     ray.init(
-        address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}}
+        address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": environment()["PYTHONPATH"]}}
     )
     yield cluster
     ray.shutdown()
     cluster.shutdown()
 
 
-def slow_on_ray(config):
-    mark(config)
-    time.sleep(0.5)
-    return {"loss": abs(math.log2(config["lr"]) + 3) + 0.1 * config["seed"]}
+def test_ray_refuses_a_worker_of_another_version(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr("neuralop_mup._version.__version__", "9.9")
+    with pytest.raises(MupError, match="worker has neuralop_mup 0.* has 9.9"):
+        quiet(train, tmp_path / "s", engine=RayEngine())
+
+
+def test_ray_without_room_or_cluster_is_told(cluster):
+    with pytest.raises(MupError, match="no node with 1 CPUs and 4 GPUs"):
+        RayEngine(gpus=4)
 
 
 def test_ray_goes_on_when_a_node_dies(tmp_path, cluster, expected, fixed):
@@ -210,17 +183,6 @@ def test_ray_goes_on_when_a_node_dies(tmp_path, cluster, expected, fixed):
     while engine.capacity != 1 and time.monotonic() < end:  # the head takes a while to count the node out
         time.sleep(0.2)
     assert engine.capacity == 1
-
-
-def test_ray_refuses_a_worker_of_another_version(tmp_path, cluster, monkeypatch):
-    monkeypatch.setattr("neuralop_mup._version.__version__", "9.9")
-    with pytest.raises(MupError, match="worker has neuralop_mup 0.* has 9.9"):
-        quiet(train, tmp_path / "s", engine=RayEngine())
-
-
-def test_ray_without_room_or_cluster_is_told(cluster):
-    with pytest.raises(MupError, match="no node with 1 CPUs and 4 GPUs"):
-        RayEngine(gpus=4)
 
 
 # Storages
@@ -274,20 +236,11 @@ def test_a_study_lives_in_a_database(tmp_path, url, expected, fixed):
 
 SCRIPT = """
 import sys, time
-from test_engines import slow, LRS
+from engine_runs import slow, LRS
 from neuralop_mup.tuning import sweep
 if __name__ == "__main__":
     sweep(slow, {{"lr": LRS}}, folder={folder!r}, storage={url!r}, name={name!r}, n_workers=2, seeds=(0, 1), fixed={fixed!r})
 """
-
-
-def slow(config):
-    """As train, but it waits as long as the flag is there."""
-    mark(config)
-    time.sleep(0.1)
-    while os.path.exists(config["flag"]):
-        time.sleep(0.05)
-    return {"loss": abs(math.log2(config["lr"]) + 3) + 0.1 * config["seed"]}
 
 
 def test_postgres_is_read_by_another_process_refuses_a_second_driver_and_goes_on_after_a_kill(
@@ -296,7 +249,7 @@ def test_postgres_is_read_by_another_process_refuses_a_second_driver_and_goes_on
     name, folder = f"kill-{tmp_path.name}", str(tmp_path / "s")
     (tmp_path / "script.py").write_text(SCRIPT.format(folder=folder, url=postgres, name=name, fixed=fixed))
     driver = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py")], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(tmp_path / "script.py")], env=environment(), stderr=subprocess.PIPE, text=True
     )
     for line in driver.stderr:
         if line.startswith("[4/12]"):
@@ -305,7 +258,7 @@ def test_postgres_is_read_by_another_process_refuses_a_second_driver_and_goes_on
     # Another process, Optuna's own command, reads it while it is written.
     shown = subprocess.run(
         ["optuna", "trials", "--study-name", f"{name}/{name}", "--storage", postgres, "-f", "json"],
-        env={**ENVIRONMENT, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])},
+        env={**environment(), "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])},
         capture_output=True,
         text=True,
     )

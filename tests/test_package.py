@@ -35,16 +35,16 @@ def _imported() -> dict:
     return json.loads(out.stdout)
 
 
-def test_import_is_light():
-    """What ``import neuralop_mup`` loads beyond ``import neuralop``: nothing that training a model does not need."""
-    loaded = set(_imported()["modules"])
+def test_import_is_light_and_fast():
+    """What ``import neuralop_mup`` loads beyond ``import neuralop``: nothing that training a model does not need.
+
+    It adds at most 0.3 s (of the processor, which other work on the machine does not stretch as much), once in three times.
+    """
+    first = _imported()
+    loaded = set(first["modules"])
     assert "neuralop_mup.core.parametrize" in loaded
     assert {module: why for module, why in HEAVY.items() if module in loaded} == {}
-
-
-def test_import_is_fast():
-    """It adds at most 0.3 s (of the processor, which other work on the machine does not stretch as much) to neuralop's."""
-    assert min(_imported()["seconds"] for _ in range(3)) < 0.3
+    assert first["seconds"] < 0.3 or any(_imported()["seconds"] < 0.3 for _ in range(2))
 
 
 def test_every_public_name_is_there_and_documented():

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from processes import environment
 
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.tuning import Results, log2_grid, sweep, transfer, transfer_study
@@ -45,8 +47,11 @@ def threads():
 
 
 def slow(config):
+    """Takes a while, and as long as the flag is there."""
     mark(config, "run")
-    time.sleep(0.4)
+    time.sleep(0.1)
+    while os.path.exists(config["flag"]):
+        time.sleep(0.02)
     return math.log2(config["lr"]) ** 2
 
 
@@ -222,6 +227,7 @@ def kinds(config):
     return math.inf if config["how"] == "inf" else 1.0
 
 
+@pytest.mark.usefixtures("light_workers")
 def test_the_kind_of_an_outcome_is_a_value(tmp_path):
     hows = ["complete", "refused", "diverged", "inf", "raised", "exits", "lost"]
     found = quiet(kinds, {"how": hows}, tmp_path, n_workers=2)
@@ -383,27 +389,29 @@ import importlib, sys
 if __name__ == "__main__":
     from neuralop_mup.tuning import sweep
     train = getattr(importlib.import_module({module!r}), "slow")
-    sweep(train, {{"lr": {lrs!r}}}, folder={folder!r}, fixed={{"log": {log!r}}}, n_workers=2)
+    sweep(train, {{"lr": {lrs!r}}}, folder={folder!r}, fixed={fixed!r}, n_workers=2)
 """
 
 
+@pytest.mark.usefixtures("light_workers")
 def test_sigkill_loses_only_what_was_running(tmp_path):
     lrs = [2.0**-i for i in range(1, 8)]
-    folder, log, script = tmp_path / "s", str(tmp_path / "log"), tmp_path / "script.py"
-    script.write_text(SCRIPT.format(module=slow.__module__, lrs=lrs, folder=str(folder), log=log))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True)
+    folder, log, script, flag = tmp_path / "s", str(tmp_path / "log"), tmp_path / "script.py", tmp_path / "flag"
+    fixed = {"log": log, "flag": str(flag)}
+    script.write_text(SCRIPT.format(module=slow.__module__, lrs=lrs, folder=str(folder), fixed=fixed))
+    process = subprocess.Popen([sys.executable, str(script)], env=environment(), stderr=subprocess.PIPE, text=True)
     for line in process.stderr:  # one line per finished trial
         if line.startswith("[2/7]"):
             break
-    time.sleep(0.1)
+    flag.touch()
     # While it runs, the folder is its own.
     with pytest.raises(MupError, match="Another run is using"):
-        quiet(slow, {"lr": lrs}, folder, fixed={"log": log})
+        quiet(slow, {"lr": lrs}, folder, fixed=fixed)
     process.kill()
     process.wait()
     process.stderr.close()
-    time.sleep(0.6)  # longer than a trial: a worker that outlived its parent would leave another mark
+    flag.unlink()
+    time.sleep(0.4)  # longer than a trial: a worker that outlived its parent would leave another mark
     states = {t.params["lr"]: t.state.name for t in optuna_trials(folder, "sweep")}
     finished = {lr for lr, state in states.items() if state == "COMPLETE"}
     running = {lr for lr, state in states.items() if state == "RUNNING"}
@@ -411,12 +419,23 @@ def test_sigkill_loses_only_what_was_running(tmp_path):
     assert len(finished) >= 2 and len(running) >= 1 and len(states) < len(lrs)
     assert started <= finished | running
 
-    found = quiet(slow, {"lr": lrs}, folder, fixed={"log": log})
+    found = quiet(slow, {"lr": lrs}, folder, fixed=fixed)
     assert executions(log) == {(lr, 0): 1 + (lr in running and lr in started) for lr in lrs}
     assert sorted(r["params"]["lr"] for r in lines(folder)) == sorted(lrs)
     assert all(r["outcome"] == "complete" for r in found.records)
     states = Counter(t.state.name for t in optuna_trials(folder, "sweep"))
     assert states == {"COMPLETE": 7, "FAIL": len(running)}
+
+
+def test_a_lock_that_a_killed_command_left_to_its_worker_for_a_moment(tmp_path):
+    """A worker that a command is killed under has its open files, and so its lock, until it closes them: milliseconds."""
+    fcntl = pytest.importorskip("fcntl")
+    descriptor = os.open(tmp_path / "study.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    closing = threading.Timer(0.1, os.close, [descriptor])
+    closing.start()
+    assert quiet(bowl, {"lr": GRID}, tmp_path).best
+    closing.join()
 
 
 @pytest.mark.parametrize("tail", [b'{"op_code":6,"wor', b"\0\0\0\n", b'{"op_code":'])
@@ -512,12 +531,12 @@ def test_a_script_without_main_guard_is_told_so(tmp_path):
         "def train(config): return 1.0\n"
         f"sweep(train, {{'lr': [1, 2]}}, folder={str(tmp_path / 's')!r}, n_workers=2)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(script)], env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "cannot start" in done.stderr.splitlines()[-1] and "__main__" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("light_workers")
 def test_a_worker_that_dies_costs_one_retry_and_not_the_sweep(tmp_path):
     fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
     found = quiet(deadly, {"lr": [1.0, 0.5, 0.25, 0.125]}, tmp_path, fixed=fixed, n_workers=2)
@@ -728,5 +747,4 @@ def test_transfer_refuses_model_in_fixed(tmp_path):
 
 def test_importing_tuning_does_not_import_optuna():
     code = "import sys, neuralop_mup.tuning; sys.exit('optuna' in sys.modules or 'matplotlib' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], env=environment(light=False)).returncode == 0

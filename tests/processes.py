@@ -1,0 +1,15 @@
+"""How tests start processes of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def environment(light: bool = True) -> dict[str, str]:
+    """Variables to start a process with that imports what this one can; ``light``: see tests/light/sitecustomize.py."""
+    path = [*([str(HERE / "light")] if light else []), *filter(None, sys.path), str(HERE)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
