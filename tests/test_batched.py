@@ -6,18 +6,21 @@ import json
 import re
 import tempfile
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from cases import CASES
-from groups import Bowl, Kills
+from groups import Bowl
 from neuralop.models import FNO
+from optuna.distributions import FloatDistribution
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
+from neuralop_mup import tuning
 from neuralop_mup.cli import main
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.settings import OPTIMIZERS
@@ -26,8 +29,9 @@ from neuralop_mup.experiments.together import train_together
 from neuralop_mup.experiments.training import ProblemRuns, train_run
 from neuralop_mup.experiments.tune import _Run
 from neuralop_mup.optim.stacked import StackedStep
-from neuralop_mup.tuning import sweep
-from neuralop_mup.tuning.engines import BatchedEngine, InlineEngine, LocalEngine, make_engine
+from neuralop_mup.tuning import sweep, sweep_study
+from neuralop_mup.tuning.engines import BatchedEngine, InlineEngine, make_engine
+from neuralop_mup.tuning.engines.local import WorkerLost
 from neuralop_mup.tuning.outcome import execute
 
 TINY = {
@@ -303,35 +307,121 @@ def test_nothing_to_train():
 # ------------------------------------------------------------------------------------------------------------ the engine
 
 
-def test_the_engine_hands_over_groups(tmp_path):
+def handed_over(log):
+    return [group for group, _ in map(json.loads, log.read_text().splitlines())]
+
+
+def test_the_engine_hands_over_groups(tmp_path, capsys):
     log = tmp_path / "log"
     engine = BatchedEngine(InlineEngine(), Bowl(), at_once=4)
-    with pytest.warns(UserWarning, match="a note"):
-        found = sweep(
-            Bowl(), {"lr": [1, 2, 3, 4, 5, 6]}, folder=tmp_path / "s", fixed={"log": str(log)}, seeds=(0, 1), engine=engine
-        )
-    groups = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [group for group, _ in groups] == [
-        [1, 2, 3, 4],
-        [5, 6],
-        [1, 2],
-        [3, 4, 5, 6],
-    ]  # four at a time, first seeds first
-    assert all(measure for _, measure in groups)
+    found = sweep(
+        Bowl(), {"lr": [1, 2, 3, 4, 5, 6]}, folder=tmp_path / "s", fixed={"log": str(log)}, seeds=(0, 1), engine=engine
+    )
+    # Four at a time, first seeds first.
+    assert handed_over(log) == [[1, 2, 3, 4], [5, 6], [1, 2, 3, 4], [5, 6]]
+    assert all(measure for _, measure in map(json.loads, log.read_text().splitlines()))
     assert found.best == {"lr": 3} and len(found.records) == 12
+    assert capsys.readouterr().err.count("a note") == 1
+
+
+def test_what_one_group_finds_holds_for_the_next(tmp_path):
+    """It trained the first two of its runs, and sends the others back."""
+    log = tmp_path / "log"
+    engine = BatchedEngine(InlineEngine(), Bowl(), at_once=4)
+    with pytest.warns(UserWarning, match="a note"):  # where no progress is shown
+        found = sweep(
+            Bowl(),
+            {"lr": [1, 2, 3, 4, 5]},
+            folder=tmp_path,
+            fixed={"log": str(log), "best": 2},
+            engine=engine,
+            progress=False,
+        )
+    assert handed_over(log) == [[1, 2, 3, 4], [3, 4], [5]] and len(found.records) == 5
+
+
+class Watching(Bowl):
+    """Notes how many results were written when a run begins; the second seed of lr 2 diverges."""
+
+    def many(self, config):
+        with open(config["configs"][0]["results"]) as file:
+            self.seen = [*getattr(self, "seen", ()), len(file.readlines())]
+        return super().many(config)
+
+    def __call__(self, config):
+        return {"loss": float("nan")} if (config["lr"], config["seed"]) == (2, 2) else super().__call__(config)
+
+    def group(self, config):
+        return ""
+
+
+def test_where_one_by_one_is_faster_all_is_as_on_the_local_engine(tmp_path):
+    """Each result is written before the next run begins, and the seeds of a point that failed do not start.
+
+    By hand: after the first group's first run, eight more begin with 1 to 8 results; lr 2 has lost seeds 4 and 6 by then.
+    """
+    train, log = Watching(), tmp_path / "log"
+    fixed = {"log": str(log), "best": 1, "results": str(tmp_path / "s" / "results.jsonl")}
+    engine = BatchedEngine(InlineEngine(), train, at_once=8)
+    found = sweep(train, {"lr": [1, 2]}, folder=tmp_path / "s", fixed=fixed, seeds=(0, 2, 4, 6), engine=engine)
+    assert train.seen == list(range(6)) and len(found.records) == 6
+    local = sweep(train, {"lr": [1, 2]}, folder=tmp_path / "l", fixed=fixed, seeds=(0, 2, 4, 6), n_workers=1, progress=False)
+    keys = ("params", "seed", "outcome", "loss", "error")
+    assert [[r[k] for k in keys] for r in found.records] == [[r[k] for k in keys] for r in local.records]
 
 
 def test_a_group_that_dies_is_taken_apart(tmp_path):
     fixed = {"log": str(tmp_path / "log"), "dies": 2}
     engine = BatchedEngine(InlineEngine(), Bowl(), at_once=8)
-    found = sweep(Bowl(), {"lr": [1, 2, 3]}, folder=tmp_path / "s", fixed=fixed, engine=engine, progress=False)
+    found = sweep(Bowl(), {"lr": [1, 2, 3]}, folder=tmp_path / "s", fixed=fixed, engine=engine)
     assert {r["params"]["lr"]: r["outcome"] for r in found.records} == {1: "complete", 2: "raised", 3: "complete"}
 
 
-def test_a_killed_worker_costs_no_run(tmp_path):
-    engine = BatchedEngine(LocalEngine(1), Kills())
-    found = sweep(Kills(), {"lr": [1, 2]}, folder=tmp_path / "s", fixed={"log": ""}, engine=engine, progress=False)
-    assert [r["outcome"] for r in found.records] == ["complete"] * 2
+class Dying(InlineEngine):
+    """Its process ends under each group, and under the run of lr 2."""
+
+    def submit(self, train, config):
+        if len(config["configs"]) > 1 or config["configs"][0]["lr"] == 2:
+            future = Future()
+            future.set_exception(WorkerLost("its worker process was killed by signal 9"))
+            return future
+        return super().submit(train, config)
+
+
+def test_a_killed_worker_costs_no_other_run(tmp_path, capsys):
+    """A run that kills its group, and then its own process twice, is the only one that is lost."""
+    engine = BatchedEngine(Dying(), Bowl())
+    found = sweep(Bowl(), {"lr": [1, 2, 3]}, folder=tmp_path / "s", fixed={"log": str(tmp_path / "log")}, engine=engine)
+    assert [r["outcome"] for r in found.records] == ["complete", "lost", "complete"]
+    assert handed_over(tmp_path / "log") == [[1], [3]]
+    said = capsys.readouterr().err
+    assert said.count("3 trained as one: its worker process was killed by signal 9); it runs once more") == 3
+
+
+@pytest.mark.parametrize(
+    ("train", "arguments", "expected"),
+    [
+        (Bowl(), {}, "auto"),
+        (Bowl(), {"n_workers": 2}, None),
+        (Bowl(), {"executor": ThreadPoolExecutor}, None),
+        (Bowl(), {"devices": ["0"]}, None),
+        (Bowl(), {"pruner": object()}, None),
+        (Bowl(), {"engine": "local"}, "local"),
+        (execute, {}, None),
+    ],
+)
+def test_auto_is_the_default_where_nothing_is_lost_by_it(train, arguments, expected, monkeypatch):
+    asked = []
+    monkeypatch.setattr("neuralop_mup.tuning.sweeps.make_engine", lambda engine, *_: asked.append(engine))
+    monkeypatch.setattr("neuralop_mup.tuning.sweeps.run_study", lambda *_, make_engine, **__: make_engine(4))
+    for fixed, space, engine in (
+        ({}, {"lr": [1.0]}, expected),
+        ({"device": "cuda:1"}, {"lr": [1.0]}, arguments.get("engine")),  # not proven there
+        ({}, {"lr": FloatDistribution(0.0, 1.0)}, arguments.get("engine")),  # a sampler learns from finished runs
+    ):
+        study = sweep_study(space, fixed=fixed, n_trials=None if "lr" in space and isinstance(space["lr"], list) else 3)
+        tuning.run(study, train, folder="nowhere", **arguments)
+        assert asked.pop() == engine
 
 
 def test_a_train_function_without_groups_is_refused():

@@ -17,6 +17,7 @@ from neuralop_mup.experiments.presets import PRESETS, SIZES, preset_of
 from neuralop_mup.experiments.training import build_model, train_run
 from neuralop_mup.problems import PROBLEMS
 from neuralop_mup.tuning import Results
+from neuralop_mup.tuning.engines import make_engine
 
 TINY = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
 
@@ -248,7 +249,8 @@ def test_options_become_arguments(fake, capsys):
         "batch_size": [5, 10],
     }
     assert study.rules == study.searched == ("operator-norm", "none", "standard")
-    assert (study.seeds, call["folder"]) == ((0, 1), Path("out")) and call["engine"](99).capacity == 2
+    assert (study.seeds, call["folder"]) == ((0, 1), Path("out"))
+    assert (call["engine"], call["n_workers"], call["devices"]) == (None, 2, [])
     fixed = study.fixed
     assert fixed["problem"] == "darcy" and fixed["problem_args"]["grid"] == 16 and fixed["problem_args"]["n_train"] == 10
     assert (fixed["epochs"], fixed["optimizer"], fixed["weight_decay"], fixed["clip_spectral"]) == (
@@ -320,7 +322,8 @@ def test_each_gpu_has_a_worker_and_auto_without_one_is_the_cpu(fake, capsys, mon
         monkeypatch.setattr(studies, "cuda_devices", lambda devices=devices: devices)
         assert main(words("transfer --device auto" + line)) == 0
         call = fake.calls[-1]
-        workers = call["engine"](99)._workers
+        engine = make_engine(call["engine"], None, call["train"], {}, call["n_workers"], 99, call["devices"])
+        workers = engine._workers
         assert call["study"].fixed["device"] == "auto"
         assert [w._environment.get("CUDA_VISIBLE_DEVICES") for w in workers] == sees
     if not torch.cuda.is_available():

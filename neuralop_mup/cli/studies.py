@@ -28,8 +28,7 @@ from neuralop_mup.experiments.training import ProblemRuns, build_model, n_params
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.engines import RayEngine
-from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
-from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
+from neuralop_mup.tuning.engines.local import cuda_devices
 
 _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
 _PRUNERS = {
@@ -55,9 +54,9 @@ def add_options(parser: Parser, device_default: str | None, output: str) -> None
     engines = ("local", "ray", "batched", "auto")
     parser.option(
         "--engine",
-        "local; batched: runs of one size trained as one program; auto: so where that is timed to be faster; ray: a cluster",
+        "local: runs one by one; batched: those of one size as one program; auto: so where that is timed to be faster; "
+        "ray: a cluster [auto; local with --workers, --pruner, a search or a GPU]",
         one_of(engines),
-        default="local",
     )
     parser.option("--address", "of the Ray cluster, such as auto or ray://HOST:10001 [one is started here]", rare=True)
     parser.option("--cpus", "CPUs that a run asks Ray for", not_negative, rare=True, default="1")
@@ -99,20 +98,27 @@ def run(
         rungs = (epochs // 4, epochs // 2) if pruner is not None and epochs >= 8 else ()
     folder, problem = Path(options.output), problem_in(study)
     chosen = study.fixed.get("device", "cpu")
+    devices = cuda_devices() if chosen in ("auto", "cuda") else []
+    workers = options.workers or (len(devices) * options.workers_per_device or None)
     print(plan_text(study, folder, title))
     if options.dry_run:
-        devices, workers = _local(options, chosen)
         if not devices and options.engine != "ray":
             print(timing_text(study, workers))
         return None
     made(folder)
     # The data is made here and not in the workers, which would each generate the same.
+    engine = options.engine
+    if engine == "ray":
+        gpus = options.gpus if options.gpus is not None else float(chosen != "cpu" and bool(cuda_devices()))
+        engine = RayEngine(options.address, options.workers, options.cpus, gpus)
     results = tuning.run(
         study,
         Together(ProblemRuns((folder / "checkpoints").resolve())),
         identity=train_run,
         folder=folder,
-        engine=_engine_maker(options, chosen, study),
+        engine=engine,
+        n_workers=workers,
+        devices=devices,
         storage=options.storage,
         sampler=sampler,
         pruner=pruner,
@@ -129,25 +135,6 @@ def run(
 def problem_in(study: Study) -> Problem:
     """The problem that a study trains on."""
     return get_problem(study.fixed["problem"], **study.fixed["problem_args"])
-
-
-def _local(options: argparse.Namespace, chosen: str) -> tuple[list[str], int | None]:
-    devices = cuda_devices() if chosen in ("auto", "cuda") else []
-    return devices, options.workers or (len(devices) * options.workers_per_device or None)
-
-
-def _engine_maker(options: argparse.Namespace, chosen: str, study: Study) -> Any:
-    """The engine, or a function that makes it from the number of runs."""
-    if options.engine == "ray":
-        gpus = options.gpus if options.gpus is not None else float(chosen != "cpu" and bool(cuda_devices()))
-        return RayEngine(options.address, options.workers, options.cpus, gpus)
-    devices, workers = _local(options, chosen)
-    fixed = {**study.fixed, "sizes": dict(study.sizes)}
-    if options.engine != "local":
-        # A sampler that knows the results of earlier points should not propose too many at once.
-        how = {"devices": devices, "at_once": 8 if study.search else AT_ONCE, "measure": options.engine == "auto"}
-        return lambda n_runs: batched_engine(Together(ProblemRuns()), fixed, workers, n_runs, **how)
-    return lambda n_runs: local_engine(train_run, fixed, workers, n_runs, devices)
 
 
 # The plan

@@ -26,6 +26,7 @@ __all__ = ["Together", "Trains", "train_together"]
 End = tuple[Outcome, str | None]
 
 _TIMED = 3  # steps a size, after one that warms up
+_TIMING = 0.05  # of the runs' time may be spent on it
 _TEMPORARIES = 3  # a step holds about so many times what its backward keeps
 
 
@@ -68,10 +69,13 @@ class Together:
         return params_key({name: config.get(name) for name in self.shared})
 
     def many(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Train ``config["configs"]``: ``"ends"``, one for each, and ``"notes"``, sentences on how it was done."""
+        """Train the first of ``config["configs"]`` as one program; see
+        :class:`~neuralop_mup.tuning.engines.BatchedEngine`."""
         notes: list[str] = []
-        ends = train_together(self.trains, config["configs"], measure=config["measure"], note=notes.append)
-        return {"loss": 0.0, "ends": ends, "notes": notes}
+        how = {"at_once": config["at_once"], "measure": config["measure"], "share": 0.5 / config["workers"]}
+        ends, at_once = train_some(self.trains, config["configs"], **how, note=notes.append)
+        found = [ends.get(number) for number in range(len(config["configs"]))]
+        return {"loss": 0.0, "ends": found, "at_once": at_once, "notes": notes}
 
 
 @dataclass(eq=False)
@@ -215,31 +219,65 @@ def train_together(
         As :func:`neuralop_mup.tuning.outcome.execute` gives for each configuration.
     """
     ends: dict[int, End] = {}
-    left = list(enumerate(configs))
-    shared: dict[str, Any] = {}
-    size: int | None = None
-    with torch.random.fork_rng(devices=[]), quiet():
-        while left:
-            if size is None:
-                size = _most(trains, left, shared, ends, memory, note)
-                measured = not measure or size < 2
-                left = [item for item in left if item[0] not in ends]
-                continue
-            if size < 2:
-                number, config = left.pop(0)
-                ends[number] = execute(trains, config)
-                continue
-            runs, left = _runs(trains, left[:size], shared, ends), left[size:]
-            if not measured and len(runs) > 1:
-                size, measured = _fastest(runs, note), True
-                left = [(run.number, run.config) for run in runs[size if size > 1 else 0 :]] + left
-                runs = runs[: size if size > 1 else 0]
-            try:
-                _train(trains, runs, ends)
-            except Exception as error:  # whichever run brought it, each says by itself how it ends
-                note(f"Trained one by one, since together they failed ({type(error).__name__}: {error}).")
-                left, size = [(run.number, run.config) for run in runs if run.number not in ends] + left, 1
+    at_once, shared = None, {}
+    while left := [number for number in range(len(configs)) if number not in ends]:
+        how = {"at_once": at_once, "measure": measure, "memory": memory, "shared": shared, "note": note}
+        some, at_once = train_some(trains, [configs[number] for number in left], **how)
+        ends.update((left[i], end) for i, end in some.items())
     return [ends[number] for number in range(len(configs))]
+
+
+def train_some(
+    trains: Trains,
+    configs: Sequence[Mapping[str, Any]],
+    *,
+    at_once: int | None,
+    measure: bool = True,
+    memory: float | None = None,
+    share: float = 0.5,
+    shared: dict[str, Any] | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> tuple[dict[int, End], int | None]:
+    """Train the first of these runs as one program, or the first one by itself; at least one ends.
+
+    Parameters
+    ----------
+    trains, configs, measure, memory, note
+        As for :func:`train_together`.
+    at_once : int, optional
+        Runs in a program, as an earlier call found it; None: it is found now.
+    share : float
+        Of the free memory, if ``memory`` is not given.
+    shared : dict, optional
+        What runs share, kept for the next call.
+
+    Returns
+    -------
+    ends : dict of int to (Outcome, str or None)
+        By place in ``configs``.
+    at_once : int or None
+        For the next call.
+    """
+    ends: dict[int, End] = {}
+    shared = {} if shared is None else shared
+    with torch.random.fork_rng(devices=[]), quiet():
+        new = at_once is None and len(configs) > 1
+        if new:
+            at_once = _most(trains, list(enumerate(configs)), shared, ends, memory, share, note)
+        left = [item for item in enumerate(configs) if item[0] not in ends]
+        runs = _runs(trains, left[:at_once], shared, ends) if len(left) > 1 and at_once and at_once > 1 else []
+        if new and measure and len(runs) > 1:
+            best = _fastest(runs, note)
+            at_once, runs = (at_once, runs) if best == len(runs) else (best, runs[:best] if best > 1 else [])
+        try:
+            _train(trains, runs, ends)
+        except Exception as error:  # whichever run brought it, each says by itself how it ends
+            note(f"Trained one by one, since together they failed ({type(error).__name__}: {error}).")
+            at_once = 1
+        if not ends:
+            number, config = left[0]
+            ends[number] = execute(trains, config)
+    return ends, at_once
 
 
 def _runs(trains: Trains, items: Sequence[tuple[int, Mapping]], shared: dict, ends: dict[int, End]) -> list[_Run]:
@@ -270,11 +308,10 @@ def _most(
     shared: dict,
     ends: dict[int, End],
     memory: float | None,
+    share: float,
     note: Callable[[str], None],
 ) -> int:
     """How many runs may be trained as one, by what their model can do and by memory; 1: one by one."""
-    if len(left) < 2:
-        return 1
     run = next((runs[0] for item in left if (runs := _runs(trains, [item], shared, ends))), None)
     if run is None:
         return 1
@@ -290,7 +327,7 @@ def _most(
     if why is not None:
         note(f"{type(run.job.model).__name__}s are trained one by one: {why}.")
         return 1
-    limit = _free(run.job.settings.device) / 2 if memory is None else memory
+    limit = share * _free(run.job.settings.device) if memory is None else memory
     most = int(limit // needs)
     if most < 2:
         note(f"Two runs at once need about {2 * needs / 2**20:.0f} MiB, and {limit / 2**20:.0f} may be used: one by one.")
@@ -332,13 +369,22 @@ def _free(device: Any) -> float:
 
 
 def _fastest(runs: Sequence[_Run], note: Callable[[str], None]) -> int:
-    """How many runs at once take the least time a run, by a few steps of each; 1: one by one. The runs stay as they were."""
+    """How many runs at once take the least time a run, by a few steps of each; 1: one by one. The runs stay as they were.
+
+    Timing takes a twentieth of what the runs take one by one, at most: what there is no time to try counts as good as the
+    largest number that was tried.
+    """
     weights = [[p.detach().clone() for p in run.job.model.parameters()] for run in runs]
     samples = [_a_sample(run) for run in runs]
     sizes = [1, *(2**k for k in range(1, len(runs).bit_length()) if 2**k < len(runs)), len(runs)]
+    steps = sum(len(run.job.train_loader) * run.trainer.n_epochs for run in runs)
     seconds: dict[int, float] = {}
+    spent = 0.0
     for size in sizes:
         some = runs[:size]
+        if seconds and spent + (_TIMED + 1) * size * min(seconds.values()) > _TIMING * seconds[1] * steps:
+            break
+        begun = time.perf_counter()
         try:
             step = _alone(runs[0], samples[0]) if size == 1 else _at_once(some, samples[:size])
             seconds[size] = _timed(step, runs[0].job.settings.device) / size
@@ -349,9 +395,12 @@ def _fastest(runs: Sequence[_Run], note: Callable[[str], None]) -> int:
                 run.trainer.optimizer.state.clear()
                 for p, weight in zip(run.job.model.parameters(), own, strict=True):
                     p.data, p.grad = weight.clone(), None
+        spent += time.perf_counter() - begun
         if seconds[size] > 1.2 * min(seconds.values()):
             break
     best = min(seconds, key=seconds.__getitem__)
+    if len(seconds) < len(sizes) and best == max(seconds) > 1:
+        best = len(runs)
     told = ", ".join(f"{size}: {1e3 * s:.3g} ms" for size, s in seconds.items())
     note(f"{'One by one' if best == 1 else f'{best} runs at once'}, by time a step and run ({told}).")
     return best

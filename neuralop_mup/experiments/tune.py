@@ -25,8 +25,7 @@ from neuralop_mup.experiments.training import Job, n_params, run_losses, train_j
 from neuralop_mup.problems import OwnData, ProblemData
 from neuralop_mup.problems.mode_energy import off_grid
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
-from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
-from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
+from neuralop_mup.tuning.engines.local import cuda_devices
 from neuralop_mup.tuning.space import params_key
 
 __all__ = ["Tuned", "tune"]
@@ -258,7 +257,8 @@ def tune(
     device : str
         torch's name of it; ``"auto"``: each worker a GPU of its own, or the CPU.
     n_workers : int, optional
-        Runs at once; default one per GPU, or one per core.
+        Processes; default one per GPU, or one per core. Without it, and without ``engine``, runs of one size are trained as
+        one program where that is timed to be faster; see docs/machines.md.
     progress : bool
     **more
         Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their
@@ -311,17 +311,8 @@ def tune(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     study = replace(study, notes=(*study.notes, *notes), under=under_rules(study.rules, {}, kernel_init))
-    together = Together(sent)
-    if "executor" not in where and where.get("engine") in (None, "local", "batched", "auto"):
-        chosen = where.get("engine") or "local"
-        devices = cuda_devices() if device in ("auto", "cuda") else []
-        asked = (dict(study.fixed), n_workers or len(devices) or None)
-        if chosen == "local":
-            where["engine"] = lambda n_runs: local_engine(sent, *asked, n_runs, devices)
-        else:
-            how = {"devices": devices, "measure": chosen == "auto", "at_once": 8 if study.search else AT_ONCE}
-            where["engine"] = lambda n_runs: batched_engine(together, *asked, n_runs, **how)
-    results = run(study, together, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
+    where["devices"] = cuda_devices() if device in ("auto", "cuda") else []
+    results = run(study, Together(sent), identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
     best = results.best
     page = report.write_report(
         results, command=f"neuralop_mup.tune({_name(build)}, …, folder={str(folder)!r})", title=_title(data, build)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.engines import Engine
+from neuralop_mup.tuning.engines import Engine, LostTogether
 from neuralop_mup.tuning.outcome import (
     Kind,
     Outcome,
@@ -164,7 +164,7 @@ class _Driver:
             raise error
         # Where one death takes others along, only a run that was by itself can be blamed for it.
         blamed = not self.engine.loses_together or job.alone or not together and not self._pending
-        job.deaths += blamed
+        job.deaths += blamed and not isinstance(error, LostTogether)
         job.alone = self.engine.loses_together
         why = " ".join(f"{error}".split()) or type(error).__name__
         if job.deaths < 2:
@@ -219,6 +219,10 @@ class _Driver:
         return True
 
     def _stop(self, opened: _Open) -> None:
+        if hasattr(self.engine, "withdraw"):  # seeds that it collected and did not start yet
+            for future in [f for f, job in self._pending.items() if job.open is opened and self.engine.withdraw(f)]:
+                opened.seeds.append(self._pending.pop(future).seed)
+                opened.running -= 1
         self.progress.skip(opened.point.size, len(opened.seeds))
         opened.stopped, opened.seeds = True, []
 
@@ -299,6 +303,8 @@ def run_study(
             for (size, _), cell in store.cells.items():
                 display.skip(size, cell.n_skipped())
             workers = getattr(engine, "workers", engine.capacity)
+            if progress and hasattr(engine, "note"):
+                engine.note = display.note
             display.start(folder, [r for r in earlier if is_final(r)], workers)
             if again := sum(not is_final(r) for r in earlier):
                 display.note(f"runs that raised an exception last time, or were lost, and run again: {again}")

@@ -8,17 +8,26 @@ its process; the driver tries it once more. Planning and writing are the driver'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.tuning.engines.batched import BatchedEngine, batched_engine
+from neuralop_mup.tuning.engines.batched import AT_ONCE, BatchedEngine, LostTogether, batched_engine
 from neuralop_mup.tuning.engines.executor import ExecutorEngine
 from neuralop_mup.tuning.engines.local import InlineEngine, LocalEngine, local_engine
 from neuralop_mup.tuning.engines.ray import RayEngine
 
-__all__ = ["BatchedEngine", "Engine", "ExecutorEngine", "InlineEngine", "LocalEngine", "RayEngine", "make_engine"]
+__all__ = [
+    "BatchedEngine",
+    "Engine",
+    "ExecutorEngine",
+    "InlineEngine",
+    "LocalEngine",
+    "LostTogether",
+    "RayEngine",
+    "make_engine",
+]
 
 
 class Engine(Protocol):
@@ -55,6 +64,8 @@ def make_engine(
     fixed: Any,
     n_workers: int | None,
     n_runs: int,
+    devices: Sequence[str] = (),
+    at_once: int = AT_ONCE,
 ) -> Engine:
     """The engine that the arguments ask for.
 
@@ -70,6 +81,10 @@ def make_engine(
     n_workers : int, optional
     n_runs : int
         No more workers than runs are started.
+    devices : sequence of str
+        CUDA devices, one for each worker of this machine.
+    at_once : int
+        Runs trained together at most.
 
     Raises
     ------
@@ -87,9 +102,9 @@ def make_engine(
     if engine == "ray":
         return RayEngine(n_workers=n_workers)
     if engine in ("batched", "auto"):
-        return batched_engine(train, fixed, n_workers, n_runs, measure=engine == "auto")
+        return batched_engine(train, fixed, n_workers, n_runs, devices, at_once, measure=engine == "auto")
     if isinstance(engine, str) and engine != "local":
         raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray', 'batched', 'auto'))}")
     if engine is not None and engine != "local":
         return engine
-    return local_engine(train, fixed, n_workers, n_runs)
+    return local_engine(train, fixed, n_workers, n_runs, devices)
