@@ -23,11 +23,11 @@ import neuralop_mup as nm
 from neuralop_mup import tuning
 from neuralop_mup.cli import main
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.own_runs import OwnRuns
 from neuralop_mup.experiments.settings import OPTIMIZERS
 from neuralop_mup.experiments.stacked_models import obstacle
-from neuralop_mup.experiments.together import train_together
-from neuralop_mup.experiments.training import ProblemRuns, train_run
-from neuralop_mup.experiments.tune import _Run
+from neuralop_mup.experiments.together import ProblemRuns, train_together
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.optim.stacked import StackedStep
 from neuralop_mup.tuning import sweep, sweep_study
 from neuralop_mup.tuning.engines import BatchedEngine, InlineEngine, make_engine
@@ -74,7 +74,7 @@ def pairs(dtype=torch.float32):
 
 def by_itself(build, config, data):
     with tempfile.TemporaryDirectory() as folder:
-        run = _Run(build, data, "l2", None, Path(folder), {"": ""})
+        run = OwnRuns(build, data, "l2", None, Path(folder), {"": ""})
         return execute(run, {"model": SIZE, "base": BASE, "rule": "log-modes", **config})[0]
 
 
@@ -274,7 +274,7 @@ def test_a_group_that_fails_goes_on_one_by_one(monkeypatch):
     def fails(*_):
         raise RuntimeError("no kernel for this")
 
-    monkeypatch.setattr("neuralop_mup.experiments.together._Stack.step", fails)
+    monkeypatch.setattr("neuralop_mup.experiments.program.Stack.step", fails)
     notes = []
     configs = [TINY, {**TINY, "seed": 1}]
     ends = train_together(ProblemRuns(), configs, measure=False, note=notes.append)

@@ -23,8 +23,8 @@ from neuralop_mup.counting import format_seconds
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.experiments import report
 from neuralop_mup.experiments.settings import build_optimizer
-from neuralop_mup.experiments.together import Together
-from neuralop_mup.experiments.training import ProblemRuns, build_model, n_params, train_run
+from neuralop_mup.experiments.together import ProblemRuns
+from neuralop_mup.experiments.training import build_model, n_params, train_run
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.engines import RayEngine
@@ -113,7 +113,7 @@ def run(
         engine = RayEngine(options.address, options.workers, options.cpus, gpus)
     results = tuning.run(
         study,
-        Together(ProblemRuns((folder / "checkpoints").resolve())),
+        ProblemRuns((folder / "checkpoints").resolve()),
         identity=train_run,
         folder=folder,
         engine=engine,

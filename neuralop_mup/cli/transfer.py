@@ -120,7 +120,7 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         run["device"] = options.device
     fixed = {"problem": problem.name, "problem_args": dataclasses.asdict(problem), **run}
     fixed = {name: value for name, value in fixed.items() if name not in space}
-    run_losses(problem, options.loss)
+    run_losses(problem.n_dim, options.loss)
     sizes_of_batches = space["batch_size"] if isinstance(space.get("batch_size"), list) else [fixed.get("batch_size", 1)]
     check_batch_size(max(sizes_of_batches), problem.n_train)
     if is_search(space) != (options.trials is not None):
