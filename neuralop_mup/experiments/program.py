@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.stacked_models import StackedModels
@@ -52,24 +51,6 @@ class Run:
         if self.job.processor is not None:
             return self.job.processor.preprocess(batch)
         return {k: v.to(self.job.settings.device) for k, v in batch.items() if torch.is_tensor(v)}
-
-
-class _Compact:
-    """A state whose tensors are copies: a slice would bring the whole stack into the file."""
-
-    def __init__(self, part: Any) -> None:
-        self._part = part
-
-    def state_dict(self) -> dict[str, Any]:
-        state = self._part.state_dict()
-        copied = tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, dict(state))
-        if hasattr(state, "_metadata"):
-            copied = type(state)(copied)
-            copied._metadata = state._metadata
-        return copied
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._part.load_state_dict(state)
 
 
 class Stack:
@@ -118,17 +99,12 @@ def make_runs(trains: Runs, items: Sequence[tuple[int, Mapping]], shared: dict, 
 
         def build(config: Mapping[str, Any], number: int = number) -> float:
             job = trains.job(config, shared)
-            random, trainer = torch.get_rng_state(), start(job)
-            run = Run(number, config, job, random, trainer)
-            if run.trainer.run is not None:
-                parts = {"model": job.model, "optimizer": run.trainer.optimizer, "scheduler": run.trainer.scheduler}
-                run.trainer.run.attach(job.train_loader, **{name: _Compact(part) for name, part in parts.items()})
-            runs.append(run)
+            random = torch.get_rng_state()
+            runs.append(Run(number, config, job, random, start(job)))
             return 0.0
 
-        before = len(runs)
         end = execute(build, config)
-        if len(runs) == before:
+        if end[0]["error"] is not None:
             ends[number] = end
     return runs
 
@@ -136,10 +112,10 @@ def make_runs(trains: Runs, items: Sequence[tuple[int, Mapping]], shared: dict, 
 def train_as_one(trains: Runs, runs: Sequence[Run], ends: dict[int, End]) -> None:
     """Train runs to their ends, epoch by epoch; those that end early leave the others."""
 
-    def settle(run: Run, last: Callable[[], Any]) -> None:
+    def settle(run: Run) -> None:
         if stack is not None and run in stack.runs:
             stack.release(run)
-        ends[run.number] = execute(lambda _: last(), {})
+        ends[run.number] = execute(lambda _: _last(trains, run), {})
         ends[run.number][0]["seconds"] = run.trainer.spent
 
     stack: Stack | None = None
@@ -149,10 +125,11 @@ def train_as_one(trains: Runs, runs: Sequence[Run], ends: dict[int, End]) -> Non
             try:
                 run.trainer.restore()
             except MupError as error:
-                settle(run, _raising(error))
-                continue
+                run.error = error
         run.epoch = run.trainer.start_epoch
-        if run.epoch < run.trainer.n_epochs:
+        if run.error is not None:
+            settle(run)
+        elif run.epoch < run.trainer.n_epochs:
             going.append(run)
         else:  # killed after its last epoch
             ends[run.number] = execute(trains, run.config)
@@ -163,32 +140,21 @@ def train_as_one(trains: Runs, runs: Sequence[Run], ends: dict[int, End]) -> Non
         for run in list(going):
             run.trainer.spent += share
             run.epoch += 1
-            if run.error is not None:
-                settle(run, _raising(run.error))
-            elif run.epoch >= run.trainer.n_epochs:
-                settle(run, _finishing(trains, run))
-            else:
-                continue
-            going.remove(run)
+            if run.error is not None or run.epoch >= run.trainer.n_epochs:
+                settle(run)
+                going.remove(run)
 
 
-def _raising(error: Exception) -> Callable[[], Any]:
-    def last() -> None:
-        raise error
-
-    return last
-
-
-def _finishing(trains: Runs, run: Run) -> Callable[[], Any]:
-    def last() -> dict[str, float]:
-        began = time.perf_counter()
-        with run.own_random():
-            metrics = finish(run.trainer, run.job, run.total / run.samples)
-            trains.keep(run.config, run.job)
-        run.trainer.spent += time.perf_counter() - began
-        return {**metrics, "seconds": run.trainer.spent}
-
-    return last
+def _last(trains: Runs, run: Run) -> dict[str, float]:
+    """What a run ends with."""
+    if run.error is not None:
+        raise run.error
+    began = time.perf_counter()
+    with run.own_random():
+        metrics = finish(run.trainer, run.job, run.total / run.samples)
+        trains.keep(run.config, run.job)
+    run.trainer.spent += time.perf_counter() - began
+    return {**metrics, "seconds": run.trainer.spent}
 
 
 def _epoch(going: Sequence[Run], stack: Stack | None) -> Stack | None:

@@ -14,7 +14,7 @@ from neuralop_mup.experiments.training import Job, Runs, problem_job, quiet
 from neuralop_mup.tuning.outcome import execute
 from neuralop_mup.tuning.space import params_key
 
-__all__ = ["GroupedRuns", "ProblemRuns", "train_some", "train_together"]
+__all__ = ["GroupedRuns", "ProblemRuns", "train_all", "train_some"]
 
 
 class GroupedRuns(Runs):
@@ -46,42 +46,6 @@ class ProblemRuns(GroupedRuns):
         return problem_job(config, self.checkpoints, shared)
 
 
-def train_together(
-    trains: Runs,
-    configs: Sequence[Mapping[str, Any]],
-    *,
-    measure: bool = True,
-    memory: float | None = None,
-    note: Callable[[str], None] = lambda _: None,
-) -> list[End]:
-    """Train runs of one architecture on one data set, several as one program.
-
-    Parameters
-    ----------
-    trains : Runs
-    configs : sequence of mapping
-        They may differ in everything but the architecture, the batch size, the data and the loss.
-    measure : bool
-        Time a few steps of one run and of 2, 4, 8, … at once, and take what is fastest; else as many as memory allows.
-    memory : float, optional
-        Bytes that the runs may take at once; default half of what is free.
-    note : callable
-        Told in a sentence why runs are trained one by one, or how many at once.
-
-    Returns
-    -------
-    list of (Outcome, str or None)
-        As :func:`neuralop_mup.tuning.outcome.execute` gives for each configuration.
-    """
-    ends: dict[int, End] = {}
-    at_once, shared = None, {}
-    while left := [number for number in range(len(configs)) if number not in ends]:
-        how = {"at_once": at_once, "measure": measure, "memory": memory, "shared": shared, "note": note}
-        some, at_once = train_some(trains, [configs[number] for number in left], **how)
-        ends.update((left[i], end) for i, end in some.items())
-    return [ends[number] for number in range(len(configs))]
-
-
 def train_some(
     trains: Runs,
     configs: Sequence[Mapping[str, Any]],
@@ -97,19 +61,25 @@ def train_some(
 
     Parameters
     ----------
-    trains, configs, measure, memory, note
-        As for :func:`train_together`.
+    trains : Runs
+    configs : sequence of mapping
+        They may differ in everything but the architecture, the batch size, the data and the loss.
     at_once : int, optional
         Runs in a program, as an earlier call found it; None: it is found now.
+    measure : bool
+        Time a few steps of one run and of 2, 4, 8, … at once, and take what is fastest; else as many as memory allows.
+    memory : float, optional
+        Bytes that the runs may take at once; default ``share`` of what is free.
     share : float
-        Of the free memory, if ``memory`` is not given.
     shared : dict, optional
         What runs share, kept for the next call.
+    note : callable
+        Told in a sentence why runs are trained one by one, or how many at once.
 
     Returns
     -------
     ends : dict of int to (Outcome, str or None)
-        By place in ``configs``.
+        By place in ``configs``, as :func:`neuralop_mup.tuning.outcome.execute` gives for each.
     at_once : int or None
         For the next call.
     """
@@ -134,3 +104,13 @@ def train_some(
             number, config = left[0]
             ends[number] = execute(trains, config)
     return ends, at_once
+
+
+def train_all(trains: Runs, configs: Sequence[Mapping[str, Any]], **how: Any) -> list[End]:
+    """Train all of these runs, program by program; arguments as for :func:`train_some`."""
+    ends: dict[int, End] = {}
+    at_once, shared = None, {}
+    while left := [number for number in range(len(configs)) if number not in ends]:
+        some, at_once = train_some(trains, [configs[n] for n in left], at_once=at_once, shared=shared, **how)
+        ends.update((left[i], end) for i, end in some.items())
+    return [ends[number] for number in range(len(configs))]

@@ -12,7 +12,7 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.own_runs import OwnRuns
-from neuralop_mup.experiments.together import train_together
+from neuralop_mup.experiments.together import train_all
 from neuralop_mup.tuning.outcome import Outcome
 
 __all__ = ["train_many"]
@@ -88,7 +88,7 @@ def train_many(
         ends: dict[int, Outcome] = {}
         for numbers in groups.values():
             notes: list[str] = []
-            done = train_together(run, [full[n] for n in numbers], measure=measure, memory=memory, note=notes.append)
+            done = train_all(run, [full[n] for n in numbers], measure=measure, memory=memory, note=notes.append)
             ends.update(zip(numbers, (outcome for outcome, _ in done), strict=True))
             for note in notes:
                 warnings.warn(note, stacklevel=2)

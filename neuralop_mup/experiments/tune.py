@@ -13,7 +13,7 @@ from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import report
+from neuralop_mup.experiments import findings, report, wording
 from neuralop_mup.experiments.loaders import first_batch, loaders_of, some_samples
 from neuralop_mup.experiments.own_runs import OwnRuns, own_losses, own_settings
 from neuralop_mup.experiments.proxy import resolution_notes
@@ -144,8 +144,7 @@ def tune(
         raise MupError(f"tune has no argument {next(iter(more))!r}; see help(neuralop_mup.tune).")
     choice = OPTIMIZERS.get(optimizer, OPTIMIZERS["adam"])
     kernel_init = known.pop("kernel_init", choice.kernel_init)
-    low, high = (float(end) for end in (choice.lrs or "1e-3:6.4e-2").split(":"))
-    space = dict(space or {}) if space and "lr" in space else {"lr": log2_grid(low, high), **(space or {})}
+    space = {"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **(space or {})}
     fixed = {"optimizer": optimizer, "epochs": epochs, "batch_size": batch_size, "device": device, **known}
     fixed = {k: v for k, v in fixed.items() if k not in space}
     if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
@@ -176,9 +175,9 @@ def tune(
     )
     done = [r for r in results.carried("target", rule) if r["outcome"] == "complete"]
     if not done:
-        failed = report.target_failures(results, rule)
+        failed = findings.target_failures(results, rule)
         raise MupError(
-            f"No run of the target completed with {report.params(best)}: {failed[0]['error'] if failed else 'none ran'}"
+            f"No run of the target completed with {wording.params(best)}: {failed[0]['error'] if failed else 'none ran'}"
         )
     chosen = min(done, key=lambda r: r["loss"])
     config = study.config(study.point("target", rule, best), chosen["seed"])

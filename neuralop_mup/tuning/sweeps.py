@@ -8,14 +8,12 @@ from typing import Any
 
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.driver import run_study
-from neuralop_mup.tuning.engines import make_engine
-from neuralop_mup.tuning.engines.batched import AT_ONCE, ON_GPU, can_batch
+from neuralop_mup.tuning.driver import run
 from neuralop_mup.tuning.space import check_fixed, check_seeds, check_space, is_search
 from neuralop_mup.tuning.study import Study
 from neuralop_mup.tuning.summary import Results
 
-__all__ = ["run", "sweep", "sweep_study", "transfer", "transfer_study"]
+__all__ = ["sweep", "sweep_study", "transfer", "transfer_study"]
 
 RESERVED = ("model", "base", "rule", "seed", "until")
 
@@ -93,45 +91,6 @@ def transfer_study(
         base_rules=dict.fromkeys(compared, rule),
         fixed=fixed,
     )
-
-
-def run(
-    study: Study,
-    train: Callable[[dict], float | Mapping[str, Any]],
-    *,
-    folder: str | Path,
-    n_workers: int | None = None,
-    engine: Any = None,
-    executor: Any = None,
-    devices: Sequence[str] = (),
-    pruner: Any = None,
-    rungs: Sequence[int] = (),
-    **arguments: Any,
-) -> Results:
-    """Run a study: ``run_study`` with the engine that the arguments ask for.
-
-    Without ``engine``, runs that can be trained together are so where that is timed to be faster ("auto"). But not where
-    somebody decided otherwise (``n_workers``, ``executor``), on a GPU, for which it is not proven, or where results must
-    come one after the other: a pruner compares a run with finished ones, and a sampler learns nothing from runs under way.
-    """
-    rungs = tuple(rungs)
-    if any(not isinstance(r, int) or r < 1 for r in rungs) or list(rungs) != sorted(set(rungs)):
-        raise MupError(f"rungs={rungs!r} must be whole numbers of epochs in ascending order, such as (4, 8).")
-    if rungs and pruner is None:
-        raise MupError(
-            f"rungs={rungs!r} are where a pruner judges runs, and there is none; give pruner=, or leave rungs out."
-        )
-    on_gpu = bool(devices) or str(study.fixed.get("device")).startswith("cuda")
-    nothing_said = engine is executor is n_workers is pruner is None
-    if nothing_said and can_batch(train) and not on_gpu and not study.search:
-        engine = "auto"
-    sent = {**study.fixed, "sizes": dict(study.sizes)}
-    at_once = ON_GPU if on_gpu and not study.search else AT_ONCE
-
-    def make(n_runs: int) -> Any:
-        return make_engine(engine, executor, train, sent, n_workers, n_runs, devices, at_once)
-
-    return run_study(study, train, folder=folder, make_engine=make, pruner=pruner, rungs=rungs, **arguments)
 
 
 def sweep(

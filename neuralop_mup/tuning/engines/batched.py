@@ -11,17 +11,16 @@ from functools import partial
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.engines.local import local_engine
 from neuralop_mup.tuning.space import params_key
 
-__all__ = ["BatchedEngine", "LostTogether", "batched_engine", "can_batch"]
+__all__ = ["BatchedEngine", "LostTogether", "can_batch"]
 
 #: Runs of a group at most. More gain little on a CPU, the results of a group come all at once, when it ends, and a sampler
 #: learns nothing from runs under way.
 AT_ONCE = 8
 ON_GPU = 24
 #: glibc gives large blocks back to the system after each use, and the next step would pay for fresh pages.
-_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 _Item = tuple[str, dict, Future]  # a run's group, its configuration, and what will be its result
 
@@ -171,17 +170,3 @@ class BatchedEngine:
     def close(self) -> None:
         """Stop everything that runs."""
         self._inner.close()
-
-
-def batched_engine(
-    train: Any,
-    fixed: Any,
-    n_workers: int | None,
-    n_runs: int,
-    devices: Sequence[str] = (),
-    at_once: int = AT_ONCE,
-    measure: bool = True,
-) -> BatchedEngine:
-    """Worker processes on this machine that train groups of runs; arguments as for :func:`local_engine`."""
-    inner = local_engine(train, fixed, n_workers, n_runs, devices, _KEEP_MEMORY)
-    return BatchedEngine(inner, train, at_once, measure)
