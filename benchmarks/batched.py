@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -54,8 +55,10 @@ def main() -> None:
 def measure(name: str, optimizer: str, runs: int, options: argparse.Namespace) -> dict:
     import torch
 
-    from neuralop_mup.experiments import together
-    from neuralop_mup.experiments.training import ProblemRuns, quiet
+    from neuralop_mup.experiments.at_once import a_sample, needed, one_alone
+    from neuralop_mup.experiments.program import Stack, loss_of, make_runs
+    from neuralop_mup.experiments.together import ProblemRuns
+    from neuralop_mup.experiments.training import quiet
 
     torch.set_num_threads(1)
     problem, arguments, width, modes = PROXIES[name]
@@ -64,21 +67,20 @@ def measure(name: str, optimizer: str, runs: int, options: argparse.Namespace) -
     fixed |= {"batch_size": 20, "device": options.device}
     configs = [{**fixed, "lr": 1e-3 * 1.1**i, "seed": i % 3} for i in range(runs)]
     with quiet():
-        made = together._runs(ProblemRuns(), list(enumerate(configs)), {}, {})
-        alone = together._runs(ProblemRuns(), list(enumerate(configs)), {}, {})
+        made = make_runs(ProblemRuns(), list(enumerate(configs)), {}, {})
+        alone = make_runs(ProblemRuns(), list(enumerate(configs)), {}, {})
         for run in (made[0], alone[0]):
             run.job.processor.to(options.device).train()
-        samples = [together._a_sample(run) for run in made]
-        loss = together.loss_of(made[0].job.processor, together.training_loss(made[0].job.losses))
-        needs = together._bytes(made[0].job.model, samples[0], loss)
-        ones = [together._alone(run, sample) for run, sample in zip(alone, samples, strict=True)]
+        samples = [a_sample(run) for run in made]
+        needs = needed(made[0].job.model, samples[0], loss_of(made[0].job))
+        ones = [one_alone(run, sample) for run, sample in zip(alone, samples, strict=True)]
         seconds: dict[int, list[float]] = {}
         ratios: dict[int, list[float]] = {}
         sizes = sorted({size for size in (2, 4, 8, 24, runs) if size <= runs})
         stacks = {}
         for size in sizes:
-            others = together._runs(ProblemRuns(), list(enumerate(configs[:size])), {}, {})
-            stacks[size] = together._at_once(others, samples[:size])
+            others = make_runs(ProblemRuns(), list(enumerate(configs[:size])), {}, {})
+            stacks[size] = partial(Stack(others).step, samples[:size])
 
         def timed(step) -> float:
             begun = time.perf_counter()

@@ -5,8 +5,8 @@
 Each round runs one sweep (6 learning rates, 2 seeds) into two faults. A worker is killed in mid-run by SIGKILL, and the
 driver is stopped in the middle of the sweep, at random points; the same call then goes on to the end. On Ray every fourth
 kill is that of a whole node, for which another is added. Engines: loky, a Dask cluster, a Ray cluster of several nodes on
-this machine, and the local workers, which benchmarks/faults.py puts through more (killed drivers, cut journals, full
-disks, jumping clocks).
+this machine, pairs of runs as one program ("batched"), and the local workers, which benchmarks/faults.py puts through
+more (killed drivers, cut journals, full disks, jumping clocks).
 
 A fresh worker loads what a run of this needs (see ``light_packages``) and not torch, which no run uses and whose import
 takes longer than a whole round of runs.
@@ -55,6 +55,21 @@ def mark(config: dict, what: str) -> None:
 
 def marked(path: Path) -> list[list]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Grouped:
+    """The same runs, two at a time as one program for the batched engine."""
+
+    def __call__(self, config: dict) -> dict:
+        return train(config)
+
+    def group(self, config: dict) -> str:
+        return ""
+
+    def many(self, asked: dict) -> dict:
+        from neuralop_mup.tuning.outcome import execute
+
+        return {"loss": 0.0, "ends": [execute(train, c) for c in asked["configs"]], "at_once": None, "notes": []}
 
 
 class Faulty:
@@ -117,7 +132,7 @@ def engines(name: str, root: Path) -> Iterator[tuple[Callable[[], Any], Callable
     from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine
 
     sys.path[:0] = [light_packages(root)]  # what spawned processes start with
-    if name == "local":
+    if name in ("local", "batched"):
         yield lambda: LocalEngine(WORKERS), kill_a_runner
     elif name == "loky":
         import loky
@@ -174,24 +189,27 @@ def run(name: str, rounds: int, seed: int, root: Path) -> dict[str, int]:
     from tqdm import trange
 
     from neuralop_mup.tuning import sweep
+    from neuralop_mup.tuning.engines import BatchedEngine
 
     figures: Counter = Counter()
     lrs = {"lr": LRS}
+    run = Grouped() if name == "batched" else train
     common = {"seeds": (0, 1), "progress": False}
-    expected = sweep(
-        train, lrs, folder=root / "expected", n_workers=1, fixed={"marks": str(root / "marks")}, **common
-    ).records
+    first = {"folder": root / "expected", "n_workers": 1, "fixed": {"marks": str(root / "marks")}}
+    expected = sweep(run, lrs, **first, engine="local", **common).records
+    programs = len(expected) // 2 if name == "batched" else len(expected)
     with engines(name, root) as (make, kill):
         for i in trange(rounds, desc=name, file=sys.stderr, disable=not sys.stderr.isatty()):
             rng, folder, marks = random.Random(f"{seed} {i}"), root / str(i), root / f"marks{i}"
-            stop = rng.randint(2, len(expected) - 1)
+            stop = rng.randint(2, programs - 1)
             faulty = Faulty(make(), rng.randint(1, stop), stop, lambda marks=marks: kill(marks))
             known: list[dict] = []
             for engine in (faulty, Faulty(make(), rng.randint(1, 4), 10**9, lambda marks=marks: kill(marks))):
                 done_before = {(r["params"]["lr"], r["seed"]) for r in known if r["outcome"] == "complete"}
                 before = len(marked(marks))
                 try:
-                    found = sweep(train, lrs, folder=folder, engine=engine, fixed={"marks": str(marks)}, **common).records
+                    where = BatchedEngine(engine, run, at_once=2) if name == "batched" else engine
+                    found = sweep(run, lrs, folder=folder, engine=where, fixed={"marks": str(marks)}, **common).records
                 except Stopped:
                     figures["drivers stopped"] += 1
                 figures["workers or nodes killed"] += engine.killed
@@ -244,7 +262,7 @@ def scaling(root: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=("local", "loky", "dask", "ray"), default="local")
+    parser.add_argument("--engine", choices=("local", "batched", "loky", "dask", "ray"), default="local")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scaling", action="store_true", help="time a sweep on Ray with 1 and 2 workers instead")

@@ -6,13 +6,16 @@ import json
 import re
 import tempfile
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from cases import CASES
-from groups import Bowl, Kills
+from groups import Bowl
 from neuralop.models import FNO
+from optuna.distributions import FloatDistribution
+from optuna.pruners import MedianPruner
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,14 +23,15 @@ from torch.utils.data import DataLoader, TensorDataset
 import neuralop_mup as nm
 from neuralop_mup.cli import main
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.own_runs import OwnRuns
 from neuralop_mup.experiments.settings import OPTIMIZERS
 from neuralop_mup.experiments.stacked_models import obstacle
-from neuralop_mup.experiments.together import train_together
-from neuralop_mup.experiments.training import ProblemRuns, train_run
-from neuralop_mup.experiments.tune import _Run
+from neuralop_mup.experiments.together import ProblemRuns, train_all
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.optim.stacked import StackedStep
-from neuralop_mup.tuning import sweep
-from neuralop_mup.tuning.engines import BatchedEngine, InlineEngine, LocalEngine, make_engine
+from neuralop_mup.tuning import sweep, sweep_study
+from neuralop_mup.tuning.engines import BatchedEngine, InlineEngine, make_engine
+from neuralop_mup.tuning.engines.local import WorkerLost
 from neuralop_mup.tuning.outcome import execute
 
 TINY = {
@@ -70,7 +74,7 @@ def pairs(dtype=torch.float32):
 
 def by_itself(build, config, data):
     with tempfile.TemporaryDirectory() as folder:
-        run = _Run(build, data, "l2", None, Path(folder), {"": ""})
+        run = OwnRuns(build, data, "l2", None, Path(folder), {"": ""})
         return execute(run, {"model": SIZE, "base": BASE, "rule": "log-modes", **config})[0]
 
 
@@ -155,7 +159,7 @@ def test_a_stacked_step_is_torchs(kind, settings):
 
 def test_a_run_that_diverges_or_is_refused_leaves_the_others_alone():
     configs = [TINY, {**TINY, "lr": 1e12}, {**TINY, "rule": "nonsense"}, {**TINY, "seed": 3}]
-    ends = [outcome for outcome, _ in train_together(ProblemRuns(), configs, measure=False)]
+    ends = [outcome for outcome, _ in train_all(ProblemRuns(), configs, measure=False)]
     assert [end["outcome"] for end in ends] == ["complete", "diverged", "refused", "complete"]
     alone = [execute(train_run, config)[0] for config in configs]
     for end, one in zip(ends, alone, strict=True):
@@ -174,7 +178,7 @@ def test_an_equation_in_the_loss():
     }
     configs = [{**config, "lr": lr} for lr in (1e-3, 1e-2)]
     notes = []
-    ends = train_together(ProblemRuns(), configs, measure=False, note=notes.append)
+    ends = train_all(ProblemRuns(), configs, measure=False, note=notes.append)
     assert notes == []
     for config, (end, _) in zip(configs, ends, strict=True):
         alone = train_run(config)
@@ -185,10 +189,10 @@ def test_an_equation_in_the_loss():
 def test_a_run_goes_on_alone_from_where_it_was_together(tmp_path):
     """The state on disk is the same kind either way, and as small."""
     configs = [{**TINY, "epochs": 3, "lr": lr, "seed": seed} for lr, seed in ((5e-3, 0), (1e-2, 1), (2e-2, 2))]
-    train_together(ProblemRuns(tmp_path), [{**c, "until": 1} for c in configs], measure=False)
+    train_all(ProblemRuns(tmp_path), [{**c, "until": 1} for c in configs], measure=False)
     sizes = [path.stat().st_size for path in tmp_path.glob("*.pt")]
     with_alone = [ProblemRuns(tmp_path)(configs[0]), ProblemRuns(tmp_path)(configs[1])]
-    (last, _), (whole, _) = train_together(ProblemRuns(tmp_path), [configs[2], {**configs[2], "seed": 0}], measure=False)
+    (last, _), (whole, _) = train_all(ProblemRuns(tmp_path), [configs[2], {**configs[2], "seed": 0}], measure=False)
     assert [run["loss"] for run in with_alone] == pytest.approx([train_run(c)["loss"] for c in configs[:2]], rel=1e-5)
     assert last["loss"] == pytest.approx(train_run(configs[2])["loss"], rel=1e-5)  # two epochs left beside a run of three
     assert whole["loss"] == pytest.approx(train_run({**configs[2], "seed": 0})["loss"], rel=1e-5)
@@ -270,29 +274,37 @@ def test_a_group_that_fails_goes_on_one_by_one(monkeypatch):
     def fails(*_):
         raise RuntimeError("no kernel for this")
 
-    monkeypatch.setattr("neuralop_mup.experiments.together._Stack.step", fails)
+    monkeypatch.setattr("neuralop_mup.experiments.program.Stack.step", fails)
     notes = []
     configs = [TINY, {**TINY, "seed": 1}]
-    ends = train_together(ProblemRuns(), configs, measure=False, note=notes.append)
+    ends = train_all(ProblemRuns(), configs, measure=False, note=notes.append)
     assert notes == ["Trained one by one, since together they failed (RuntimeError: no kernel for this)."]
     assert [end["loss"] for end, _ in ends] == [train_run(config)["loss"] for config in configs]
 
 
 def test_too_little_memory_for_two():
     notes = []
-    (a, _), (b, _) = train_together(ProblemRuns(), [TINY, {**TINY, "seed": 1}], memory=1.0, note=notes.append)
+    (a, _), (b, _) = train_all(ProblemRuns(), [TINY, {**TINY, "seed": 1}], memory=1.0, note=notes.append)
     assert [a["loss"], b["loss"]] == [train_run(TINY)["loss"], train_run({**TINY, "seed": 1})["loss"]]
     assert "one by one" in notes[0] and "MiB" in notes[0]
 
 
-def test_timing_leaves_no_trace():
+def test_timing_leaves_no_trace(monkeypatch):
     """Which way is faster is measured on the runs themselves; their losses are those of runs that were not timed."""
+    monkeypatch.setattr("neuralop_mup.experiments.at_once._TIMING", 1e6)
     configs = [{**TINY, "seed": seed} for seed in range(5)]
     notes = []
-    ends = train_together(ProblemRuns(), configs, note=notes.append)
-    assert "by time a step and run (1: " in notes[0]
+    ends = train_all(ProblemRuns(), configs, note=notes.append)
+    assert re.search(r"by time a step and run \(1: .*, 2: ", notes[0])
     for config, (end, _) in zip(configs, ends, strict=True):
         assert end["loss"] == pytest.approx(train_run(config)["loss"], rel=1e-5)
+
+
+def test_timing_takes_a_twentieth_of_the_runs():
+    """Two runs of 6 steps: the four steps of one run are a third of them, and nothing else is tried."""
+    notes = []
+    train_all(ProblemRuns(), [TINY, {**TINY, "seed": 1}], note=notes.append)
+    assert re.fullmatch(r"One by one, by time a step and run \(1: [^,]*\)\.", notes[0])
 
 
 def test_nothing_to_train():
@@ -303,40 +315,142 @@ def test_nothing_to_train():
 # ------------------------------------------------------------------------------------------------------------ the engine
 
 
-def test_the_engine_hands_over_groups(tmp_path):
+def handed_over(log):
+    return [group for group, _ in map(json.loads, log.read_text().splitlines())]
+
+
+def test_the_engine_hands_over_groups(tmp_path, capsys):
     log = tmp_path / "log"
     engine = BatchedEngine(InlineEngine(), Bowl(), at_once=4)
-    with pytest.warns(UserWarning, match="a note"):
-        found = sweep(
-            Bowl(), {"lr": [1, 2, 3, 4, 5, 6]}, folder=tmp_path / "s", fixed={"log": str(log)}, seeds=(0, 1), engine=engine
-        )
-    groups = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [group for group, _ in groups] == [
-        [1, 2, 3, 4],
-        [5, 6],
-        [1, 2],
-        [3, 4, 5, 6],
-    ]  # four at a time, first seeds first
-    assert all(measure for _, measure in groups)
+    found = sweep(
+        Bowl(), {"lr": [1, 2, 3, 4, 5, 6]}, folder=tmp_path / "s", fixed={"log": str(log)}, seeds=(0, 1), engine=engine
+    )
+    # Four at a time, first seeds first.
+    assert handed_over(log) == [[1, 2, 3, 4], [5, 6], [1, 2, 3, 4], [5, 6]]
+    assert all(measure for _, measure in map(json.loads, log.read_text().splitlines()))
     assert found.best == {"lr": 3} and len(found.records) == 12
+    assert capsys.readouterr().err.count("a note") == 1
+
+
+def test_what_one_group_finds_holds_for_the_next(tmp_path):
+    """It trained the first two of its runs, and sends the others back."""
+    log = tmp_path / "log"
+    engine = BatchedEngine(InlineEngine(), Bowl(), at_once=4)
+    with pytest.warns(UserWarning, match="a note"):  # where no progress is shown
+        found = sweep(
+            Bowl(),
+            {"lr": [1, 2, 3, 4, 5]},
+            folder=tmp_path,
+            fixed={"log": str(log), "best": 2},
+            engine=engine,
+            progress=False,
+        )
+    assert handed_over(log) == [[1, 2, 3, 4], [3, 4], [5]] and len(found.records) == 5
+
+
+class Watching(Bowl):
+    """Notes how many results were written when a run begins; the second seed of lr 2 diverges."""
+
+    def many(self, config):
+        with open(config["configs"][0]["results"]) as file:
+            self.seen = [*getattr(self, "seen", ()), len(file.readlines())]
+        return super().many(config)
+
+    def __call__(self, config):
+        return {"loss": float("nan")} if (config["lr"], config["seed"]) == (2, 2) else super().__call__(config)
+
+    def group(self, config):
+        return ""
+
+
+def test_where_one_by_one_is_faster_all_is_as_on_the_local_engine(tmp_path):
+    """Each result is written before the next run begins, and the seeds of a point that failed do not start.
+
+    By hand: after the first group's first run, eight more begin with 1 to 8 results; lr 2 has lost seeds 4 and 6 by then.
+    """
+    train, log = Watching(), tmp_path / "log"
+    fixed = {"log": str(log), "best": 1, "results": str(tmp_path / "s" / "results.jsonl")}
+    engine = BatchedEngine(InlineEngine(), train, at_once=8)
+    found = sweep(train, {"lr": [1, 2]}, folder=tmp_path / "s", fixed=fixed, seeds=(0, 2, 4, 6), engine=engine)
+    assert train.seen == list(range(6)) and len(found.records) == 6
+    local = sweep(train, {"lr": [1, 2]}, folder=tmp_path / "l", fixed=fixed, seeds=(0, 2, 4, 6), n_workers=1, progress=False)
+    keys = ("params", "seed", "outcome", "loss", "error")
+    assert [[r[k] for k in keys] for r in found.records] == [[r[k] for k in keys] for r in local.records]
 
 
 def test_a_group_that_dies_is_taken_apart(tmp_path):
     fixed = {"log": str(tmp_path / "log"), "dies": 2}
     engine = BatchedEngine(InlineEngine(), Bowl(), at_once=8)
-    found = sweep(Bowl(), {"lr": [1, 2, 3]}, folder=tmp_path / "s", fixed=fixed, engine=engine, progress=False)
+    found = sweep(Bowl(), {"lr": [1, 2, 3]}, folder=tmp_path / "s", fixed=fixed, engine=engine)
     assert {r["params"]["lr"]: r["outcome"] for r in found.records} == {1: "complete", 2: "raised", 3: "complete"}
 
 
-def test_a_killed_worker_costs_no_run(tmp_path):
-    engine = BatchedEngine(LocalEngine(1), Kills())
-    found = sweep(Kills(), {"lr": [1, 2]}, folder=tmp_path / "s", fixed={"log": ""}, engine=engine, progress=False)
-    assert [r["outcome"] for r in found.records] == ["complete"] * 2
+class Dying(InlineEngine):
+    """Its process ends under each group, and under the run of lr 2."""
+
+    def submit(self, train, config):
+        if len(config["configs"]) > 1 or config["configs"][0]["lr"] == 2:
+            future = Future()
+            future.set_exception(WorkerLost("its worker process was killed by signal 9"))
+            return future
+        return super().submit(train, config)
+
+
+def test_a_killed_worker_costs_no_other_run(tmp_path, capsys):
+    """A run that kills its group, and then its own process twice, is the only one that is lost."""
+    engine = BatchedEngine(Dying(), Bowl())
+    found = sweep(Bowl(), {"lr": [1, 2, 3]}, folder=tmp_path / "s", fixed={"log": str(tmp_path / "log")}, engine=engine)
+    assert [r["outcome"] for r in found.records] == ["complete", "lost", "complete"]
+    assert handed_over(tmp_path / "log") == [[1], [3]]
+    said = capsys.readouterr().err
+    assert said.count("3 trained as one: its worker process was killed by signal 9); it runs once more") == 3
+
+
+@pytest.mark.parametrize(
+    ("train", "arguments", "changes", "together"),
+    [
+        (Bowl(), {}, {}, True),
+        (Bowl(), {}, {"fixed": {"device": "auto"}}, True),
+        (Bowl(), {"n_workers": 1}, {}, False),
+        (Bowl(), {"executor": ThreadPoolExecutor}, {}, False),
+        (Bowl(), {"devices": ["0"]}, {}, False),
+        (Bowl(), {}, {"fixed": {"device": "cuda:1"}}, False),  # not proven there
+        (Bowl(), {}, {"space": {"lr": FloatDistribution(0.0, 1.0)}, "n_trials": 3}, False),  # a sampler learns from results
+        (Bowl(), {"one_by_one": True}, {}, False),
+        (Bowl(), {"engine": "local"}, {}, False),
+        (execute, {}, {}, False),
+    ],
+)
+def test_auto_is_the_default_where_nothing_is_lost_by_it(train, arguments, changes, together):
+    study = sweep_study(**{"space": {"lr": [1.0, 2.0]}, **changes})
+    engine = make_engine(**{"engine": None, "executor": None, "train": train, "study": study, **arguments})
+    assert isinstance(engine, BatchedEngine) == together
+    engine.close()
+
+
+class Staged(Bowl):
+    """Twice the loss at the rung."""
+
+    def __call__(self, config):
+        return {"loss": (config["lr"] - 3) ** 2 * (2 if "until" in config else 1)}
+
+
+def test_a_pruner_stops_losing_runs_and_new_points_take_their_places(tmp_path):
+    """By hand, two at once. At the rung lr 3 and 8 have losses 0 and 50, and none that is complete to compare with. Both
+    end; the median of what they had is 25. Of 2 (loss 2) and 7 (32) the first goes on, beside 4 (2), and 6 (18) is above
+    the median of 0, 50 and 2."""
+    log, lrs = tmp_path / "log", [3, 8, 2, 7, 4, 6]
+    how = {"pruner": MedianPruner(n_startup_trials=0, n_warmup_steps=0), "rungs": (2,)}
+    engine = BatchedEngine(InlineEngine(), Staged(), at_once=2)
+    found = sweep(Staged(), {"lr": lrs}, folder=tmp_path / "s", fixed={"log": str(log)}, engine=engine, **how)
+    assert handed_over(log) == [[3, 8], [3, 8], [2, 7], [2, 4], [4, 6]]
+    ended = {r["params"]["lr"]: r["outcome"] for r in found.records}
+    assert ended == {3: "complete", 8: "complete", 2: "complete", 7: "pruned", 4: "complete", 6: "pruned"}
 
 
 def test_a_train_function_without_groups_is_refused():
     with pytest.raises(MupError, match="one run at a time"):
-        make_engine("batched", None, train_run, {}, 1, 4)
+        make_engine("batched", None, train_run, sweep_study({"lr": [1]}), 1)
 
 
 def test_a_study_on_it_finds_what_the_local_engine_finds(tmp_path):

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from neuralop_mup import tuning
-from neuralop_mup.cli import main, studies, transfer
+from neuralop_mup.cli import main, plan, studies, transfer
 from neuralop_mup.experiments.presets import PRESETS, SIZES, preset_of
 from neuralop_mup.experiments.training import build_model, train_run
-from neuralop_mup.problems import PROBLEMS
+from neuralop_mup.problems import PROBLEMS, get_problem
 from neuralop_mup.tuning import Results
+from neuralop_mup.tuning.engines import make_engine
 
 TINY = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
 
@@ -60,7 +61,7 @@ def fake(monkeypatch):
 
     monkeypatch.setattr(tuning, "run", run)
     monkeypatch.setattr(transfer, "_resolution", lambda *_: ())
-    monkeypatch.setattr(studies, "step_seconds", lambda study, size: 0.1)
+    monkeypatch.setattr(plan, "step_seconds", lambda study, size: 0.1)
     run.calls = calls
     return run
 
@@ -211,7 +212,7 @@ def test_dry_run_prints_the_plan_and_makes_nothing(capsys, elsewhere):
 @pytest.mark.parametrize(("workers", "seconds"), [(1, "48 s"), (3, "24 s"), (4, "22 s")])
 def test_dry_run_guesses_the_time(workers, seconds, capsys, monkeypatch):
     """2 steps a run; proxy: 4 runs of 1 s a step, then target: 2 of 10 s a step, each in rounds of the workers."""
-    monkeypatch.setattr(studies, "step_seconds", lambda study, size: {"proxy": 1.0, "target": 10.0}[size])
+    monkeypatch.setattr(plan, "step_seconds", lambda study, size: {"proxy": 1.0, "target": 10.0}[size])
     line = f"transfer --dry-run --lr 0.001:0.008 --seeds 1 --epochs 1 --problem.n_train 40 --workers {workers}"
     assert main(line.split()) == 0
     out = capsys.readouterr().out
@@ -225,7 +226,7 @@ def test_dry_run_times_real_steps_of_what_fits(capsys, monkeypatch):
     )
     assert main(line) == 0
     assert "Very roughly" in capsys.readouterr().out and torch.get_num_threads() == threads
-    monkeypatch.setattr(studies, "_MOST", 1.0)
+    monkeypatch.setattr(plan, "_MOST", 1.0)
     assert main(line) == 0
     assert "One step of the proxy is too large" in capsys.readouterr().out
 
@@ -249,7 +250,8 @@ def test_options_become_arguments(fake, capsys):
         "batch_size": [5, 10],
     }
     assert study.rules == study.searched == ("operator-norm", "none", "standard")
-    assert (study.seeds, call["folder"]) == ((0, 1), Path("out")) and call["engine"](99).capacity == 2
+    assert (study.seeds, call["folder"]) == ((0, 1), Path("out"))
+    assert (call["engine"], call["n_workers"], call["devices"]) == (None, 2, [])
     fixed = study.fixed
     assert fixed["problem"] == "darcy" and fixed["problem_args"]["grid"] == 16 and fixed["problem_args"]["n_train"] == 10
     assert (fixed["epochs"], fixed["optimizer"], fixed["weight_decay"], fixed["clip_spectral"]) == (
@@ -321,7 +323,8 @@ def test_each_gpu_has_a_worker_and_auto_without_one_is_the_cpu(fake, capsys, mon
         monkeypatch.setattr(studies, "cuda_devices", lambda devices=devices: devices)
         assert main(words("transfer --device auto" + line)) == 0
         call = fake.calls[-1]
-        workers = call["engine"](99)._workers
+        engine = make_engine(call["engine"], None, call["train"], call["study"], call["n_workers"], call["devices"])
+        workers = engine._workers
         assert call["study"].fixed["device"] == "auto"
         assert [w._environment.get("CUDA_VISIBLE_DEVICES") for w in workers] == sees
     if not torch.cuda.is_available():
@@ -348,7 +351,7 @@ def test_every_problem_has_sizes_that_can_be_built(name):
     for size in SIZES if (name, "gpu") in PRESETS else ("cpu",):
         if (name, size) not in PRESETS and size not in PROBLEMS[name].presets:
             continue
-        problem = studies.get_problem(name)
+        problem = get_problem(name)
         preset = preset_of(problem, "cpu")
         for width, modes in (preset.proxy, preset.target):
             n_modes = (modes,) * problem.n_dim if isinstance(modes, int) else modes

@@ -13,7 +13,7 @@ import pytest
 from neuralop_mup import plots
 from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import report
+from neuralop_mup.experiments import findings, report, wording
 from neuralop_mup.plots.style import spread
 from neuralop_mup.tuning import Results, transfer_study
 
@@ -62,7 +62,7 @@ def make(ours, plain, *, proxy=(0.05, 0.03, 0.02, 0.04), verify=None, folder="un
 
 
 def test_mup_wins():
-    first, *rest = report.verdict(make([0.010], [0.016]))
+    first, *rest = findings.verdict(make([0.010], [0.016]))
     assert first == (
         "The best lr 0.016 of the proxy, carried to the target under log-modes, gives loss 0.01; "
         "the same values under SP give 0.016 (1.60×)."
@@ -73,13 +73,13 @@ def test_mup_wins():
 
 
 def test_sp_wins_is_said():
-    first, *rest = report.verdict(make([0.020, 0.020], [0.015, 0.015]))
+    first, *rest = findings.verdict(make([0.020, 0.020], [0.015, 0.015]))
     assert "gives loss 0.02;" in first and "under SP give 0.015 (0.75×)" in first
     assert "log-modes did not help here: the same values under SP reached the lower loss." in rest
 
 
 def test_a_difference_within_the_seeds_favours_neither():
-    said = report.verdict(make([0.010, 0.020], [0.012, 0.022]))
+    said = findings.verdict(make([0.010, 0.020], [0.012, 0.022]))
     assert "That difference is within the spread over 2 seeds: it favours neither." in said
     assert not any("did not help" in sentence for sentence in said)
 
@@ -88,7 +88,7 @@ def test_verify_gives_drift_and_regret():
     # Under log-modes 0.008 (one step down) is 0.010 against 0.011 carried: regret 10 %.
     # Under SP 0.004 (two steps down) is 0.012 against 0.018: regret 50 %.
     result = make([0.011], [0.018], verify={"log-modes": [0.02, 0.010, 0, 0.03], "standard": [0.012, 0.014, 0, 0.05]})
-    said = " ".join(report.verdict(result))
+    said = " ".join(findings.verdict(result))
     assert "log-modes is best at lr 0.008 with loss 0.01, -1 step from the carried one; carrying over costs 10.0 %." in said
     assert "SP is best at lr 0.004 with loss 0.012, -2 steps from the carried one; carrying over costs 50.0 %." in said
     # Proxy: 4 runs of 1 s, target 4 s; the search at the target: 4 runs of 4 s.
@@ -104,7 +104,7 @@ def test_verify_gives_drift_and_regret():
 
 def test_directly_tuned_sp_that_is_better_is_said():
     result = make([0.012], [0.018], verify={"log-modes": [0.02, 0.02, 0, 0.03], "standard": [0.02, 0.010, 0, 1.0]})
-    assert any("SP reaches 0.01: the carried log-modes run is 1.20× that" in s for s in report.verdict(result))
+    assert any("SP reaches 0.01: the carried log-modes run is 1.20× that" in s for s in findings.verdict(result))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_directly_tuned_sp_that_is_better_is_said():
     [((0.01, 0.02, 0.03, 0.04), "lowest", "downwards"), ((0.04, 0.03, 0.02, 0.01), "highest", "upwards")],
 )
 def test_an_optimum_at_the_edge_is_said(proxy, edge, way):
-    said = " ".join(report.verdict(make([0.01], [0.02], proxy=proxy)))
+    said = " ".join(findings.verdict(make([0.01], [0.02], proxy=proxy)))
     assert f"is the {edge} that was searched" in said and f"extend its grid {way}" in said
 
 
@@ -124,19 +124,19 @@ def test_a_flat_optimum_is_said():
         if r["size"] == "proxy":
             r["loss"] = losses[r["params"]["lr"]][r["seed"]]
     assert result.level(result.walk("proxy", "log-modes")) == [0.008, 0.016]
-    assert any("flat at the proxy: learning rates from 0.008 to 0.016 are level" in s for s in report.verdict(result))
+    assert any("flat at the proxy: learning rates from 0.008 to 0.016 are level" in s for s in findings.verdict(result))
     sharp = make([0.01, 0.01], [0.02, 0.02])
-    assert not any("flat" in s for s in report.verdict(sharp))
+    assert not any("flat" in s for s in findings.verdict(sharp))
 
 
 def test_failed_target_training_comes_first(tmp_path):
     result = make([0.01, None, 0.01], [0.02, 0.02, 0.02], folder=tmp_path)
-    first = report.verdict(result)[0]
+    first = findings.verdict(result)[0]
     assert first.startswith(
         "Training of the target failed under log-modes with the best lr 0.016 of the proxy (1 of 3 runs: the loss is nan)"
     )
     assert "×" not in first
-    assert len(report.target_failures(result)) == 1
+    assert len(findings.target_failures(result)) == 1
     header, *rows = report.table(result)
     failed = {(row[header.index("rule")], row[header.index("size")]): row[header.index("failed")] for row in rows}
     assert (failed["log-modes", "target"], failed["SP", "target"]) == ("1/3", "0/3")
@@ -145,13 +145,13 @@ def test_failed_target_training_comes_first(tmp_path):
 
 
 def test_failed_naive_transfer_is_a_result():
-    first = report.verdict(make([0.01, 0.01], [None, None]))[0]
+    first = findings.verdict(make([0.01, 0.01], [None, None]))[0]
     assert "gives loss 0.01; the same values under SP failed (2 of 2 runs: the loss is nan)." in first
 
 
 def test_every_training_failed_has_no_numbers():
     result = make([None], [None])
-    assert report.verdict(result)[0].startswith("Training of the target failed under log-modes")
+    assert findings.verdict(result)[0].startswith("Training of the target failed under log-modes")
     assert "its loss here" not in report.table(result)[0]
 
 
@@ -186,7 +186,7 @@ def test_report_folder(tmp_path):
     settings = {"problem": "<burgers>", "epochs": 8}
     path = report.write_report(result, settings=settings, command="neuralop-mup transfer", title="T")
     text = path.read_text(encoding="utf-8")
-    assert text.startswith(f"# T\n\n**{report.verdict(result)[0]}**")
+    assert text.startswith(f"# T\n\n**{findings.verdict(result)[0]}**")
     assert "](lr.png)" in text and "| epochs " in text and "| problem | <burgers>" in text
     run = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert run["seeds"] == [0, 1] and run["command"] == "neuralop-mup transfer"
@@ -207,7 +207,7 @@ def test_a_sweep_has_a_report(tmp_path):
     from neuralop_mup.tuning import sweep
 
     result = sweep(lambda c: (c["lr"] - 0.02) ** 2, {"lr": GRID}, folder=tmp_path, n_workers=1, progress=False)
-    assert report.verdict(result)[0] == "The best point is lr 0.016, with loss 1.6e-05."
+    assert findings.verdict(result)[0] == "The best point is lr 0.016, with loss 1.6e-05."
     assert "| best" in report.write_report(result, command="again").read_text()
 
 
@@ -302,14 +302,14 @@ def test_drawing_leaves_pyplot_alone(tmp_path):
 
 
 def test_aligned_table_lines_up():
-    lines = report.aligned([["a", "long header"], ["longer cell", "b"]]).splitlines()
+    lines = wording.aligned([["a", "long header"], ["longer cell", "b"]]).splitlines()
     assert len({len(line) for line in lines}) == 1 and len(lines) == 3
 
 
 def test_data_error_and_equation_residual_are_shown_apart():
     """Test errors are twice the losses: 0.02 → 0.04 and 0.05 → 0.1; residuals are given."""
     results = make([0.02], [0.05])
-    assert "apart" not in " ".join(report.verdict(results)) and "test equation" not in report.table(results)[0]
+    assert "apart" not in " ".join(findings.verdict(results)) and "test equation" not in report.table(results)[0]
     residual = {"log-modes": 0.25, "standard": 0.75}
     for r in results.records:
         r["metrics"] |= {"equation_loss": 9.0, "test_equation_loss": residual[r["rule"]]}
@@ -317,4 +317,4 @@ def test_data_error_and_equation_residual_are_shown_apart():
     at = header.index("rule"), header.index("size"), header.index("test equation")
     told = {row[at[0]]: row[at[2]] for row in rows if row[at[1]] == "target"}
     assert told == {"log-modes": "0.25", "SP": "0.75"}
-    assert any("log-modes: data 0.04, equation 0.25; SP: data 0.1, equation 0.75" in s for s in report.verdict(results))
+    assert any("log-modes: data 0.04, equation 0.25; SP: data 0.1, equation 0.75" in s for s in findings.verdict(results))

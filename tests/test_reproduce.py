@@ -14,7 +14,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop_mup.cli import main
 from neuralop_mup.cli.reproduce import check
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import experiment_study, get_experiment, paper, presets, report
+from neuralop_mup.experiments import experiment_study, findings, get_experiment, paper, presets, report
 from neuralop_mup.experiments.training import build_model, estimate_flops
 from neuralop_mup.plots import Curve, plot_panels
 from neuralop_mup.plots import study as study_figure
@@ -176,7 +176,7 @@ def test_a_failed_seed_does_not_compete_and_is_told():
     result = quiet(diverging, tiny())
     row = result.row("standard", name="lr")
     assert row["regret"] == math.inf and row["failed"] == 1 and row["best"] == {"lr": 0.002}
-    assert any("1 of 24 runs did not complete" in sentence for sentence in report.verdict(result))
+    assert any("1 of 24 runs did not complete" in sentence for sentence in findings.verdict(result))
     text = report.write_report(result, command="again").read_text()
     assert "∞ (a run failed)" in text and "the loss is nan" in text
 

@@ -531,7 +531,7 @@ def test_a_script_without_main_guard_is_told_so(tmp_path):
         "def train(config): return 1.0\n"
         f"sweep(train, {{'lr': [1, 2]}}, folder={str(tmp_path / 's')!r}, n_workers=2)\n"
     )
-    done = subprocess.run([sys.executable, str(script)], env=environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, str(script)], env=environment(), capture_output=True, text=True, timeout=500)
     assert done.returncode == 1
     assert "cannot start" in done.stderr.splitlines()[-1] and "__main__" in done.stderr.splitlines()[-1]
 
@@ -718,13 +718,15 @@ def test_a_transferred_point_that_failed_has_infinite_regret(tmp_path):
 def test_a_transfer_of_ones_own_gives_the_report_that_the_guide_shows(tmp_path, search):
     from optuna.distributions import FloatDistribution
 
-    from neuralop_mup.experiments import report
+    from neuralop_mup.experiments import findings, report, wording
 
     space = {"space": {"lr": FloatDistribution(2**-8, 1, log=True)}, "n_trials": 3} if search else {}
     result = transfer(bowl, folder=tmp_path, progress=False, **{**TRANSFER, **space})
     for found in (result, Results.load(tmp_path)):
         page = report.write_report(found, settings={"optimizer": "MuAdam"}, command="python mine.py").read_text()
-        assert report.verdict(found)[0] in page and report.aligned(report.table(found)) in page and "python mine.py" in page
+        assert (
+            findings.verdict(found)[0] in page and wording.aligned(report.table(found)) in page and "python mine.py" in page
+        )
     assert {"report.md", "report.html", "run.json", "lr.png", "lr.svg"} < {path.name for path in tmp_path.iterdir()}
 
 

@@ -19,7 +19,7 @@ from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, 
 from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import report
+from neuralop_mup.experiments import report, wording
 from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, build_optimizer, default_lr
 from neuralop_mup.experiments.training import build_model, n_params, training_loss
@@ -116,7 +116,7 @@ def _plan(settings: Mapping[str, Any], seeds: int, folder: Path, build: Callable
         f"  {len(sizes)} sizes × {seeds} {'seed' if seeds == 1 else 'seeds'}, {max(steps)} steps each",
         f"  output  {folder}",
         "",
-        report.aligned(rows),
+        wording.aligned(rows),
     ]
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from neuralop_mup import plots
 from neuralop_mup.cli.arguments import problem_help, problem_of
 from neuralop_mup.cli.options import Parser, made, phrase
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments.report import aligned
+from neuralop_mup.experiments.wording import aligned
 from neuralop_mup.problems import PROBLEMS, ProblemData
 from neuralop_mup.problems.cache import cache_folder
 from neuralop_mup.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy

@@ -8,6 +8,7 @@ import torch
 
 from neuralop_mup.cli import studies
 from neuralop_mup.cli.options import Parser, count, one_of
+from neuralop_mup.cli.plan import problem_in
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import paper
 from neuralop_mup.experiments.presets import SIZES
@@ -38,7 +39,7 @@ def check(study: Study) -> None:
     ------
     MupError
     """
-    problem, base = studies.problem_in(study), study.sizes[study.base]
+    problem, base = problem_in(study), study.sizes[study.base]
     with torch.device("meta"):
         for size in study.sizes.values():
             for rule in study.rules:

@@ -1,35 +1,23 @@
-"""What every command that runs a study shares: where it runs and is kept, its plan and cost beforehand, and its end."""
+"""What every command that runs a study shares: where it runs and is kept, and its end."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import math
-import os
 import shlex
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import torch
-
 from neuralop_mup import tuning
-from neuralop_mup.cli.options import Parser, count, device, made, not_negative, one_of, phrase
-from neuralop_mup.counting import format_seconds
+from neuralop_mup.cli.options import Parser, count, device, made, not_negative, one_of
+from neuralop_mup.cli.plan import plan_text, problem_in, relative_costs, timing_text
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.experiments import report
-from neuralop_mup.experiments.settings import build_optimizer
-from neuralop_mup.experiments.together import Together
-from neuralop_mup.experiments.training import ProblemRuns, build_model, n_params, train_run
-from neuralop_mup.problems import Problem, get_problem
+from neuralop_mup.experiments import findings, report, wording
+from neuralop_mup.experiments.together import ProblemRuns
+from neuralop_mup.experiments.training import train_run
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.engines import RayEngine
-from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
-from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
+from neuralop_mup.tuning.engines.local import cuda_devices
 
 _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
 _PRUNERS = {
@@ -39,10 +27,6 @@ _PRUNERS = {
     "hyperband": "HyperbandPruner",
     "wilcoxon": "WilcoxonPruner",
 }
-#: Operations of the largest step that is timed: a few seconds on one core.
-_MOST = 5e10
-#: Steps are repeated for so many seconds; the median drops the first ones, which warm up.
-_SECONDS = 0.5
 
 
 def add_options(parser: Parser, device_default: str | None, output: str) -> None:
@@ -55,9 +39,9 @@ def add_options(parser: Parser, device_default: str | None, output: str) -> None
     engines = ("local", "ray", "batched", "auto")
     parser.option(
         "--engine",
-        "local; batched: runs of one size trained as one program; auto: so where that is timed to be faster; ray: a cluster",
+        "local: runs one by one; batched: those of one size as one program; auto: so where that is timed to be faster; "
+        "ray: a cluster [auto; local with --workers, --pruner, a search or a GPU]",
         one_of(engines),
-        default="local",
     )
     parser.option("--address", "of the Ray cluster, such as auto or ray://HOST:10001 [one is started here]", rare=True)
     parser.option("--cpus", "CPUs that a run asks Ray for", not_negative, rare=True, default="1")
@@ -99,157 +83,35 @@ def run(
         rungs = (epochs // 4, epochs // 2) if pruner is not None and epochs >= 8 else ()
     folder, problem = Path(options.output), problem_in(study)
     chosen = study.fixed.get("device", "cpu")
+    devices = cuda_devices() if chosen in ("auto", "cuda") else []
+    workers = options.workers or (len(devices) * options.workers_per_device or None)
     print(plan_text(study, folder, title))
     if options.dry_run:
-        devices, workers = _local(options, chosen)
         if not devices and options.engine != "ray":
             print(timing_text(study, workers))
         return None
     made(folder)
     # The data is made here and not in the workers, which would each generate the same.
+    engine = options.engine
+    if engine == "ray":
+        gpus = options.gpus if options.gpus is not None else float(chosen != "cpu" and bool(cuda_devices()))
+        engine = RayEngine(options.address, options.workers, options.cpus, gpus)
     results = tuning.run(
         study,
-        Together(ProblemRuns((folder / "checkpoints").resolve())),
+        ProblemRuns((folder / "checkpoints").resolve()),
         identity=train_run,
         folder=folder,
-        engine=_engine_maker(options, chosen, study),
+        engine=engine,
+        n_workers=workers,
+        devices=devices,
         storage=options.storage,
         sampler=sampler,
         pruner=pruner,
         rungs=tuple(rungs),
-        costs=_costs(study) if options.engine == "ray" else _seconds(study),
+        costs=relative_costs(study, timed=options.engine != "ray"),
         prepare=problem.load,
     )
     report.write_report(results, settings=settings, command=shlex.join(["neuralop-mup", verb, *argv]), title=title)
-    print("", *report.verdict(results), "", report.aligned(report.table(results)), sep="\n")
+    print("", *findings.verdict(results), "", wording.aligned(report.table(results)), sep="\n")
     print(f"\nReport (report.html), figures and every run: {folder}")
     return results
-
-
-def problem_in(study: Study) -> Problem:
-    """The problem that a study trains on."""
-    return get_problem(study.fixed["problem"], **study.fixed["problem_args"])
-
-
-def _local(options: argparse.Namespace, chosen: str) -> tuple[list[str], int | None]:
-    devices = cuda_devices() if chosen in ("auto", "cuda") else []
-    return devices, options.workers or (len(devices) * options.workers_per_device or None)
-
-
-def _engine_maker(options: argparse.Namespace, chosen: str, study: Study) -> Any:
-    """The engine, or a function that makes it from the number of runs."""
-    if options.engine == "ray":
-        gpus = options.gpus if options.gpus is not None else float(chosen != "cpu" and bool(cuda_devices()))
-        return RayEngine(options.address, options.workers, options.cpus, gpus)
-    devices, workers = _local(options, chosen)
-    fixed = {**study.fixed, "sizes": dict(study.sizes)}
-    if options.engine != "local":
-        # A sampler that knows the results of earlier points should not propose too many at once.
-        how = {"devices": devices, "at_once": 8 if study.search else AT_ONCE, "measure": options.engine == "auto"}
-        return lambda n_runs: batched_engine(Together(ProblemRuns()), fixed, workers, n_runs, **how)
-    return lambda n_runs: local_engine(train_run, fixed, workers, n_runs, devices)
-
-
-# The plan
-
-
-def _costs(study: Study) -> dict[Any, float]:
-    cost = report.run_cost(study)
-    return {size: cost(size) for size in study.sizes}
-
-
-def _seconds(study: Study) -> dict[Any, float]:
-    """Relative cost of a run of each size: steps timed here, or operations where a step is too large for that."""
-    costs = _costs(study)
-    steps = {size: _steps(study, size) for size in study.sizes}
-    if any(costs[size] / steps[size] > _MOST for size in study.sizes):
-        return costs
-    return {size: steps[size] * step_seconds(study, size) for size in study.sizes}
-
-
-def _steps(study: Study, size: str) -> int:
-    config = _a_config(study, size)
-    return math.ceil(problem_in(study).n_train / config["batch_size"]) * config["epochs"]
-
-
-def plan_text(study: Study, folder: Path, title: str) -> str:
-    """Sizes, runs, and their cost in trainings of the largest size."""
-    problem = problem_in(study)
-    lines = [f"{title}{f': {study.about}' if study.about else ''}", *(f"  note    {note}" for note in study.notes)]
-    described = getattr(problem, "description", None) or phrase(dataclasses.asdict(problem))
-    lines.append(f"  data    {getattr(problem, 'title', problem.name)}: {described}")
-    lines += [f"  search  {name}: {_values(values)}" for name, values in study.space.items()]
-    run = {k: v for k, v in {**study.fixed, **study.defaults}.items() if not k.startswith("problem") and v not in (None, {})}
-    lines.append(f"  run     {phrase(run)}")
-    lines += [f"  under   {rule}: {phrase(more)}" for rule, more in study.under.items()]
-    lines += [f"  rules   {', '.join(study.rules)}", f"  seeds   {len(study.seeds)}", f"  output  {folder}", ""]
-    planned, costs = Counter(point.size for point in study.planned()), _costs(study)
-    once, n = costs[study.target], len(study.seeds)
-    rows = [["size", "model", "parameters", "runs", f"cost (1 = one training of the {study.target})"]]
-    for size, arguments in study.sizes.items():
-        with torch.device("meta"):
-            parameters = n_params(build_model(problem, arguments, arguments, "standard"))
-        cost = planned[size] * n * costs[size] / once
-        rows.append([size, report.size_text(arguments), f"{parameters:,}", str(planned[size] * n), f"{cost:.2f}"])
-    total = sum(planned[size] * n * costs[size] for size in study.sizes) / once
-    rows.append(["all", "", "", str(sum(planned.values()) * n), f"{total:.2f}"])
-    lines += [report.aligned(rows), ""]
-    lines.append(f"One training of the {study.target} is about {once:.1e} floating-point operations, from its shapes.")
-    return "\n".join(lines)
-
-
-def _values(values: Any) -> str:
-    return " ".join(f"{v:g}" for v in values) if isinstance(values, (list, tuple)) else str(values)
-
-
-def timing_text(study: Study, workers: int | None) -> str:
-    """A sentence on the time of the whole plan: a few training steps of each size on random input, timed and scaled up."""
-    planned, costs = Counter(point.size for point in study.planned()), _costs(study)
-    n_runs = sum(planned.values()) * len(study.seeds)
-    cores = os.cpu_count() or 1
-    workers = min(workers or cores, n_runs)
-    total = 0.0
-    with _threads(torch.get_num_threads() if workers == 1 else max(1, cores // workers)):
-        for size in study.sizes:
-            steps = _steps(study, size)
-            if costs[size] / steps > _MOST:
-                return f"One step of the {size} is too large to be timed here in passing."
-            # Runs go in rounds, so three of them take as long on two workers as four.
-            total += math.ceil(planned[size] * len(study.seeds) / workers) * steps * step_seconds(study, size)
-    at_once = f"{workers} {'worker' if workers == 1 else 'workers'}"
-    return (
-        f"Very roughly {format_seconds(total)} here with {at_once}: a few steps on random input, timed and scaled up. "
-        "Making the data is not in it."
-    )
-
-
-def _a_config(study: Study, size: str) -> dict[str, Any]:
-    params = next(iter(study.stand_in().values()))
-    return {"batch_size": 20, "epochs": 8, **study.config(study.point(size, study.rules[0], params), study.seeds[0])}
-
-
-def step_seconds(study: Study, size: str) -> float:
-    """Seconds of one training step at a size: forward, backward, optimizer; the median of a few."""
-    config, problem = {**_a_config(study, size), "device": "cpu"}, problem_in(study)
-    model = build_model(problem, config["model"], config["base"], config["rule"])
-    optimizer = build_optimizer(model, config)
-    x = torch.randn(config["batch_size"], problem.in_channels, *problem.grid_shape)
-    times: list[float] = []
-    while sum(times) < _SECONDS:
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-    return median(times)
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Torch with as many threads as a worker has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

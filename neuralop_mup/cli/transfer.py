@@ -30,7 +30,7 @@ from neuralop_mup.cli.options import (
 from neuralop_mup.core.multipliers import KERNEL_INITS
 from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import report
+from neuralop_mup.experiments import findings, wording
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
 from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
@@ -75,7 +75,7 @@ def run(argv: list[str]) -> int:
         study = dataclasses.replace(study, notes=(*study.notes, *_resolution(problem, study)))
     settings = settings_of(study, problem)
     results = studies.run(study, options, argv, "transfer", title=f"μTransfer on {title}", settings=settings)
-    return 1 if results is not None and report.target_failures(results) else 0
+    return 1 if results is not None and findings.target_failures(results) else 0
 
 
 def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
     space = given("search", dotted["search"], _SEARCHED)
     if options.lr is not None and "lr" in space:
         raise MupError("--lr and --search.lr are the same; give one of them.")
-    stock = grid(positive)(choice.lrs) if choice.lrs else preset.lrs
+    stock = tuning.log2_grid(*choice.lrs) if choice.lrs else preset.lrs
     space = {"lr": options.lr or stock, **space}
     run = {k: getattr(preset, k, None) if (value := getattr(options, k)) is None else value for k in _SETTINGS}
     run["aux_lr"] = choice.aux_lr if run["aux_lr"] is None else run["aux_lr"]
@@ -120,7 +120,7 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         run["device"] = options.device
     fixed = {"problem": problem.name, "problem_args": dataclasses.asdict(problem), **run}
     fixed = {name: value for name, value in fixed.items() if name not in space}
-    run_losses(problem, options.loss)
+    run_losses(problem.n_dim, options.loss)
     sizes_of_batches = space["batch_size"] if isinstance(space.get("batch_size"), list) else [fixed.get("batch_size", 1)]
     check_batch_size(max(sizes_of_batches), problem.n_train)
     if is_search(space) != (options.trials is not None):
@@ -152,8 +152,8 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
             build_model(problem, sizes["target"], sizes["proxy"], rule)
     if costs[0] >= costs[1] and not options.allow_large_proxy:
         raise MupError(
-            f"The proxy ({report.size_text(sizes['proxy'])}) costs {costs[0] / costs[1]:.3g} times the target "
-            f"({report.size_text(sizes['target'])}): tuning it saves nothing. Make it smaller, or insist with "
+            f"The proxy ({wording.size_text(sizes['proxy'])}) costs {costs[0] / costs[1]:.3g} times the target "
+            f"({wording.size_text(sizes['target'])}): tuning it saves nothing. Make it smaller, or insist with "
             "--allow-large-proxy."
         )
     return study

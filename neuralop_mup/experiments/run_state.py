@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from neuralop_mup.errors import MupError
@@ -82,7 +83,7 @@ class RunState:
         Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
         """
         partial = self.path.with_suffix(".tmp")
-        state = {name: part.state_dict() for name, part in self._parts.items()}
+        state = {name: _compact(part.state_dict()) for name, part in self._parts.items()}
         generator = getattr(self._loader, "generator", None)
         order, random = generator and generator.get_state(), torch.get_rng_state()
         try:
@@ -100,3 +101,16 @@ class RunState:
         """The run is done, or diverged: nobody goes on from here, and the file may hold gigabytes."""
         for path in (self.path, self.path.with_suffix(".tmp")):  # the second is of a kill while saving
             path.unlink(missing_ok=True)
+
+
+def _compact(state: Any) -> Any:
+    """The state with copies of the tensors that are slices: a slice would bring all that it is cut from into the file."""
+
+    def own(value: Any) -> Any:
+        sliced = isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes
+        return value.clone() if sliced else value
+
+    copied = tree_map(own, state)
+    if hasattr(state, "_metadata"):  # of a module's state
+        copied._metadata = state._metadata
+    return copied

@@ -40,8 +40,8 @@ class Choice:
         Whether it has betas, the second of which is the run's.
     lr : float
         Learning rate of a run that is given none.
-    lrs : str, optional
-        What a search walks where the preset's learning rates (Adam's) are of another kind.
+    lrs : (float, float), optional
+        Ends of what a search walks where the preset's learning rates (Adam's) are of another kind.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
     kernel_init : str
@@ -53,7 +53,7 @@ class Choice:
     make: Callable[..., torch.optim.Optimizer]
     betas: bool = True
     lr: float = 1e-3
-    lrs: str | None = None
+    lrs: tuple[float, float] | None = None
     aux_lr: float | None = None
     kernel_init: str = "default"
     arguments: frozenset[str] = frozenset()
@@ -68,8 +68,8 @@ OPTIMIZERS: dict[str, Choice] = {
     "adamw": Choice(MuAdamW),
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
-    "muon": Choice(MuMuon, lr=MUON_LR, lrs="1e-2:1.6e-1", aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
-    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs="5e-3:8e-2", aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
+    "muon": Choice(MuMuon, lr=MUON_LR, lrs=(1e-2, 1.6e-1), aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
+    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs=(5e-3, 8e-2), aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
 }
 
 

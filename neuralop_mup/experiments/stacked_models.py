@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from neuralop_mup.experiments.vmap_shims import Shims
 
-__all__ = ["StackedModels", "like", "obstacle"]
+__all__ = ["StackedModels", "obstacle"]
 
 Loss = Callable[[Any, dict[str, Any]], torch.Tensor]
 
@@ -84,12 +84,6 @@ class StackedModels:
         """Give a model memory of its own again, so that what keeps it does not keep the others."""
         for p in self.parameters[r]:
             p.data = p.data.clone()
-
-
-def like(samples: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether batches can be stacked."""
-    shapes = [{k: (v.shape, v.dtype) for k, v in sample.items() if isinstance(v, torch.Tensor)} for sample in samples]
-    return all(shape == shapes[0] for shape in shapes)
 
 
 def obstacle(model: nn.Module, sample: Mapping[str, Any], loss: Loss) -> str | None:

@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments.together import Together, train_together
-from neuralop_mup.experiments.tune import _Run
+from neuralop_mup.experiments.own_runs import OwnRuns
+from neuralop_mup.experiments.together import train_all
 from neuralop_mup.tuning.outcome import Outcome
 
 __all__ = ["train_many"]
@@ -81,14 +81,14 @@ def train_many(
         raise MupError(f"build={build!r} must be a function, and configs ({len(configs)} given) must not be empty.")
     full = [{"model": dict(base), "base": dict(base), "rule": rule, **fixed, **c} for c in configs]
     with tempfile.TemporaryDirectory() as folder:
-        run = _Run(build, data, loss, processor, Path(folder), {"": "no run's weights are kept"})
+        run = OwnRuns(build, data, loss, processor, Path(folder), {"": "no run's weights are kept"})
         groups: dict[str, list[int]] = {}
         for number, config in enumerate(full):
-            groups.setdefault(Together(run).group(config), []).append(number)
+            groups.setdefault(run.group(config), []).append(number)
         ends: dict[int, Outcome] = {}
         for numbers in groups.values():
             notes: list[str] = []
-            done = train_together(run, [full[n] for n in numbers], measure=measure, memory=memory, note=notes.append)
+            done = train_all(run, [full[n] for n in numbers], measure=measure, memory=memory, note=notes.append)
             ends.update(zip(numbers, (outcome for outcome, _ in done), strict=True))
             for note in notes:
                 warnings.warn(note, stacklevel=2)

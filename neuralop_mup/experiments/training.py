@@ -26,7 +26,7 @@ from neuralop_mup.problems import Problem, get_problem
 
 __all__ = [
     "Job",
-    "ProblemRuns",
+    "Runs",
     "build_model",
     "estimate_flops",
     "n_params",
@@ -129,28 +129,30 @@ class _Trainer(Trainer):
         )
 
 
-def run_losses(problem: Problem, names: str = "l2") -> Losses:
-    """What a run minimises, by name: the problem's own losses, with "data" as the named ones.
+def run_losses(n_dim: int, names: str = "l2", stock: Losses | None = None) -> Losses:
+    """What a run minimises, by name: a problem's own losses, with "data" as the named ones.
 
     Parameters
     ----------
-    problem : Problem
+    n_dim : int
+        Dimensions of the grid.
     names : str
         ``"l2"``, ``"h1"``, or several with commas, added up; by the first one, "data", runs are compared.
+    stock : mapping, optional
+        The problem's losses; without them the data counts once.
     """
-    known = {"l2": lambda: LpLoss(d=problem.n_dim, p=2), "h1": lambda: H1Loss(d=problem.n_dim)}
+    known = {"l2": lambda: LpLoss(d=n_dim, p=2), "h1": lambda: H1Loss(d=n_dim)}
     chosen = [name.strip().lower() for name in str(names).split(",")]
     for name in chosen:
         if name not in known:
             raise MupError(f"There is no loss {name!r}; {nearest(name, known)}")
     if len(set(chosen)) < len(chosen):
         raise MupError(f"loss = {names!r} names a loss twice; name each once.")
-    losses = dict(problem.losses())
+    stock = stock or {"data": (1.0, known["l2"]())}
     if chosen == ["l2"]:
-        return losses
-    weight = losses["data"][0]
-    losses["data"] = (weight, known[chosen[0]]())
-    return losses | {name: (weight, known[name]()) for name in chosen[1:]}
+        return stock
+    weight, first = stock["data"][0], chosen[0]
+    return {**stock, "data": (weight, known[first]()), **{name: (weight, known[name]()) for name in chosen[1:]}}
 
 
 def training_loss(losses: Losses) -> Callable[..., torch.Tensor]:
@@ -202,20 +204,22 @@ class Job:
     checkpoints: Any = None
 
 
-class ProblemRuns:
-    """:func:`train_run` as a function that keeps checkpoints in one folder, and whose runs can be trained together."""
-
-    def __init__(self, checkpoints: str | os.PathLike | None = None) -> None:
-        self.checkpoints = checkpoints
-
-    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
-        return train_run(config, self.checkpoints)
+class Runs:
+    """A train function by its job, which can also be trained with others; see ``together``."""
 
     def job(self, config: Mapping[str, Any], shared: dict) -> Job:
-        return problem_job(config, self.checkpoints, shared)
+        """The run, ready to be trained; ``shared`` keeps what runs of one group share."""
+        raise NotImplementedError
 
     def keep(self, config: Mapping[str, Any], job: Job) -> None:
-        """Weights are not kept."""
+        """Called when the run is complete; here nothing is kept."""
+
+    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
+        """One run by itself."""
+        job = self.job(config, {})
+        metrics = train_job(job)
+        self.keep(config, job)
+        return metrics
 
 
 def problem_job(config: Mapping[str, Any], checkpoints: Any, shared: dict) -> Job:
@@ -224,7 +228,8 @@ def problem_job(config: Mapping[str, Any], checkpoints: Any, shared: dict) -> Jo
     if not shared:
         problem = get_problem(s.problem, **s.problem_args)
         data = problem.load()
-        shared.update(problem=problem, data=data, processor=problem.processor(data), losses=run_losses(problem, s.loss))
+        losses = run_losses(problem.n_dim, s.loss, problem.losses())
+        shared.update(problem=problem, data=data, processor=problem.processor(data), losses=losses)
     problem, data = shared["problem"], shared["data"]
     check_batch_size(s.batch_size, len(data.train[0]))
     torch.manual_seed(s.seed)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
-from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import report
+from neuralop_mup.experiments import findings, report, wording
+from neuralop_mup.experiments.loaders import first_batch, loaders_of, some_samples
+from neuralop_mup.experiments.own_runs import OwnRuns, own_losses, own_settings
 from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, under_rules
-from neuralop_mup.experiments.together import Together
-from neuralop_mup.experiments.training import Job, n_params, run_losses, train_job
-from neuralop_mup.problems import OwnData, ProblemData
-from neuralop_mup.problems.mode_energy import off_grid
+from neuralop_mup.experiments.training import n_params
 from neuralop_mup.tuning import Results, log2_grid, run, transfer_study
-from neuralop_mup.tuning.engines.batched import AT_ONCE, batched_engine
-from neuralop_mup.tuning.engines.local import cuda_devices, local_engine
-from neuralop_mup.tuning.space import params_key
+from neuralop_mup.tuning.engines.local import cuda_devices
 
 __all__ = ["Tuned", "tune"]
 
@@ -61,143 +54,6 @@ class Tuned:
     loss: float
     results: Results
     report: Path
-
-
-class _Run:
-    """One training run of the user's model on the user's data; sent to worker processes as it is."""
-
-    def __init__(self, build: Any, data: Any, loss: Any, processor: Any, weights: Path, target: Mapping[str, Any]) -> None:
-        self.build, self.data, self.loss, self.processor = build, data, loss, processor
-        self.weights, self.target = weights, target
-
-    def model(self, config: Mapping[str, Any], settings: Settings) -> nn.Module:
-        return parametrize(
-            self.build(**config["model"]),
-            base=lambda: self.build(**config["base"]),
-            rule=config["rule"],
-            init_mult=dict(settings.init_mult) or None,
-            kernel_init=settings.kernel_init,
-        )
-
-    def path(self, config: Mapping[str, Any]) -> Path:
-        """Where the weights of the target's run with this configuration are kept."""
-        return self.weights / f"target-{hashlib.sha256(params_key(config).encode()).hexdigest()[:16]}.pt"
-
-    def job(self, config: Mapping[str, Any], shared: dict) -> Job:
-        s = _settings(config)
-        torch.manual_seed(s.seed)
-        model = self.model(config, s)
-        if "data" not in shared:  # read once for a group of runs
-            shared["data"] = _read(self.data)
-        train, evals, processor = _loaders(shared["data"], s.batch_size, s.seed)
-        losses = shared.setdefault("losses", _losses(self.loss, _Grid(len(_first(train)["x"].shape) - 2)))
-        return Job(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
-
-    def keep(self, config: Mapping[str, Any], job: Job) -> None:
-        s = job.settings
-        if dict(config["model"]) == dict(self.target) and s.until is None:
-            self.weights.mkdir(parents=True, exist_ok=True)
-            state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
-            torch.save(state, self.path(config))
-
-    def __call__(self, config: Mapping[str, Any]) -> dict[str, float]:
-        job = self.job(config, {})
-        metrics = train_job(job)
-        self.keep(config, job)
-        return metrics
-
-
-def _settings(config: Mapping[str, Any]) -> Settings:
-    """What a run's configuration says besides the model, whose arguments are the user's."""
-    return Settings.of({k: v for k, v in config.items() if k not in ("model", "base")})
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """What :func:`run_losses` reads of a problem."""
-
-    n_dim: int
-    name: str = "data"
-
-    def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
-        from neuralop.losses import LpLoss
-
-        return {"data": (1.0, LpLoss(d=self.n_dim, p=2))}
-
-
-def _losses(loss: Any, grid: _Grid) -> Mapping[str, tuple[float, Callable[..., torch.Tensor]]]:
-    if isinstance(loss, str):
-        return run_losses(grid, loss)
-    if callable(loss):
-        return {"data": (1.0, loss)}
-    if isinstance(loss, Mapping) and loss:
-        named = {k: v if isinstance(v, tuple) else (1.0, v) for k, v in loss.items()}
-        first = next(iter(named))
-        return {"data" if k == first else k: v for k, v in named.items()}
-    raise MupError(f"loss={loss!r} must be 'l2', 'h1', 'l2,h1', a function loss(y_pred, y, **batch), or a dict of such.")
-
-
-class _Named:
-    """A loader whose pairs become ``{"x": …, "y": …}``, as neuralop's Trainer takes them."""
-
-    def __init__(self, loader: Iterable) -> None:
-        self._loader = loader
-        self.batch_size = getattr(loader, "batch_size", 1)
-        self.generator = getattr(loader, "generator", None)
-        self.dataset = getattr(loader, "dataset", loader)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
-        for batch in self._loader:
-            yield batch if isinstance(batch, Mapping) else dict(zip("xy", batch, strict=True))
-
-
-def _read(data: Any) -> Any:
-    """The data itself, where it is given as a path or a function."""
-    if isinstance(data, (str, Path)) or (isinstance(data, (tuple, list)) and all(isinstance(d, (str, Path)) for d in data)):
-        data = OwnData(files=data)
-    if callable(data):
-        data = data()
-    return data.load() if isinstance(data, OwnData) else data
-
-
-def _loaders(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:
-    """Training loader, evaluation loaders by name, and what normalises their batches (None: nothing does)."""
-    data = _read(data)
-    if isinstance(data, Mapping):
-        splits = {k: data[k] for k in ("train", "val", "test") if k in data}
-    elif isinstance(data, (tuple, list)) and len(data) in (2, 3):
-        splits = dict(zip(("train", "val", "test"), data, strict=False))
-    elif isinstance(data, ProblemData):
-        return *data.loaders(batch_size=batch_size, seed=seed), data.processor()
-    else:
-        splits = {}
-    if not {"train", "val"} <= set(splits):
-        raise MupError(
-            f"data is a {type(data).__name__}; give the path of a file, a pair (train, val) or dict with 'train' and 'val' "
-            "of loaders, data sets or (x, y) tensors, or a function that returns one of these."
-        )
-    if all(isinstance(part, (tuple, list)) and isinstance(part[0], torch.Tensor) for part in splits.values()):
-        pairs = {name: tuple(part) for name, part in splits.items()}
-        whole = ProblemData(pairs["train"], pairs["val"], pairs.get("test", pairs["val"]))
-        train, evals = whole.loaders(batch_size=batch_size, seed=seed)
-        return train, {name: evals[name] for name in splits if name != "train"}, whole.processor()
-    made = {}
-    for name, part in splits.items():
-        if isinstance(part, Dataset):
-            order = torch.Generator().manual_seed(seed)
-            part = DataLoader(part, batch_size, shuffle=name == "train", generator=order if name == "train" else None)
-        made[name] = _Named(part)
-    return made.pop("train"), made, None
-
-
-def _first(loader: Iterable) -> Mapping[str, torch.Tensor]:
-    batch = next(iter(loader), None)
-    if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
-        raise MupError("The training data gives no batch, or one without 'x' and 'y'.")
-    return batch
 
 
 def tune(
@@ -258,7 +114,8 @@ def tune(
     device : str
         torch's name of it; ``"auto"``: each worker a GPU of its own, or the CPU.
     n_workers : int, optional
-        Runs at once; default one per GPU, or one per core.
+        Processes; default one per GPU, or one per core. Without it, and without ``engine``, runs of one size are trained as
+        one program where that is timed to be faster; see docs/machines.md.
     progress : bool
     **more
         Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their
@@ -287,14 +144,13 @@ def tune(
         raise MupError(f"tune has no argument {next(iter(more))!r}; see help(neuralop_mup.tune).")
     choice = OPTIMIZERS.get(optimizer, OPTIMIZERS["adam"])
     kernel_init = known.pop("kernel_init", choice.kernel_init)
-    low, high = (float(end) for end in (choice.lrs or "1e-3:6.4e-2").split(":"))
-    space = dict(space or {}) if space and "lr" in space else {"lr": log2_grid(low, high), **(space or {})}
+    space = {"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **(space or {})}
     fixed = {"optimizer": optimizer, "epochs": epochs, "batch_size": batch_size, "device": device, **known}
     fixed = {k: v for k, v in fixed.items() if k not in space}
     if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
         n_workers = 1  # it cannot be sent to other processes
-    sent = _Run(build, data, loss, processor, folder / "weights", dict(target))
-    sample = _check(sent, base, target, rule, _settings({**fixed, "kernel_init": kernel_init}))
+    sent = OwnRuns(build, data, loss, processor, folder / "weights", dict(target))
+    sample = _check(sent, base, target, rule, own_settings({**fixed, "kernel_init": kernel_init}))
     study = transfer_study(
         proxy=base,
         target=target,
@@ -311,39 +167,32 @@ def tune(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     study = replace(study, notes=(*study.notes, *notes), under=under_rules(study.rules, {}, kernel_init))
-    together = Together(sent)
-    if "executor" not in where and where.get("engine") in (None, "local", "batched", "auto"):
-        chosen = where.get("engine") or "local"
-        devices = cuda_devices() if device in ("auto", "cuda") else []
-        asked = (dict(study.fixed), n_workers or len(devices) or None)
-        if chosen == "local":
-            where["engine"] = lambda n_runs: local_engine(sent, *asked, n_runs, devices)
-        else:
-            how = {"devices": devices, "measure": chosen == "auto", "at_once": 8 if study.search else AT_ONCE}
-            where["engine"] = lambda n_runs: batched_engine(together, *asked, n_runs, **how)
-    results = run(study, together, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
+    where["devices"] = cuda_devices() if device in ("auto", "cuda") else []
+    results = run(study, sent, identity=build, folder=folder, n_workers=n_workers, progress=progress, **where)
     best = results.best
     page = report.write_report(
         results, command=f"neuralop_mup.tune({_name(build)}, …, folder={str(folder)!r})", title=_title(data, build)
     )
     done = [r for r in results.carried("target", rule) if r["outcome"] == "complete"]
     if not done:
-        failed = report.target_failures(results, rule)
+        failed = findings.target_failures(results, rule)
         raise MupError(
-            f"No run of the target completed with {report.params(best)}: {failed[0]['error'] if failed else 'none ran'}"
+            f"No run of the target completed with {wording.params(best)}: {failed[0]['error'] if failed else 'none ran'}"
         )
     chosen = min(done, key=lambda r: r["loss"])
     config = study.config(study.point("target", rule, best), chosen["seed"])
     path = sent.path(config)
     if not path.exists():  # removed, or trained on another machine
         sent(config)
-    model = sent.model(config, _settings(config))
+    model = sent.model(config, own_settings(config))
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     model.eval()
     return Tuned(best["lr"], best, model, chosen["loss"], results, page)
 
 
-def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule: str, settings: Settings) -> dict[str, Any]:
+def _check(
+    sent: OwnRuns, base: Mapping[str, Any], target: Mapping[str, Any], rule: str, settings: Settings
+) -> dict[str, Any]:
     """Refuse before anything is trained what would fail in every run; a sample of the training data."""
     sizes = {}
     for name, size in (("base", base), ("target", target)):
@@ -361,18 +210,10 @@ def _check(sent: _Run, base: Mapping[str, Any], target: Mapping[str, Any], rule:
             "Make it smaller in width or modes."
         )
     sent.model({"model": target, "base": base, "rule": rule}, settings)
-    train, _, _ = _loaders(sent.data, settings.batch_size, 0)
-    first = _first(train)
-    _losses(sent.loss, _Grid(len(first["x"].shape) - 2))
-    return _several(first, train)
-
-
-def _several(first: Mapping[str, Any], loader: Iterable) -> dict[str, Any]:
-    """Some hundred samples in one batch, where batches are fields of one grid."""
-    if off_grid(first):
-        return dict(first)
-    batches = [b for b in islice(loader, -(-256 // len(first["x"]))) if b["x"].shape[1:] == first["x"].shape[1:]]
-    return {name: torch.cat([batch[name] for batch in batches]) for name in ("x", "y")}
+    train, _, _ = loaders_of(sent.data, settings.batch_size, 0)
+    first = first_batch(train)
+    own_losses(sent.loss, first["x"].ndim - 2)
+    return some_samples(first, train)
 
 
 def _name(build: Any) -> str:

@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from neuralop_mup.tuning.optimum import Optimum, find_optimum
-from neuralop_mup.tuning.outcome import is_complete
-from neuralop_mup.tuning.space import params_key
+from neuralop_mup.tuning.outcome import by_point, is_complete
 
 __all__ = ["Curve", "loss_curve"]
 
@@ -58,13 +57,9 @@ def loss_curve(records: Iterable[Mapping[str, Any]], name: str = "lr") -> Curve:
     name : str
         The hyperparameter that the curve runs over.
     """
-    points: dict[str, list[Mapping[str, Any]]] = {}
-    for record in records:
-        if name in record["params"]:
-            points.setdefault(params_key(record["params"]), []).append(record)
     by_value: dict[float, list[float]] = {}
     failed = set()
-    for group in points.values():
+    for group in by_point(r for r in records if name in r["params"]).values():
         value = float(group[0]["params"][name])
         group = sorted(group, key=lambda record: record["seed"])
         losses = [float(record["loss"]) for record in group if is_complete(record)]

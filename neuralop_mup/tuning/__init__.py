@@ -7,11 +7,12 @@ and worker processes are loaded when a study starts.
 
 from __future__ import annotations
 
+from neuralop_mup.tuning.driver import run
 from neuralop_mup.tuning.outcome import Kind, Record
 from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.tuning.study import Point, Study
 from neuralop_mup.tuning.summary import Results
-from neuralop_mup.tuning.sweeps import run, sweep, sweep_study, transfer, transfer_study
+from neuralop_mup.tuning.sweeps import sweep, sweep_study, transfer, transfer_study
 
 __all__ = [
     "Kind",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.engines import Engine
+from neuralop_mup.tuning.engines import Engine, LostTogether, make_engine
 from neuralop_mup.tuning.outcome import (
     Kind,
     Outcome,
@@ -34,7 +34,7 @@ from neuralop_mup.tuning.storage import Cell, Store, open_store
 from neuralop_mup.tuning.study import Point, Study, describe, the
 from neuralop_mup.tuning.summary import Results
 
-__all__ = ["run_study"]
+__all__ = ["run"]
 
 
 @dataclass
@@ -164,7 +164,7 @@ class _Driver:
             raise error
         # Where one death takes others along, only a run that was by itself can be blamed for it.
         blamed = not self.engine.loses_together or job.alone or not together and not self._pending
-        job.deaths += blamed
+        job.deaths += blamed and not isinstance(error, LostTogether)
         job.alone = self.engine.loses_together
         why = " ".join(f"{error}".split()) or type(error).__name__
         if job.deaths < 2:
@@ -219,6 +219,10 @@ class _Driver:
         return True
 
     def _stop(self, opened: _Open) -> None:
+        if hasattr(self.engine, "withdraw"):  # seeds that it collected and did not start yet
+            for future in [f for f, job in self._pending.items() if job.open is opened and self.engine.withdraw(f)]:
+                opened.seeds.append(self._pending.pop(future).seed)
+                opened.running -= 1
         self.progress.skip(opened.point.size, len(opened.seeds))
         opened.stopped, opened.seeds = True, []
 
@@ -232,12 +236,15 @@ def _error(future: Future) -> BaseException:
     return RuntimeError("it was cancelled") if future.cancelled() else future.exception()
 
 
-def run_study(
+def run(
     study: Study,
     train: Callable[[dict], Any],
     *,
     folder: str | Path,
-    make_engine: Callable[[int], Engine],
+    n_workers: int | None = None,
+    engine: Any = None,
+    executor: Any = None,
+    devices: Sequence[str] = (),
     storage: Any = None,
     sampler: Any = None,
     pruner: Any = None,
@@ -256,12 +263,10 @@ def run_study(
         ``train(config) -> float`` or a dict with ``"loss"``.
     folder : str or Path
         Holds the study and is needed for itself; the same call resumes there.
-    make_engine : callable
-        Makes the engine, from the number of runs.
-    storage, sampler, pruner
-        Optuna's; see :func:`neuralop_mup.sweep`.
-    rungs : sequence of int
-        Epochs after which a run is judged by the pruner: ``config["until"]``.
+    n_workers, engine, executor, storage, sampler, pruner, rungs
+        See :func:`neuralop_mup.sweep`, and :func:`neuralop_mup.tuning.engines.make_engine` for what is the default.
+    devices : sequence of str
+        CUDA devices, one for each worker of this machine.
     costs : mapping, optional
         Relative cost of a run of each size, for the time left.
     prepare : callable, optional
@@ -281,9 +286,16 @@ def run_study(
         If the folder or the storage is in use, holds another study or cannot be written; if no point of the base
         completed with every seed while a larger size waits for it.
     """
+    rungs = tuple(rungs)
+    if any(not isinstance(r, int) or r < 1 for r in rungs) or list(rungs) != sorted(set(rungs)):
+        raise MupError(f"rungs={rungs!r} must be whole numbers of epochs in ascending order, such as (4, 8).")
+    if rungs and pruner is None:
+        raise MupError(
+            f"rungs={rungs!r} are where a pruner judges runs, and there is none; give pruner=, or leave rungs out."
+        )
     folder = Path(folder)
     runs = Counter(point.size for point in study.planned())
-    engine = make_engine(sum(runs.values()) * len(study.seeds))
+    engine = make_engine(engine, executor, train, study, n_workers, devices, one_by_one=pruner is not None)
     display = Progress(study.name, {s: n * len(study.seeds) for s, n in runs.items()}, costs or {}, progress)
     settings = {"train": describe(identity or train), **study.settings}
     try:
@@ -299,6 +311,8 @@ def run_study(
             for (size, _), cell in store.cells.items():
                 display.skip(size, cell.n_skipped())
             workers = getattr(engine, "workers", engine.capacity)
+            if progress and hasattr(engine, "note"):
+                engine.note = display.note
             display.start(folder, [r for r in earlier if is_final(r)], workers)
             if again := sum(not is_final(r) for r in earlier):
                 display.note(f"runs that raised an exception last time, or were lost, and run again: {again}")

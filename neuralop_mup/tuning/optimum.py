@@ -18,7 +18,6 @@ __all__ = ["Interval", "Optimum", "drift_between", "find_optimum", "regret_betwe
 
 _REACH = 2  # grid points to either side of the lowest one that may be fitted
 _NEAR = math.log(2)  # and only where the loss is at most twice the lowest: beyond, curves are no parabolas
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5 % quantiles, 1 to 10 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,7 @@ def regret_between(carried: Sequence[float], best: Sequence[float]) -> Interval 
 
 
 def student(freedom: int) -> float:
-    """97.5 % quantile of Student's t; beyond the table its expansion in 1 / freedom (Abramowitz & Stegun 26.7.5)."""
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    """97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))

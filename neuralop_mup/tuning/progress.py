@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.counting import format_seconds
-from neuralop_mup.tuning.outcome import Kind, Record, by_point, is_complete, mean_and_std
+from neuralop_mup.tuning.outcome import Kind, Record, best_point, by_point, is_complete
 
 __all__ = ["Progress", "format_params"]
 
@@ -86,13 +86,12 @@ class Progress:
     def _best(self, record: Record) -> str:
         """The best point of the record's cell by its mean, among those with as many seeds as any."""
         cell = [r for r in self._records if (r["size"], r["rule"]) == (record["size"], record["rule"]) and is_complete(r)]
-        groups = list(by_point(cell).values())
-        if not groups:
+        if not cell:
             return ""
-        most = max(map(len, groups))
-        mean, group = min((mean_and_std([r["loss"] for r in g])[0], i) for i, g in enumerate(groups) if len(g) == most)
+        most = max(map(len, by_point(cell).values()))
+        params, mean = best_point(cell, most)
         seeds = f", mean of {most} seeds" if most > 1 else ""
-        return f"best so far {mean:.4g} at {format_params(groups[group][0]['params'])}{seeds}"
+        return f"best so far {mean:.4g} at {format_params(params)}{seeds}"
 
     def finished(self, record: Record) -> None:
         """Show one more finished run."""

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -137,39 +138,41 @@ class Results:
         Two are level if their means differ by no more than the sum of their standard deviations. With the best value
         itself; other hyperparameters stay at their best.
         """
-        n = len(self.study.seeds)
-        best, _ = best_point(records, n)
-        grid = self.study.space.get(name)
-        if best is None or n < 2 or not isinstance(grid, (list, tuple)) or not all(map(is_number, grid)):
+        best, losses = self._along(records, name)
+        spread = {value: mean_and_std(row) for value, row in losses.items() if None not in row}
+        if best is None or len(self.study.seeds) < 2:
             return []
-        spread = {}
-        for group in by_point(records).values():
-            if point_loss(group, n) < math.inf and {**group[0]["params"], name: best[name]} == best:
-                spread[group[0]["params"][name]] = mean_and_std([r["loss"] for r in group])
+
+        def is_level(value: Any) -> bool:
+            return spread[value][0] - spread[best][0] <= spread[best][1] + spread[value][1]
+
         values = sorted(spread)
-        least, std = spread[best[name]]
-        middle = low = high = values.index(best[name])
-        while low > 0 and spread[values[low - 1]][0] - least <= std + spread[values[low - 1]][1]:
-            low -= 1
-        while high < len(values) - 1 and spread[values[high + 1]][0] - least <= std + spread[values[high + 1]][1]:
-            high += 1
-        return values[low : high + 1] if low < middle or middle < high else []
+        middle = values.index(best)
+        below, above = takewhile(is_level, reversed(values[:middle])), takewhile(is_level, values[middle + 1 :])
+        found = [*reversed(list(below)), best, *above]
+        return found if len(found) > 1 else []
 
     def optimum(self, records: Sequence[Record], name: str = "lr") -> Optimum | None:
         """The best value of a hyperparameter between grid points, with its interval over seeds; others stay at their best.
 
         None where the hyperparameter has no grid of positive numbers, or no value completed with every seed.
         """
+        _, losses = self._along(records, name)
+        return find_optimum(losses) if losses and all(value > 0 for value in losses) else None
+
+    def _along(self, records: Sequence[Record], name: str) -> tuple[Any, dict[Any, list[float | None]]]:
+        """The best value of a hyperparameter, and the losses of each value, a seed an entry, where the others are at their
+        best. None and nothing unless it has a grid of numbers of which one completed with every seed."""
         best, _ = best_point(records, len(self.study.seeds))
         grid = self.study.space.get(name)
-        if best is None or not isinstance(grid, (list, tuple)) or not all(is_number(v) and v > 0 for v in grid):
-            return None
+        if best is None or not isinstance(grid, (list, tuple)) or not all(map(is_number, grid)):
+            return None, {}
         losses = {}
         for group in by_point(records).values():
             if {**group[0]["params"], name: best[name]} == best:
                 of_seed = {r["seed"]: r["loss"] if is_complete(r) else None for r in group}
                 losses[group[0]["params"][name]] = [of_seed.get(seed) for seed in self.study.seeds]
-        return find_optimum(losses)
+        return best[name], losses
 
     def summary(self, cost: Callable[[str | None], float] | None = None) -> list[dict[str, Any]]:
         """One row for each way of walking, rule and size.

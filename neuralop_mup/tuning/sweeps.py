@@ -8,13 +8,12 @@ from typing import Any
 
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.driver import run_study
-from neuralop_mup.tuning.engines import make_engine
+from neuralop_mup.tuning.driver import run
 from neuralop_mup.tuning.space import check_fixed, check_seeds, check_space, is_search
 from neuralop_mup.tuning.study import Study
 from neuralop_mup.tuning.summary import Results
 
-__all__ = ["run", "sweep", "sweep_study", "transfer", "transfer_study"]
+__all__ = ["sweep", "sweep_study", "transfer", "transfer_study"]
 
 RESERVED = ("model", "base", "rule", "seed", "until")
 
@@ -92,39 +91,6 @@ def transfer_study(
         base_rules=dict.fromkeys(compared, rule),
         fixed=fixed,
     )
-
-
-def run(
-    study: Study,
-    train: Callable[[dict], float | Mapping[str, Any]],
-    *,
-    folder: str | Path,
-    n_workers: int | None = None,
-    engine: Any = None,
-    executor: Any = None,
-    pruner: Any = None,
-    rungs: Sequence[int] = (),
-    **arguments: Any,
-) -> Results:
-    """Run a study: ``run_study`` with the engine that the arguments ask for.
-
-    ``engine`` may also be a function that makes one from the number of runs.
-    """
-    rungs = tuple(rungs)
-    if any(not isinstance(r, int) or r < 1 for r in rungs) or list(rungs) != sorted(set(rungs)):
-        raise MupError(f"rungs={rungs!r} must be whole numbers of epochs in ascending order, such as (4, 8).")
-    if rungs and pruner is None:
-        raise MupError(
-            f"rungs={rungs!r} are where a pruner judges runs, and there is none; give pruner=, or leave rungs out."
-        )
-    sent = {**study.fixed, "sizes": dict(study.sizes)}
-
-    def make(n_runs: int) -> Any:
-        if callable(engine):
-            return engine(n_runs)
-        return make_engine(engine, executor, train, sent, n_workers, n_runs)
-
-    return run_study(study, train, folder=folder, make_engine=make, pruner=pruner, rungs=rungs, **arguments)
 
 
 def sweep(

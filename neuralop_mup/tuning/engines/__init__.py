@@ -8,17 +8,27 @@ its process; the driver tries it once more. Planning and writing are the driver'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.tuning.engines.batched import BatchedEngine, batched_engine
+from neuralop_mup.tuning.engines.batched import AT_ONCE, KEEP_MEMORY, ON_GPU, BatchedEngine, LostTogether, can_batch
 from neuralop_mup.tuning.engines.executor import ExecutorEngine
 from neuralop_mup.tuning.engines.local import InlineEngine, LocalEngine, local_engine
 from neuralop_mup.tuning.engines.ray import RayEngine
+from neuralop_mup.tuning.study import Study
 
-__all__ = ["BatchedEngine", "Engine", "ExecutorEngine", "InlineEngine", "LocalEngine", "RayEngine", "make_engine"]
+__all__ = [
+    "BatchedEngine",
+    "Engine",
+    "ExecutorEngine",
+    "InlineEngine",
+    "LocalEngine",
+    "LostTogether",
+    "RayEngine",
+    "make_engine",
+]
 
 
 class Engine(Protocol):
@@ -52,11 +62,16 @@ def make_engine(
     engine: str | Engine | None,
     executor: Any,
     train: Callable[[dict], Any],
-    fixed: Any,
-    n_workers: int | None,
-    n_runs: int,
+    study: Study,
+    n_workers: int | None = None,
+    devices: Sequence[str] = (),
+    one_by_one: bool = False,
 ) -> Engine:
     """The engine that the arguments ask for.
+
+    Without ``engine``, runs that can be trained together are so where that is timed to be faster ("auto"). But not where
+    somebody decided otherwise (``n_workers``, ``executor``), on a GPU, for which it is not proven, or where results must
+    come one after the other: a pruner compares a run with finished ones, and a sampler learns nothing from runs under way.
 
     Parameters
     ----------
@@ -65,11 +80,13 @@ def make_engine(
         :func:`neuralop_mup.tune` and of the command line; "auto" times whether that is faster.
     executor : concurrent.futures.Executor or callable, optional
         An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
-    train, fixed
-        What is sent to other processes; checked here.
+    train, study
+        What is sent to other processes is checked here. No more workers are started than there are runs.
     n_workers : int, optional
-    n_runs : int
-        No more workers than runs are started.
+    devices : sequence of str
+        CUDA devices, one for each worker of this machine.
+    one_by_one : bool
+        Whether results must come one after the other.
 
     Raises
     ------
@@ -84,12 +101,17 @@ def make_engine(
         if engine is not None:
             raise MupError("engine and executor are two ways to say where runs are executed; give one of them.")
         return ExecutorEngine(executor, n_workers)
+    on_gpu = bool(devices) or str(study.fixed.get("device")).startswith("cuda")
+    if engine is n_workers is None and can_batch(train) and not (one_by_one or study.search or on_gpu):
+        engine = "auto"
     if engine == "ray":
         return RayEngine(n_workers=n_workers)
-    if engine in ("batched", "auto"):
-        return batched_engine(train, fixed, n_workers, n_runs, measure=engine == "auto")
-    if isinstance(engine, str) and engine != "local":
-        raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray', 'batched', 'auto'))}")
-    if engine is not None and engine != "local":
+    if engine not in (None, "local", "batched", "auto"):
+        if isinstance(engine, str):
+            raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray', 'batched', 'auto'))}")
         return engine
-    return local_engine(train, fixed, n_workers, n_runs)
+    many = engine in ("batched", "auto")
+    inner = local_engine(train, study, n_workers, devices, KEEP_MEMORY if many else None)
+    if not many:
+        return inner
+    return BatchedEngine(inner, train, ON_GPU if on_gpu and not study.search else AT_ONCE, measure=engine == "auto")

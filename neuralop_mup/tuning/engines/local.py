@@ -23,6 +23,7 @@ from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.outcome import execute
+from neuralop_mup.tuning.study import Study
 
 __all__ = ["InlineEngine", "LocalEngine", "WorkerLost", "cuda_devices", "local_engine"]
 
@@ -308,19 +309,19 @@ def cuda_devices() -> list[str]:
 
 def local_engine(
     train: Callable[[dict], Any],
-    fixed: Any,
+    study: Study,
     n_workers: int | None,
-    n_runs: int,
     devices: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> InlineEngine | LocalEngine:
-    """An engine for ``n_runs`` runs: this process if one worker is enough, else worker processes.
+    """An engine for a study: this process if one worker is enough, else worker processes.
 
     Raises
     ------
     MupError
         If runs cannot be sent to other processes.
     """
+    n_runs = len(study.planned()) * len(study.seeds)
     size = max(1, min(n_workers or len(devices) or os.cpu_count() or 1, n_runs))
     if size == 1:
         return InlineEngine()
@@ -329,7 +330,7 @@ def local_engine(
             "A worker process imported this script and met the same call again; put the call under "
             "`if __name__ == '__main__':`, or pass n_workers=1."
         )
-    for what, value in (("train function", train), ("fixed config", fixed)):
+    for what, value in (("train function", train), ("fixed config", {**study.fixed, "sizes": dict(study.sizes)})):
         try:
             pickle.dumps(value)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
