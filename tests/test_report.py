@@ -84,6 +84,12 @@ def test_a_difference_within_the_seeds_favours_neither():
     assert not any("did not help" in sentence for sentence in said)
 
 
+def test_one_seed_that_did_not_train_hides_no_difference():
+    """0.0105 ± 0.0003 against 0.03, 0.04 and 1: their spread is above the difference of means, but not in logarithms."""
+    said = findings.verdict(make([0.0102, 0.0105, 0.0108], [0.03, 0.04, 1.0]))
+    assert "under SP give 0.357" in said[0] and not any("favours neither" in sentence for sentence in said)
+
+
 def test_verify_gives_drift_and_regret():
     # Under log-modes 0.008 (one step down) is 0.010 against 0.011 carried: regret 10 %.
     # Under SP 0.004 (two steps down) is 0.012 against 0.018: regret 50 %.

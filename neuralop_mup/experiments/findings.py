@@ -8,7 +8,7 @@ from typing import Any
 
 from neuralop_mup.experiments import wording as say
 from neuralop_mup.experiments.proxy import training_notes
-from neuralop_mup.tuning.outcome import Record, is_complete
+from neuralop_mup.tuning.outcome import Record, is_complete, mean_and_std
 from neuralop_mup.tuning.study import Study, the
 from neuralop_mup.tuning.summary import Results, edge_of
 
@@ -59,6 +59,22 @@ def _best(row: Mapping[str, Any]) -> list[str]:
     return [f"The best point is {say.params(row['best'])}, with loss {say.loss_of_row(row, 'best')}."]
 
 
+def _told_apart(results: Results, ours: Mapping[str, Any], naive: Mapping[str, Any]) -> bool:
+    """Whether two carried points differ by more than their spreads over seeds together.
+
+    In logarithms where losses are positive: one seed of SP that did not train would widen a spread of the losses themselves
+    beyond any difference.
+    """
+    losses = [
+        [r["loss"] for r in results.carried(row["size"], row["rule"], row["walked"]) if is_complete(r)]
+        for row in (ours, naive)
+    ]
+    if all(loss > 0 for own in losses for loss in own):
+        losses = [[math.log(loss) for loss in own] for own in losses]
+    (a, spread_a), (b, spread_b) = map(mean_and_std, losses)
+    return abs(a - b) > spread_a + spread_b
+
+
 def _carried(results: Results, rows: Mapping[str, dict], rule: str) -> list[str]:
     """What the base's best values gave at the target, under the rule and as neuralop builds it."""
     ours, naive = rows[rule], rows.get("standard") if rule != "standard" else None
@@ -80,8 +96,7 @@ def _carried(results: Results, rows: Mapping[str, dict], rule: str) -> list[str]
         if good:
             a, b = ours["transferred_loss"], naive["transferred_loss"]
             head += f" ({b / a:.2f}×)" if a > 0 and b > 0 else ""
-            spread = (ours["transferred_std"] or 0.0) + (naive["transferred_std"] or 0.0)
-            if len(results.study.seeds) > 1 and abs(a - b) <= spread:
+            if len(results.study.seeds) > 1 and not _told_apart(results, ours, naive):
                 more.append(
                     f"That difference is within the spread over {len(results.study.seeds)} seeds: it favours neither."
                 )
