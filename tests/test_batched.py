@@ -388,7 +388,11 @@ def test_a_group_that_dies_is_taken_apart(tmp_path):
 class Dying(InlineEngine):
     """Its process ends under each group, and under the run of lr 2."""
 
+    def __init__(self):
+        self.given = []
+
     def submit(self, train, config):
+        self.given.append([c["lr"] for c in config["configs"]])
         if len(config["configs"]) > 1 or config["configs"][0]["lr"] == 2:
             future = Future()
             future.set_exception(WorkerLost("its worker process was killed by signal 9"))
@@ -398,10 +402,11 @@ class Dying(InlineEngine):
 
 def test_a_killed_worker_costs_no_other_run(tmp_path, capsys):
     """A run that kills its group, and then its own process twice, is the only one that is lost."""
-    engine = BatchedEngine(Dying(), Bowl())
+    inner = Dying()
+    engine = BatchedEngine(inner, Bowl())
     found = sweep(Bowl(), {"lr": [1, 2, 3]}, folder=tmp_path / "s", fixed={"log": str(tmp_path / "log")}, engine=engine)
     assert [r["outcome"] for r in found.records] == ["complete", "lost", "complete"]
-    assert handed_over(tmp_path / "log") == [[1], [3]]
+    assert inner.given[0] == [1, 2, 3] and sorted(inner.given[1:]) == [[1], [2], [2], [3]]
     said = capsys.readouterr().err
     assert said.count("3 trained as one: its worker process was killed by signal 9); it runs once more") == 3
 
