@@ -417,3 +417,17 @@ def test_matrices_say_how_they_are_drawn():
         nm.register_layer(_Wrapper, {"weight": nm.Param("hidden", ("out", "in"))})
     with pytest.raises(nm.MupError, match="axes are of the kinds"):
         nm.register_layer(_Wrapper, {"weight": nm.Param("hidden", ("out", "inn"), "fan_in")})
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_file_of_base_shapes_may_have_layers_without_numbers(tmp_path):
+    """A channel MLP of a quarter of 2 channels has none; at base that is only right where the model has none either."""
+
+    def build(width):
+        return FNO((4,), 1, 1, width, n_layers=1, channel_mlp_expansion=0.25)
+
+    path = tmp_path / "base.bsh"
+    nm.save_base_shapes(nm.parametrize(build(2), base={"hidden_channels": 2}), path)
+    nm.parametrize(build(2), base=path)
+    with pytest.raises(nm.MupError, match="holds no numbers"):
+        nm.parametrize(build(8), base=path)

@@ -128,13 +128,13 @@ def load_shapes(path: str | os.PathLike) -> tuple[dict[str, list[int | None]], b
         not all(isinstance(key, str) for key in shapes)
         or not shapes
         or any(
-            d is not None and (isinstance(d, bool) or not isinstance(d, int) or d < 1)
+            d is not None and (isinstance(d, bool) or not isinstance(d, int) or d < 0)
             for dims in shapes.values()
             for d in dims
         )
     ):
         raise MupError(
-            f"{name!r} holds no usable base shapes (each dimension must be a positive integer or null): write one with "
-            "neuralop_mup.save_base_shapes(model, path)."
+            f"{name!r} holds no usable base shapes (each dimension must be zero, a positive integer or null): write one "
+            "with neuralop_mup.save_base_shapes(model, path)."
         )
     return shapes, ours
