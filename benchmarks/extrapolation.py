@@ -1,6 +1,6 @@
 """Carrying a learning rate under μP against extrapolating it from three small models, on the same data.
 
-    python benchmarks/extrapolation.py          # 96 short runs that are not there yet, then the table and the figure
+    python benchmarks/extrapolation.py          # 48 short runs, if they are not there yet, then the table and the figure
 
 **Extrapolated**: neuralop as it comes (SP), best learning rates at widths 8, 16 and 32, a straight line through them in log
 learning rate over log width, read off at width 128. **Carried**: the best learning rate at width 16, used at 128 under μP
@@ -32,7 +32,7 @@ from neuralop_mup.tuning.optimum import Optimum, find_optimum, student
 
 SMALL, BASE, TARGET = (8, 16, 32), 16, 128
 SEEDS = (0, 1, 2)
-PROBLEMS = {"Burgers": "burgers-width", "Darcy": "darcy-width"}
+PROBLEMS = {"Burgers": "burgers-width"}  # moves of lr_transfer.py that are of width alone
 OWN = RESULTS / "extrapolation.jsonl"
 Curve = dict[float, list[float]]  # learning rate → loss of each seed
 
@@ -189,11 +189,10 @@ def report() -> str:
 
 def draw(path: Path) -> None:
     """For each problem: best learning rates over width with what follows from the small ones, and the target's errors."""
-    figure, grid = style.new_figure(8.6, 6.4, 2, len(PROBLEMS))
-    figure.subplots_adjust(wspace=0.25, hspace=0.4, top=0.95, bottom=0.07)
-    for column, (problem, move) in enumerate(PROBLEMS.items()):
+    figure, grid = style.new_figure(9.2, 3.6 * len(PROBLEMS), len(PROBLEMS), 2, squeeze=False)
+    figure.subplots_adjust(wspace=0.25, bottom=0.16)
+    for (problem, move), (over_width, at_target) in zip(PROBLEMS.items(), grid, strict=True):
         curves = records(move)
-        top, bottom = grid[0][column], grid[1][column]
         chosen = choices(curves)
         for i, name in enumerate(DRAWN):
             (choice, optima), (rule, widths) = chosen[name], WAYS[name]
@@ -201,37 +200,43 @@ def draw(path: Path) -> None:
             shift = 2 ** (0.05 * (2 * i - 1))  # so that bars of one width stand side by side
             for width, best in optima.items():
                 used = width in widths
-                top.plot([width * shift] * 2, [best.low, best.high], color=colour, linewidth=1.2)
+                over_width.plot([width * shift] * 2, [best.low, best.high], color=colour, linewidth=1.2)
                 face = colour if used else "white"
-                top.plot(width * shift, best.value, marker, color=colour, markerfacecolor=face, markersize=6, zorder=5)
+                over_width.plot(
+                    width * shift, best.value, marker, color=colour, markerfacecolor=face, markersize=6, zorder=5
+                )
             ends = [min(widths), TARGET]
             values = [choose(optima, line_weights(widths, w) if len(widths) > 1 else choice.weights) for w in ends]
-            top.plot(ends, [v.at(0) for v in values], color=colour, linewidth=1.4, linestyle=style.DASHES[0], label=name)
+            over_width.plot(
+                ends, [v.at(0) for v in values], color=colour, linewidth=1.4, linestyle=style.DASHES[0], label=name
+            )
             every = [w for w in (8, 11.3, 16, 22.6, 32, 45, 64, 90, 128) if w >= min(widths)]
             band = [choose(optima, line_weights(widths, w) if len(widths) > 1 else choice.weights) for w in every]
-            top.fill_between(every, [v.at(-1) for v in band], [v.at(1) for v in band], color=colour, alpha=0.15, linewidth=0)
+            over_width.fill_between(
+                every, [v.at(-1) for v in band], [v.at(1) for v in band], color=colour, alpha=0.15, linewidth=0
+            )
             curve = curves[TARGET, rule]
             lrs = [lr for lr in sorted(curve) if math.isfinite(fmean(curve[lr]))]
-            bottom.plot(lrs, [fmean(curve[lr]) for lr in lrs], marker=marker, markersize=4, linewidth=1.4, color=colour)
-            bottom.axvspan(choice.at(-1), choice.at(1), color=colour, alpha=0.15, linewidth=0)
-            bottom.plot(choice.at(0), loss_at(curve, choice.at(0)), "*", color=colour, markersize=14, zorder=6)
+            at_target.plot(lrs, [fmean(curve[lr]) for lr in lrs], marker=marker, markersize=4, linewidth=1.4, color=colour)
+            at_target.axvspan(choice.at(-1), choice.at(1), color=colour, alpha=0.15, linewidth=0)
+            at_target.plot(choice.at(0), loss_at(curve, choice.at(0)), "*", color=colour, markersize=14, zorder=6)
         lowest = min(fmean(losses) for rule, _ in WAYS.values() for losses in curves[TARGET, rule].values())
-        for axes in (top, bottom):
+        for axes in (over_width, at_target):
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
-        top.set_yscale("log", base=2)
-        top.set_ylim(SPACE["lr"][0] / 2, SPACE["lr"][-1])
-        bottom.set_ylim(lowest / 1.2, lowest * 20)
-        bottom.set_xlim(SPACE["lr"][0] / 1.2, SPACE["lr"][-1] * 1.2)
-        style.value_axis(top)
-        style.value_axis(bottom)
-        top.set_yticks(SPACE["lr"], [f"{lr:g}" for lr in SPACE["lr"]])
-        style.ticks_at(top, [*SMALL, 64, TARGET])
-        style.ticks_at(bottom, SPACE["lr"])
-        top.set_title(f"{problem}: best learning rate", fontsize=style.TEXT + 1, loc="left")
-        bottom.set_title(f"{problem}: error at width {TARGET}", fontsize=style.TEXT + 1, loc="left")
-        top.set_xlabel("width", fontsize=style.TEXT)
-        bottom.set_xlabel("learning rate", fontsize=style.TEXT)
+        over_width.set_yscale("log", base=2)
+        over_width.set_ylim(SPACE["lr"][0] / 2, SPACE["lr"][-1])
+        at_target.set_ylim(lowest / 1.2, lowest * 20)
+        at_target.set_xlim(SPACE["lr"][0] / 1.2, SPACE["lr"][-1] * 1.2)
+        style.value_axis(over_width)
+        style.value_axis(at_target)
+        over_width.set_yticks(SPACE["lr"], [f"{lr:g}" for lr in SPACE["lr"]])
+        style.ticks_at(over_width, [*SMALL, 64, TARGET])
+        style.ticks_at(at_target, SPACE["lr"])
+        over_width.set_title(f"{problem}: best learning rate", fontsize=style.TEXT + 1, loc="left")
+        at_target.set_title(f"{problem}: error at width {TARGET}", fontsize=style.TEXT + 1, loc="left")
+        over_width.set_xlabel("width", fontsize=style.TEXT)
+        at_target.set_xlabel("learning rate", fontsize=style.TEXT)
     grid[0][0].legend(frameon=False, fontsize=style.SMALL, loc="lower left")
     style.key_line(
         figure,
