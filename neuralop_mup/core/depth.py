@@ -75,7 +75,8 @@ def _stacks(names: set[str], base: set[str]) -> tuple[dict[str, Layers], set[tup
         parts = name.split(".")
         for i, part in enumerate(parts):
             if part.isdigit():
-                numbers[(*parts[:i], None, *parts[i + 1 :])][int(part)] = name
+                but_this = (*parts[:i], None, *parts[i + 1 :])
+                numbers[but_this][int(part)] = name
     stacks: dict[str, Layers] = {}
     heights: set[tuple[int, int]] = set()
     for siblings in numbers.values():
