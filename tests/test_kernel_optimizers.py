@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import warnings
 from unittest import mock
 
 import pytest
@@ -339,6 +340,14 @@ def test_a_bad_gradient_is_refused_and_nothing_changes(kind, where, bad):
                 if not torch.is_tensor(tensor)
                 else torch.equal(tensor, state["state"][key][name])
             )
+
+
+def test_a_learning_rate_of_adams_size_is_told(kind):
+    with pytest.warns(UserWarning, match="size of an update, not Adam's learning rate"):
+        kind(small_fno(), lr=1e-3, **EVERY[kind])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kind(small_fno(), lr=5e-3, **EVERY[kind])
 
 
 def test_learning_rates_the_wrong_way_round_are_pointed_out(kind):

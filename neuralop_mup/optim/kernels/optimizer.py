@@ -125,6 +125,12 @@ class KernelOptimizer(torch.optim.Optimizer):
                 "round?",
                 stacklevel=4,
             )
+        elif 0 < lr <= self.usual_lr / 10:
+            warnings.warn(
+                f"lr = {lr:g} is small for {type(self).__name__}: it is the size of an update, not Adam's learning rate; "
+                f"{self.usual_lr:g} is usual.",
+                stacklevel=4,
+            )
 
     @abstractmethod
     def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
