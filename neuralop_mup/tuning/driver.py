@@ -264,7 +264,7 @@ def run(
     folder : str or Path
         Holds the study and is needed for itself; the same call resumes there.
     n_workers, engine, executor, storage, sampler, pruner, rungs
-        See :func:`neuralop_mup.sweep`, and :func:`neuralop_mup.tuning.engines.make_engine` for what is the default.
+        See :func:`neuralop_mup.sweep`; what is the default, the page on machines says (docs/machines.md).
     devices : sequence of str
         CUDA devices, one for each worker of this machine.
     costs : mapping, optional
