@@ -80,11 +80,27 @@ def test_drift():
 
 
 def test_regret_is_paired_by_seed():
-    """1.1, 1.2, 1.3 against 1, 1.1, 1.2: 0.1 / 1.1 with no spread, though the seeds differ."""
-    regret = regret_between([1.1, 1.2, 1.3], [1.0, 1.1, 1.2])
-    assert regret.value == pytest.approx(0.1 / 1.1) and regret.high - regret.low < 1e-9 and not regret.level
+    """Each seed loses 10 %, so the regret has no spread, though the seeds differ."""
+    regret = regret_between([1.1, 1.21, 1.32], [1.0, 1.1, 1.2])
+    assert regret.value == pytest.approx(0.1) and regret.high - regret.low < 1e-9 and not regret.level
     assert regret_between([1.1, 0.9], [1.0, 1.0]).level
     assert regret_between([1.1], [1.0]).level is None and regret_between([math.inf], [1.0]) is None
+
+
+def test_regret_is_a_factor():
+    """Logs of 2, 2 and 16: mean 2 log 2, so four times the loss, 300 %; t(2) = 4.303 times √3 log 2 / √3 to either side
+    would reach a factor of 19.7. With 2, 2 and 4 it reaches 4.303 (log 2 / √3) / √3 = 0.994 about (4/3) log 2."""
+    assert regret_between([2.0, 2.0, 16.0], [1.0] * 3) is None
+    regret = regret_between([2.0, 2.0, 4.0], [1.0] * 3)
+    ends = [math.exp(4 / 3 * math.log(2) + side * 0.9942) - 1 for side in (0, -1, 1)]
+    assert [regret.value, regret.low, regret.high] == pytest.approx(ends, abs=1e-3)
+    assert regret_between([2.0, 2.0, 16.0], [1.0, 1.0, 8.0]).low == pytest.approx(1.0)
+
+
+def test_regret_of_losses_below_zero_is_a_share_of_their_size():
+    """-0.9 and -1.1 against -1: differences 0.1 and -0.1 of a mean of size 1."""
+    regret = regret_between([-0.9, -1.1], [-1.0, -1.0])
+    assert regret.value == pytest.approx(0.0) and regret.high == pytest.approx(12.706 * 0.1, rel=1e-3)
 
 
 def test_student():

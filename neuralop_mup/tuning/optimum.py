@@ -17,6 +17,7 @@ import numpy as np
 __all__ = ["Interval", "Optimum", "drift_between", "find_optimum", "regret_between", "student"]
 
 _REACH = 2  # grid points to either side of the lowest one that may be fitted
+_FAR = math.log(10)  # an interval that reaches further is not worth saying
 _NEAR = math.log(2)  # and only where the loss is at most twice the lowest: beyond, curves are no parabolas
 
 
@@ -157,19 +158,26 @@ def drift_between(base: Optimum | None, here: Optimum | None) -> Interval | None
 
 
 def regret_between(carried: Sequence[float], best: Sequence[float]) -> Interval | None:
-    """What the carried value costs over the best one, as a fraction of the best one's mean loss, paired by seed.
+    """What the carried value costs over the best one, as a fraction of the best one's loss, paired by seed.
 
-    None where a run failed or the best loss is 0.
+    Losses above zero are compared by their logarithms, so a seed that ends far off counts as a factor and the interval stays
+    above -1. None where a run failed, the best loss is 0, or the seeds differ so much (a factor of 10 to either side) that
+    an interval says nothing.
     """
     if not best or len(carried) != len(best) or not all(map(math.isfinite, [*carried, *best])) or fmean(best) == 0:
         return None
-    scale = abs(fmean(best))
-    differences = [(a - b) / scale for a, b in zip(carried, best, strict=True)]
+    if min(*carried, *best) > 0:
+        differences, share = [math.log(a / b) for a, b in zip(carried, best, strict=True)], math.expm1
+    else:
+        scale = abs(fmean(best))
+        differences, share = [(a - b) / scale for a, b in zip(carried, best, strict=True)], float
     value = fmean(differences)
     if len(differences) == 1:
-        return Interval(value)
+        return Interval(share(value))
     reach = student(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
-    return Interval(value, value - reach, value + reach)
+    if reach > _FAR:
+        return None
+    return Interval(share(value), share(value - reach), share(value + reach))
 
 
 def student(freedom: int) -> float:
