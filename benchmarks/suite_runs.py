@@ -181,13 +181,13 @@ class Records:
         if self.path.exists():
             for line in self.path.read_text().splitlines():
                 record = json.loads(line)
-                self.done[_key(record["task"])] = record["result"]
+                self.done[_key({**_USUAL, **record["task"]})] = record["result"]
 
     def add(self, t: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         result = {what: float(f"{value:.5g}") for what, value in result.items()}
         with open(self.path, "a") as file:
-            file.write(json.dumps({"task": t, "result": result}) + "\n")
+            file.write(_line(t, result))
         self.done[_key(t)] = result
 
     def get(self, t: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -208,6 +208,15 @@ class Records:
         if any(loss is None for loss, _ in losses.values()):
             return None
         return min(losses.values(), key=lambda pair: pair[0])[1]
+
+
+# Left out of a line, so that the file stays small.
+_USUAL: dict[str, Any] = {"kwargs": {}, "rule": "none", "depth": 4, "batch": 10, "steps": STEPS, "seed": 0}
+
+
+def _line(t: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    told = {k: v for k, v in t.items() if k != "contender" and (k not in _USUAL or v != _USUAL[k])}
+    return json.dumps({"task": told, "result": result}, separators=(",", ":")) + "\n"
 
 
 def _key(t: Mapping[str, Any]) -> str:
