@@ -3,6 +3,7 @@
     python benchmarks/suite.py main                # errors of tuned contenders
     python benchmarks/suite.py time                # the same at equal processor time
     python benchmarks/suite.py transfer            # learning rates carried over width, modes and depth
+    python benchmarks/suite.py joint               # over width and modes at once, from a proxy with enough modes and too few
     python benchmarks/suite.py init                # how large kernels should start
     python benchmarks/suite.py choices             # MuSOAP and MuMuon, one choice at a time
     python benchmarks/suite.py report              # tables from what has been trained, nothing else
@@ -32,11 +33,15 @@ from suite_runs import CHOSEN_ON, CONTENDERS, PROBLEMS, REFERENCE, STEPS, Record
 from suite_stages import (
     CHOICE_LENGTHS,
     INITS,
+    JOINT,
+    JOINT_SEEDS,
     LENGTHS,
     MOVES,
     SEEDS,
     STAGES,
     VARIANTS,
+    at_proxy,
+    at_target,
     final,
     in_equal_time,
     init_points,
@@ -149,6 +154,38 @@ def transfer_table(records: Records) -> Iterator[str]:
         yield from table(heads, rows)
 
 
+def joint_table(records: Records) -> Iterator[str]:
+    rows = []
+    for problem, (enough, few, width, large) in JOINT.items():
+        tuned_sp = records.best(at_target(records, problem, REFERENCE, enough), JOINT_SEEDS)
+        for name in ("MuSOAP", "MuAdam", REFERENCE):
+            for modes in (enough, few):
+                small, there = at_proxy(records, problem, name, modes), at_target(records, problem, name, modes)
+                carried, best = records.best(small, JOINT_SEEDS), records.best(there, JOINT_SEEDS) if there else None
+                if carried is None or best is None:
+                    continue
+                lost, least = records.loss({**best, "lr": carried["lr"]}, JOINT_SEEDS), records.loss(best, JOINT_SEEDS)
+                over = "–" if tuned_sp is None else f"{lost / records.loss(tuned_sp, JOINT_SEEDS):.2f}"
+                rows.append(
+                    [
+                        starred(problem),
+                        f"16, {modes[0]} → {width}, {large[0]}",
+                        "yes" if modes == enough else "no",
+                        name,
+                        f"{carried['lr']:g}",
+                        f"{best['lr']:g}",
+                        f"{lost / least - 1:.1%}",
+                        f"{lost:.4f}",
+                        over,
+                    ]
+                )
+    if rows:
+        yield "\n## Width and modes at once, by the default rule"
+        yield "\nValidation errors, means of two seeds. The last column is over SP tuned at the target."
+        heads = ["problem", "width, K", "proxy resolves", "optimizer", "best at proxy", "at target", "regret"]
+        yield from table([*heads, "carried error", "over tuned SP"], rows)
+
+
 def init_table(records: Records) -> Iterator[str]:
     rows = []
     for problem, width, like in init_points(records):
@@ -188,11 +225,11 @@ def report(records: Records) -> str:
     lines = [
         "# Contenders on eight problems",
         "",
-        "`python benchmarks/suite.py main`, `time`, `transfer`, `init` and `choices`. Unless a table says otherwise: test "
-        "error (relative L2; mean ± standard deviation of three seeds, their number where it is not 3), and the learning "
+        "`python benchmarks/suite.py main`, `time`, `transfer`, `joint`, `init` and `choices`. Unless a table says otherwise: "
+        "test error (relative L2; mean ± standard deviation of three seeds, their number where it is not 3), and the learning "
         "rate. * marks problems that defaults were chosen on; ratios to tuned Adam are geometric means over the others.",
     ]
-    for part in (main_tables, time_table, transfer_table, init_table, choice_table):
+    for part in (main_tables, time_table, transfer_table, joint_table, init_table, choice_table):
         lines += part(records)
     return "\n".join(lines) + "\n"
 

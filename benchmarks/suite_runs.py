@@ -90,8 +90,8 @@ def _thinned(data: ProblemData, samples: int | None, stride: int) -> ProblemData
 def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """One run, as plain values.
 
-    ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`) and
-    ``training`` (see :func:`neuralop_mup.parametrize`).
+    ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`),
+    ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`) and ``base_modes``, K at base where the rule needs it.
     """
     _, modes, width, batch = PROBLEMS[problem]
     chosen = CONTENDERS[contender]
@@ -100,7 +100,7 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
         "contender": contender,
         "optimizer": chosen["optimizer"],
         "kwargs": {**chosen.get("kwargs", {}), **changes.get("kwargs", {})},
-        "rule": chosen.get("rule", "none"),
+        "rule": changes.get("rule", chosen.get("rule", "none")),
         "init": changes.get("init", chosen["init"]),
         "lr": lr,
         "steps": steps,
@@ -109,7 +109,7 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
         "modes": list(changes.get("modes", modes)),
         "depth": changes.get("depth", 4),
         "batch": changes.get("batch", batch),
-        **{key: changes[key] for key in ("data", "training") if changes.get(key)},
+        **{key: changes[key] for key in ("data", "training", "base_modes") if changes.get(key)},
     }
 
 
@@ -122,7 +122,9 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     n_modes = tuple(2 * k for k in t["modes"])
     model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"])
     init = None if t["init"] == 1 else {"spectral": max(t["init"], 1e-12)}
-    base = {"hidden_channels": BASE_WIDTH}
+    base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
+    if "base_modes" in t:
+        base["n_modes"] = tuple(2 * k for k in t["base_modes"])
     nm.parametrize(model, base=base, rule=t["rule"], init_mult=init, training=t.get("training"))
     optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], **t["kwargs"])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t["steps"])
@@ -205,7 +207,7 @@ class Records:
     def best(self, tasks: Iterable[dict[str, Any]], seeds: Sequence[int] = (0,)) -> dict[str, Any] | None:
         """The task with the smallest mean validation error; None unless all are done."""
         losses = {_key(t): (self.loss(t, seeds), t) for t in tasks}
-        if any(loss is None for loss, _ in losses.values()):
+        if not losses or any(loss is None for loss, _ in losses.values()):
             return None
         return min(losses.values(), key=lambda pair: pair[0])[1]
 

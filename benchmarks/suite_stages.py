@@ -120,6 +120,42 @@ def transfer_runs(records: Records) -> Iterator[Task]:
                 yield from ({**t, "seed": seed} for t in points for seed in SEEDS)
 
 
+# --------------------------------------------------------------------- joint: width and modes at once, by the default rule
+
+# Problem, K of a proxy that keeps 99.9 % of the data's energy and of one that does not, and the target's width and K.
+JOINT: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]] = {
+    "korteweg-de-vries": ((16,), (4,), 64, (48,)),
+    "gray-scott": ((5, 5), (2, 2), 32, (8, 8)),
+}
+JOINT_SEEDS = (0, 1)
+
+
+def at_proxy(records: Records, problem: str, name: str, modes: tuple[int, ...]) -> list[Task]:
+    """A contender's points at width 16 with these modes."""
+    more = {} if name == REFERENCE else {"rule": "operator-norm", "base_modes": modes}
+    like = task(problem, name, 1.0, width=BASE_WIDTH, modes=modes, **more)
+    return grid(records, like, CONTENDERS[name]["lrs"], JOINT_SEEDS)
+
+
+def at_target(records: Records, problem: str, name: str, modes: tuple[int, ...]) -> list[Task]:
+    """Its points at the target around the proxy's best, whose shapes are base's; none before that is known."""
+    best = records.best(at_proxy(records, problem, name, modes), JOINT_SEEDS)
+    if best is None:
+        return []
+    *_, width, large = JOINT[problem]
+    like = {**best, "width": width, "modes": list(large)}
+    return grid(records, like, [best["lr"] * factor for factor in AROUND], JOINT_SEEDS)
+
+
+def joint_runs(records: Records) -> Iterator[Task]:
+    """Both proxies and the target of each; SP's target as the naive baseline."""
+    for problem, (enough, few, *_) in JOINT.items():
+        for name in ("MuSOAP", "MuAdam", REFERENCE):
+            for modes in (enough, few):
+                for points in (at_proxy(records, problem, name, modes), at_target(records, problem, name, modes)):
+                    yield from ({**t, "seed": seed} for t in points for seed in JOINT_SEEDS)
+
+
 # ------------------------------------------------------------------------------------- init: how large kernels start
 
 INITS = (1.0, 0.3, 0.1, 0.03, 0.0)
@@ -190,6 +226,7 @@ STAGES = {
     "main": main_runs,
     "time": time_runs,
     "transfer": transfer_runs,
+    "joint": joint_runs,
     "init": init_runs,
     "choices": choice_runs,
 }
