@@ -66,3 +66,20 @@ def test_code_has_no_links_and_no_headings():
     text = "# What it *does*, `really`\n```python\n# a comment\nx[0](a.md)\n```\n`y[1](b.md)`\n## Twice\n## Twice\n"
     assert links(text) == []
     assert anchors(text) == {"what-it-does-really", "twice", "twice-1"}
+
+
+def swallowed(text: str) -> list[str]:
+    """Lines that begin with a percent sign: MyST takes them for comments, and the rest of the paragraph may go with them."""
+    return re.findall(r"^[ \t]*%.*", _FENCE.sub("", text), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_is_taken_for_a_comment(page):
+    assert swallowed(page.read_text()) == []
+
+
+def test_a_line_taken_for_a_comment_is_seen():
+    assert swallowed("A share of 95\n% was kept, and 4 % not.\n\n```\n% of a fence\n```\n* with 3\n  % more\n") == [
+        "% was kept, and 4 % not.",
+        "  % more",
+    ]
