@@ -9,6 +9,7 @@ Darcy flow, 49 × 49 points, at K = 3, 6, 12, 24 modes per sign. Learning rates 
 least error with every seed. They halve at 1/3, 1/2 and 2/3 of the steps, as in the paper's Darcy experiment. Then the
 same with the paper's clip (±0.01 for each part of each entry of a kernel's gradient), and with kernels scaled by a rule
 from K = 3.
+
 Writes benchmarks/results/paper_drift.jsonl, .md and .png.
 """
 
@@ -30,7 +31,7 @@ import neuralop_mup as nm
 from neuralop_mup.plots.style import MARKERS, PALETTE, key_line, label_lines, new_figure, save, ticks_at, value_axis
 from neuralop_mup.problems import Problem, ProblemData, get_problem
 from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy
-from neuralop_mup.tuning.optimum import Interval, Optimum, drift_between, find_optimum, regret_between
+from neuralop_mup.tuning.optimum import Interval, Optimum, find_optimum, regret_between, student
 
 RESULTS = Path(__file__).parent / "results"
 # The paper has width 64 and a readout of 128; the grid is the smallest on which K = 24 has both of its signs.
@@ -54,8 +55,9 @@ def stages(seeds: int) -> list[tuple[list[Cell], int]]:
     ends, rules = [MODES[0], MODES[-1]], ("log-modes", "operator-norm")
     one, two, three = (min(n, seeds) for n in (1, 2, 3))
     plan = [([cell(k, 2) for k in ends], two), ([cell(k, 20) for k in ends], one), ([cell(k, 2) for k in MODES], two)]
-    plan += [([cell(k, 2, clip=True) for k in ends], one), ([cell(k, 2) for k in MODES], three)]
-    plan += [([cell(ends[1], 2, rule) for rule in rules], two), ([cell(k, 20) for k in MODES], two)]
+    plan += [([cell(k, 2) for k in MODES], three), *(([cell(k, 2, clip=True)], one) for k in ends)]
+    plan += [([cell(k, 2) for k in MODES[:2]], seeds), ([cell(ends[1], 2, rule) for rule in rules], one)]
+    plan += [([cell(k, 20) for k in MODES], n) for n in (two, three)]
     plan += [([cell(k, 20, clip=True) for k in ends], one)]
     plan += [([cell(k, b, rule) for b in BATCHES for k in MODES for rule in rules], three)]
     plan += [([cell(k, b, clip=clip) for b in BATCHES for k in MODES for clip in (False, True)], n) for n in (three, seeds)]
@@ -159,11 +161,29 @@ def next_powers(losses: Losses, seeds: int) -> list[tuple[int, int]]:
     return [(power, seed) for power in near for seed in range(seeds) if seed not in losses.get(power, {})]
 
 
+def carried_power(records: suite.Records, of: Cell) -> int | None:
+    """The grid value nearest to the optimum at the smallest K, which is what a proxy of that K would hand on."""
+    _, batch, rule, clip = of
+    found = optimum(known(records, cell(MODES[0], batch, rule, clip)))
+    if found is None or found.value is None:
+        return None
+    return min(range(-12, 24), key=lambda power: abs(math.log(lr_of(power) / found.value)))
+
+
+def next_runs(records: suite.Records, of: Cell, seeds: int) -> list[tuple[int, int]]:
+    """What the optimum lacks, and then the learning rate that K = 3 hands on."""
+    losses = known(records, of)
+    lacking, carried = next_powers(losses, seeds), carried_power(records, of)
+    if lacking or carried is None:
+        return lacking
+    return [(carried, seed) for seed in range(seeds) if seed not in losses.get(carried, {})]
+
+
 def missing(records: suite.Records, seeds: int) -> Iterator[tuple[Cell, int, int]]:
     """Runs in order, each chosen when the one before is done; those of a stage take turns."""
     for cells, wanted in stages(seeds):
         while True:
-            found = [(of, *pair) for of in dict.fromkeys(cells) for pair in next_powers(known(records, of), wanted)[:1]]
+            found = [(of, *pair) for of in dict.fromkeys(cells) for pair in next_runs(records, of, wanted)[:1]]
             if not found:
                 break
             yield from found
@@ -182,15 +202,43 @@ def optimum(losses: Losses) -> Optimum | None:
     return find_optimum({lr_of(power): own for power, own in errors.items()}) if seeds_of(losses) else None
 
 
-def regret(records: suite.Records, base: Cell, target: Cell) -> Interval | None:
-    """What the grid value nearest to base's optimum costs at the target, over the best value there."""
-    found, losses = optimum(known(records, base)), known(records, target)
-    errors = whole(losses, seeds_of(losses))
-    if found is None or found.value is None or not errors:
+def paired_drift(base: Losses, target: Losses) -> Interval | None:
+    """log2 of the factor from one optimum to the other, with a jackknife that leaves a seed out of both at once.
+
+    A seed is the same samples in the same order at every K, and what that does to both optima cancels here.
+    :func:`neuralop_mup.tuning.optimum.drift_between` takes the two as independent.
+    """
+    seeds = min(seeds_of(base), seeds_of(target))
+    if not seeds:
         return None
-    carried = min(range(-12, 24), key=lambda power: abs(math.log(lr_of(power) / found.value)))
+    near = []
+    for errors in (whole(base, seeds), whole(target, seeds)):
+        centre = min(errors, key=lambda power: statistics.fmean(errors[power]))
+        near.append({power: own for power, own in errors.items() if abs(power - centre) <= REACH})
+
+    def drift(kept: Sequence[int]) -> float:
+        places = []
+        for errors in near:
+            chosen = {lr_of(power): [own[s] for s in kept] for power, own in errors.items()}
+            found = find_optimum(chosen)
+            best = min(chosen, key=lambda lr: statistics.fmean(chosen[lr]))
+            places.append(best if found is None or found.value is None else found.value)
+        return math.log2(places[1] / places[0])
+
+    value = drift(range(seeds))
+    if seeds == 1:
+        return Interval(value)
+    without = [drift([s for s in range(seeds) if s != out]) for out in range(seeds)]
+    error = math.sqrt((seeds - 1) / seeds * sum((v - statistics.fmean(without)) ** 2 for v in without))
+    return Interval(value, value - student(seeds - 1) * error, value + student(seeds - 1) * error)
+
+
+def regret(records: suite.Records, target: Cell) -> Interval | None:
+    """What the carried learning rate costs at the target, over the best value there."""
+    losses, carried = known(records, target), carried_power(records, target)
+    errors = whole(losses, seeds_of(losses))
     best = min(errors, key=lambda power: statistics.fmean(errors[power]))
-    return regret_between(errors[carried], errors[best]) if carried in errors else None
+    return None if carried is None or carried not in errors else regret_between(errors[carried], errors[best])
 
 
 def row(records: suite.Records, of: Cell) -> str | None:
@@ -204,12 +252,12 @@ def row(records: suite.Records, of: Cell) -> str | None:
     else:
         best = f"{found.value:.2g}" + ("" if found.low is None else f" ({found.low:.2g} to {found.high:.2g})")
     moved = carried = "–"
-    drift = None if of == base else drift_between(optimum(known(records, base)), found)
+    drift = None if of == base else paired_drift(known(records, base), losses)
     if drift is not None:
         moved = f"×{2**drift.value:.2f}"
         if drift.low is not None and drift.high is not None:
             moved += f" ({2**drift.low:.2f} to {2**drift.high:.2f})" + (", level" if drift.level else "")
-        cost = regret(records, base, of)
+        cost = regret(records, of)
         if cost is not None:
             carried = f"{100 * cost.value:.1f} %"
             carried += "" if cost.low is None or cost.high is None else f" ({100 * cost.low:.1f} to {100 * cost.high:.1f})"
@@ -219,6 +267,31 @@ def row(records: suite.Records, of: Cell) -> str | None:
     name = ("SP" if rule == "standard" else rule) + (", clipped" if clip else "")
     cells = [name, modes, best, moved, f"{statistics.fmean(errors[least]):.4f}", carried, f"{100 * beyond:.2g} %", seeds]
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def together(records: suite.Records, batch: int) -> Losses:
+    """Errors of all K but the smallest under SP as one: their geometric mean, where every one of them has the run."""
+    every = [known(records, cell(modes, batch)) for modes in MODES[1:]]
+    powers = set.intersection(*(set(losses) for losses in every))
+    pooled: Losses = {}
+    for power in sorted(powers):
+        for seed in set.intersection(*(set(losses[power]) for losses in every)):
+            pooled.setdefault(power, {})[seed] = statistics.geometric_mean(losses[power][seed] for losses in every)
+    return pooled
+
+
+def together_line(records: suite.Records, batch: int) -> str:
+    """How far the larger K's common optimum is from the smallest K's; empty where there are too few runs."""
+    pooled, base = together(records, batch), known(records, cell(MODES[0], batch))
+    seeds, found = seeds_of(pooled), optimum(pooled)
+    drift = paired_drift(base, pooled) if seeds and seeds_of(base) else None
+    if found is None or found.value is None or drift is None or drift.low is None or drift.high is None:
+        return ""
+    sizes = ", ".join(map(str, MODES[1:]))
+    return (
+        f"K = {sizes} together (geometric mean of errors, {seeds} seeds): best lr {found.value:.2g}, "
+        f"×{2**drift.value:.2f} ({2**drift.low:.2f} to {2**drift.high:.2f}) of K = {MODES[0]}'s."
+    )
 
 
 def table(records: suite.Records, batch: int) -> list[str]:
@@ -244,7 +317,9 @@ def energy_rows() -> list[str]:
 
 def draw(records: suite.Records, path: Path) -> None:
     """Error against learning rate under SP, a panel for each batch size, a line for each K."""
-    figure, axes = new_figure(9.0, 3.8, 1, 2, layout=None)
+    from matplotlib.ticker import FixedLocator
+
+    figure, axes = new_figure(9.0, 3.8, 1, 2)
     figure.subplots_adjust(left=0.08, right=0.93, wspace=0.42, bottom=0.16, top=0.88)
     for ax, batch in zip(axes, BATCHES, strict=True):
         ends, every = [], set()
@@ -267,8 +342,9 @@ def draw(records: suite.Records, path: Path) -> None:
         if batch == BATCHES[0]:
             ax.set_ylabel("relative L2 error, validation")
         if every:
-            ticks_at(ax, sorted(every))
+            ticks_at(ax, [lr_of(power) for power in range(-12, 24, 2) if lr_of(power) in every])
         value_axis(ax)
+        ax.yaxis.set_major_locator(FixedLocator([0.07, 0.075, 0.08, 0.085, 0.09, 0.095, 0.1, 0.11, 0.12, 0.13, 0.14]))
         figure.canvas.draw()
         label_lines(ax, ends)
     key_line(figure, ["line: mean over seeds", "bar: range over seeds", "star: vertex of the fitted parabola"])
@@ -277,11 +353,12 @@ def draw(records: suite.Records, path: Path) -> None:
 
 def report(records: suite.Records, write: bool) -> str:
     runs = [r for r in records.done.values() if "beyond" in r]
-    lines = ["# The paper's drift", "", "`python benchmarks/paper_drift.py`. " + __doc__.split("\n\n")[2], ""]
+    lines = ["# The paper's drift", "", "`python benchmarks/paper_drift.py`. " + __doc__.split("\n\n")[2].strip(), ""]
     lines += [f"{len(runs)} runs, {sum(r['seconds'] for r in runs) / 60:.0f} minutes of processor time; steps: "]
     lines[-1] += ", ".join(f"{STEPS[b]} at batch {b}" for b in BATCHES) + f"; width {WIDTH}, {SAMPLES} samples."
     for batch in BATCHES:
         lines += ["", *table(records, batch)]
+        lines += ["", line] if (line := together_line(records, batch)) else []
     lines += ["", "## Energy", "", "Least share of spectral energy on an axis that K modes keep.", "", *energy_rows()]
     text = "\n".join(lines) + "\n"
     if write:

@@ -123,5 +123,20 @@ def test_which_runs_come_next(drift):
     assert drift.optimum(losses).value == pytest.approx(1e-3 * 2**1.1, rel=2e-2)
 
 
+def test_what_a_seed_does_to_both_cancels(drift):
+    """In powers of √2: base's optima at 4 and 6 for the two seeds, the target's at 2 and 4, so that the ratio is 1/2 with
+    either. With the target's both at 3 it is 2^-0.5 and 2^-1.5, around 2^-1: a jackknife's error is √(1/2 · (1/4 + 1/4)).
+    """
+
+    def losses(centres):
+        return {p: {s: math.exp((p - c) ** 2 / 50) for s, c in enumerate(centres)} for p in range(-6, 14)}
+
+    exact = drift.paired_drift(losses([4, 6]), losses([2, 4]))
+    assert (exact.value, exact.low, exact.high) == pytest.approx((-1, -1, -1), abs=0.02)
+    apart = drift.paired_drift(losses([4, 6]), losses([3, 3]))
+    assert apart.value == pytest.approx(-1, abs=0.02)
+    assert apart.high - apart.value == pytest.approx(12.706 * 0.5, rel=0.05)
+
+
 def test_cells_at_base_are_shared(drift):
     assert drift.cell(3, 2, "log-modes") == drift.cell(3, 2) != drift.cell(6, 2, "log-modes")
