@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -26,8 +26,10 @@ import numpy as np
 import torch
 from extrapolation import line_weights
 from scipy.interpolate import PchipInterpolator
+from suite_figure import NAMES
 from suite_runs import STEPS, Records, run, task
 
+from neuralop_mup.plots import style
 from neuralop_mup.tuning.optimum import find_optimum
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,11 +43,12 @@ OPTIMIZER = "MuSOAP"
 LRS = tuple(0.0025 * 2**i for i in range(7))  # at the target; searches there draw from between the ends
 MIDDLE = LRS[2:6]
 RUNGS = (37, 111, 333, STEPS)  # of successive halving, a third each
+TRIALS, DRAWS = (1, 2, 3, 4, 6, 8, 12), 2000  # of random search, and how often each search is simulated
 
 SMALL = (8, 16, 24)  # widths that a line is drawn through
 WIDER = {"korteweg-de-vries": (128,)}  # targets that the suite has trained in the grid's middle
 SEEDS = (0, 1, 2)
-TIMED_STEPS = 40
+TIMED_STEPS, TURNS = 40, 3
 
 
 # ----------------------------------------------------------------------------------------------------------- the runs
@@ -130,10 +133,11 @@ def wanted(_: Records) -> Iterator[Task]:
     dear = (*LIGHT, "all but shorter", "all four, 250 steps", "all but narrower")
     cheap = [name for name in proxies("gray-scott") if name not in dear]
     inner = sorted(LRS, key=lambda lr: abs(math.log(lr / 0.0282)))  # from the middle of the grid outwards
-    yield from (proxy(problem, "all four", lr) for problem in PROBLEMS for lr in LRS)
-    yield from (target(problem, lr) for lr in inner for problem in PROBLEMS)
-    yield from (timed(problem, *model, turn) for turn in range(3) for problem in PROBLEMS for model in timings(problem))
-    yield from (proxy(problem, name, lr) for name in cheap for problem in PROBLEMS for lr in LRS)
+    for problem in PROBLEMS:
+        yield from (proxy(problem, "all four", lr) for lr in LRS)
+        yield from (target(problem, lr) for lr in inner)
+        yield from (timed(problem, *model, turn) for turn in range(TURNS) for model in timings(problem))
+        yield from (proxy(problem, name, lr) for name in cheap for lr in LRS)
     yield from (proxy(problem, "narrower", lr, seed) for problem in PROBLEMS for lr in MIDDLE for seed in SEEDS)
     yield from (proxy(problem, "all four", lr, 1) for problem in PROBLEMS for lr in LRS)
     for name in ("all four, 250 steps", "all but narrower"):
@@ -185,13 +189,15 @@ def halving(lrs: np.ndarray, rungs: Rungs, keep: int = 3) -> tuple[float, int]:
     All are trained to the first rung; the better ones, one in ``keep``, go on from there to the next. A run that goes on
     pays for its further steps alone.
     """
-    paid, before = 0, 0
+    paid, last = 0, 0
+    order = np.arange(len(lrs))
     for steps, error in rungs.items():
-        if before:
-            lrs = lrs[np.argsort(error_before(lrs), kind="stable")][: max(1, len(lrs) // keep)]
-        paid += len(lrs) * (steps - before)
-        before, error_before = steps, error
-    return float(lrs[np.argmin(error(lrs))]), paid
+        if last:
+            order = order[: max(1, len(order) // keep)]
+        paid += len(order) * (steps - last)
+        last = steps
+        order = order[np.argsort(error(lrs[order]), kind="stable")]
+    return float(lrs[order[0]]), paid
 
 
 def hyperband(draw: Callable[[int], np.ndarray], rungs: Rungs, keep: int = 3) -> tuple[float, int]:
@@ -218,7 +224,6 @@ class Found:
     cost: float
     regrets: tuple[float, ...]
     lr: float | None = None  # at the target
-    note: str = ""
 
     @property
     def regret(self) -> float:
@@ -252,10 +257,6 @@ def searched(problem: str, records: Records) -> dict[str, list[Found]]:
     return {"random search": random, "early-stopped": stopped}
 
 
-TRIALS = (1, 2, 3, 4, 6, 8, 12)
-DRAWS = 2000
-
-
 # --------------------------------------------------------------------------------------------------- what runs gave
 
 
@@ -265,45 +266,205 @@ def target_curve(problem: str, records: Records, at: int = STEPS) -> Curve:
     return {lr: [r[what] for r in rs] for lr in LRS if (rs := records.results(target(problem, lr), (0, 1)))}
 
 
-def seconds(records: Records, points: Iterable[Task]) -> float:
-    """Mean processor time of a run, over those that are done and did not break off."""
-    return fmean(r["seconds"] for t in points for r in records.results(t, (0, 1)) if math.isfinite(r["loss"]))
+def wider_curve(problem: str, width: int, records: Records) -> Curve:
+    """The same of a width that the suite has trained."""
+    curve = {lr: records.results(of_width(problem, width, lr), SEEDS) for lr in MIDDLE}
+    return {lr: [r["loss"] for r in rs] for lr, rs in curve.items() if rs}
 
 
-def carried(problem: str, name: str, records: Records) -> Found | None:
-    """What a proxy's best learning rate gives at the target; None before one of its seeds is done."""
-    lrs = MIDDLE if name in LIGHT else LRS
-    of_seed = [{lr: records.get(proxy(problem, name, lr, seed)) for lr in lrs} for seed in (0, 1)]
-    of_seed = [own for own in of_seed if all(own.values())]
-    if not of_seed:
+def step_time(problem: str, width: int, stride: int, records: Records) -> float:
+    """Processor time of a step, in seconds: the shortest of the turns, in which other work disturbed least."""
+    turns = [result for turn in range(TURNS) if (result := records.get(timed(problem, width, stride, turn)))]
+    return min(result["seconds"] for result in turns) / TIMED_STEPS
+
+
+def price_of(problem: str, models: Sequence[Task], records: Records, width: int | None = None) -> float:
+    """Processor time of one run of each model, over that of a run of the target.
+
+    As the grid is the same at proxy and target, that is the price of tuning the first over that of tuning the second.
+    """
+    whole = STEPS * step_time(problem, width or PROBLEMS[problem][0], 1, records)
+    of = [t["steps"] * step_time(problem, t["width"], t.get("data", {}).get("stride", 1), records) for t in models]
+    return sum(of) / whole
+
+
+def seeds_of(problem: str, name: str, records: Records) -> Iterator[dict[float, float]]:
+    """A proxy's errors by the learning rate that each means for the target, of every seed that is done."""
+    lrs = MIDDLE if name in LIGHT or name == "all but shorter" else LRS
+    for seed in SEEDS:
+        results = {lr: records.get(proxy(problem, name, lr, seed)) for lr in lrs}
+        if all(results.values()):
+            yield {lr: result["loss"] for lr, result in results.items()}
+
+
+def chosen(errors: Mapping[float, float]) -> float:
+    """The best learning rate as the library fits it; at the grid's edge the edge."""
+    best = find_optimum({lr: [error] for lr, error in errors.items()})
+    return best.value if best and best.value is not None else min(errors, key=errors.__getitem__)
+
+
+def carried(problem: str, name: str, records: Records, end: Landscape, width: int | None = None) -> Found | None:
+    """What a proxy's best learning rate gives at the target, for each seed; None before one is done."""
+    lrs = [chosen(errors) for errors in seeds_of(problem, name, records)]
+    if not lrs:
         return None
-    end = Landscape(target_curve(problem, records))
-    chosen, notes = [], []
-    for own in of_seed:
-        best = find_optimum({lr: [result["loss"]] for lr, result in own.items()})
-        if best.is_bound:
-            chosen.append(min(own, key=lambda lr: own[lr]["loss"]))
-            notes.append("edge of the grid")
-        else:
-            chosen.append(best.value)
-    cost = seconds(records, (proxy(problem, name, lr) for lr in lrs)) / seconds(records, (target(problem, lr) for lr in LRS))
-    return Found(name, cost, tuple(end.regret(chosen)), geometric_mean(chosen), ", ".join(notes))
+    price = price_of(problem, [proxy(problem, name, LRS[0])], records, width)
+    return Found(name, price, tuple(end.regret(lrs)), geometric_mean(lrs))
 
 
-def extrapolated(problem: str, records: Records) -> Found | None:
-    """Adam's line through three widths; None before all of it is done."""
-    width = PROBLEMS[problem][0]
-    curves = {w: {lr: records.get(plain(problem, w, lr)) for lr in ADAM_SMALL} for w in SMALL}
-    curves[width] = {lr: records.get(plain(problem, width, lr)) for lr in ADAM_TARGET}
+def extrapolated(problem: str, records: Records, end: Landscape, width: int | None = None) -> Found | None:
+    """A line through three widths under μP, each by its seed 0; None before all are done."""
+    curves = {w: {lr: records.get(of_width(problem, w, lr)) for lr in MIDDLE} for w in SMALL}
     if not all(result for curve in curves.values() for result in curve.values()):
         return None
-    optima = {w: find_optimum({lr: [r["loss"]] for lr, r in curves[w].items()}) for w in SMALL}
-    log = sum(share * math.log(optima[w].value) for w, share in line_weights(SMALL, width).items())
-    end = Landscape({lr: [r["loss"]] for lr, r in curves[width].items()})
-    small, large = (sum(r["seconds"] for w in ws for r in curves[w].values()) for ws in (SMALL, (width,)))
-    best = ", ".join(f"{optima[w].value:.3g}" for w in SMALL)
-    note = f"best at widths {', '.join(map(str, SMALL))}: {best}; of Adam"
-    return Found("line through three widths", small / large, (float(end.regret(math.exp(log))),), math.exp(log), note)
+    best = {w: chosen({lr: result["loss"] for lr, result in curve.items()}) for w, curve in curves.items()}
+    weights = line_weights(SMALL, width or PROBLEMS[problem][0])
+    lr = math.exp(sum(share * math.log(best[w]) for w, share in weights.items()))
+    price = price_of(problem, [of_width(problem, w, LRS[0]) for w in SMALL], records, width)
+    return Found("line through widths " + ", ".join(map(str, SMALL)), price, (float(end.regret(lr)),), lr)
+
+
+def of_problem(problem: str, records: Records) -> dict[str, list[Found]]:
+    """Every way on one problem, as far as it is done."""
+    end = Landscape(target_curve(problem, records))
+    ways = [carried(problem, name, records, end) for name in proxies(problem)]
+    line = [extrapolated(problem, records, end)]
+    return {
+        "proxy": [way for way in ways if way],
+        "extrapolated": [way for way in line if way],
+        **searched(problem, records),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def share(value: float) -> str:
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def row(way: Found, kind: str) -> str:
+    """A line of the table; of a simulated search the mean regret and what one in ten searches exceeds."""
+    own = kind in ("proxy", "extrapolated")
+    spread = "" if len(way.regrets) == 1 else f"{min(way.regrets):.1%} … {max(way.regrets):.1%}"
+    if not own:
+        spread = f"one in ten over {np.quantile(way.regrets, 0.9):.1%}"
+    whole = way.cost + (1 / len(LRS) if own else 0)
+    lr = "–" if way.lr is None else f"{way.lr:.3f}"
+    seeds = str(len(way.regrets)) if own else "–"
+    return (
+        f"| {kind} | {way.name} | {share(way.cost)} | {share(whole)} | {lr} | {way.regret:.1%} | {spread or '–'} | {seeds} |"
+    )
+
+
+def report(records: Records) -> str:
+    """The tables of what is done."""
+    lines = [
+        "# The price of tuning",
+        "",
+        f"`python benchmarks/price.py`. {OPTIMIZER}, {STEPS:,} steps, validation error. Tuning the target is {len(LRS)} "
+        f"runs, one a learning rate from {LRS[0]:g} to {LRS[-1]:g}. *Price*: processor time over that of tuning the target, "
+        "a proxy's with one seed. *With the final run*: the target trained once more, where that is not part of the search. "
+        "*Regret*: error over that of the target's best learning rate, mean over seeds or simulated searches.",
+    ]
+    heads = ("kind", "way", "price", "with the final run", "lr for the target", "regret", "range", "seeds")
+    for problem, (width, _) in PROBLEMS.items():
+        curve = target_curve(problem, records)
+        if set(curve) != set(LRS):
+            continue
+        lines += ["", f"## {problem}, width {width}", "", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
+        lines += [row(way, kind) for kind, ways in of_problem(problem, records).items() for way in ways]
+        errors = ", ".join(f"{lr:g}: {fmean(ls):.4f}" for lr, ls in curve.items())
+        lines += ["", f"Errors at the target: {errors}; seeds: {', '.join(str(len(ls)) for ls in curve.values())}."]
+        for at in RUNGS[:-1]:
+            errors = ", ".join(f"{lr:g}: {fmean(ls):.3f}" for lr, ls in target_curve(problem, records, at).items())
+            lines.append(f"After {at} steps: {errors}.")
+        for wider in WIDER.get(problem, ()):
+            curve = wider_curve(problem, wider, records)
+            end = Landscape(curve)
+            names = [name for name in proxies(problem) if not set(name.split()) & {"but", "coarser"}]
+            ways = [carried(problem, name, records, end, wider) for name in names if proxies(problem)[name].get("width")]
+            ways.append(extrapolated(problem, records, end, wider))
+            lines += ["", f"## {problem}, width {wider}", "", "The suite's runs of the target, three seeds.", ""]
+            lines += ["| " + " | ".join(heads[1:]) + " |", "|" + " --- |" * (len(heads) - 1)]
+            lines += [row(way, "proxy").replace("| proxy ", "", 1) for way in ways if way]
+            lines += ["", "Errors: " + ", ".join(f"{lr:g}: {fmean(ls):.4f}" for lr, ls in curve.items()) + "."]
+        lines += ["", "Processor time of a step, ms: " + times(problem, records) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def times(problem: str, records: Records) -> str:
+    """What prices are made of."""
+    return ", ".join(
+        f"width {width}{f', stride {stride}' if stride > 1 else ''}: {1000 * step_time(problem, width, stride, records):.1f}"
+        for width, stride in timings(problem)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- the figure
+
+
+KINDS = {  # colour, marker, line
+    "proxy": (style.PALETTE[0], "o", "none"),
+    "extrapolated": (style.PALETTE[1], "s", "none"),
+    "random search": (style.GREY, "v", "-"),
+    "early-stopped": (style.PALETTE[2], "D", "-"),
+}
+AIM = (0.05, 5.0)  # price, and regret in per cent
+LEFT = 0.12  # proxies cheaper than this are named at the left
+
+
+def beside(axes: Any, wanted: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Name points in a column at the left of the axes, in the order of their heights."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    height = axes.get_window_extent().height / axes.figure.dpi * 72
+    wanted = sorted(wanted, key=lambda w: (w[1], w[0]))
+    at = [float(to_axes.transform((x, y))[1]) for x, y, *_ in wanted]
+    for (x, y, text, colour), place in zip(wanted, style.spread(at, 1.3 * style.SMALL / height, 0.03, 0.97), strict=True):
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "relpos": (1.0, 0.5), "shrinkA": 0}
+        axes.annotate(
+            text, (x, y), (0.02, place), textcoords="axes fraction", va="center", fontsize=style.SMALL, color=colour,
+            arrowprops=line,
+        )  # fmt: skip
+
+
+def draw(records: Records, path: Path) -> None:
+    """Price against regret, one panel a problem."""
+    problems = [problem for problem in PROBLEMS if set(target_curve(problem, records)) == set(LRS)]
+    figure, panels = style.new_figure(5.6 * len(problems), 4.4, 1, len(problems), squeeze=False)
+    figure.subplots_adjust(wspace=0.62)
+    for axes, problem in zip(panels[0], problems, strict=True):
+        axes.set_xscale("log")
+        axes.set_yscale("symlog", linthresh=10, linscale=1.6)
+        axes.set_xlim(0.0015, 3)
+        axes.set_ylim(-1.5, 4000)
+        axes.fill_between([0.0015, AIM[0]], -1.5, AIM[1], color=style.FAINT, linewidth=0, zorder=0)
+        left, right = [], []
+        for kind, ways in of_problem(problem, records).items():
+            colour, marker, line = KINDS[kind]
+            xs, ys = [way.cost for way in ways], [100 * way.regret for way in ways]
+            axes.plot(xs, ys, marker=marker, markersize=5, color=colour, linestyle=line, linewidth=1.3, zorder=4)
+            if line != "none":
+                right.append((xs[-1], ys[-1], f"{kind}\nat the target", colour))
+                continue
+            for way, x, y in zip(ways, xs, ys, strict=True):
+                axes.plot([x, x], [100 * min(way.regrets), 100 * max(way.regrets)], color=colour, linewidth=2.5, alpha=0.3)
+                (left if x < LEFT else right).append((x, y, way.name, colour))
+        style.bare(axes)
+        axes.grid(axis="y", color=style.FAINT, linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.set_yticks([0, 5, 10, 30, 100, 300, 1000, 3000], ["0", "5", "10", "30", "100", "300", "1,000", "3,000"])
+        axes.set_xticks([0.01, 0.05, 0.2, 1], ["0.01", "0.05", "0.2", "1"])
+        axes.minorticks_off()
+        axes.tick_params(labelsize=style.SMALL)
+        axes.set_title(f"{NAMES[problem]}, width {PROBLEMS[problem][0]}", fontsize=style.TEXT + 1, loc="left")
+        axes.set_xlabel("price, over that of tuning the target", fontsize=style.TEXT)
+        beside(axes, left)
+        style.label_lines(axes, right)
+    panels[0][0].set_ylabel("regret (%)", fontsize=style.TEXT)
+    key = ["grey: the aim", "bars: range over seeds", "searches: mean of many", "regret: error over the target's best"]
+    style.key_line(figure, key)
+    style.save(figure, path)
 
 
 def main() -> None:
@@ -316,6 +477,10 @@ def main() -> None:
     records.done = {**Records(RESULTS / "suite.jsonl").done, **records.done}
     if not args.report:
         run(records, wanted, args.workers)
+    text = report(records)
+    (RESULTS / "price.md").write_text(text)
+    print(text, flush=True)
+    draw(records, RESULTS / "price.png")
 
 
 if __name__ == "__main__":
