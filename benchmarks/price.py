@@ -5,9 +5,12 @@
 
 MuSOAP at a 1D and a 2D target of 1,000 steps. **Proxies** are narrower, shorter, coarser or have less data than the target,
 alone and together; their best learning rate is fitted and carried under μP, with the rule for steps. **Searches at the
-target** are random search, successive halving and Hyperband; they are not run but simulated on the target's curves: errors
-at every learning rate of a grid, at the end and on the way there, interpolated between grid points. **Extrapolated** is a
-straight line through the best learning rates of three narrow models as neuralop builds them, under torch's Adam.
+target** are random search, successive halving and Hyperband. They are not run but simulated on the target's curves: errors
+at every learning rate of a grid, at the end and on the way there, interpolated between grid points and continued beyond.
+**Extrapolated** is a straight line through the best learning rates of three narrow models, under the same optimizer and μP.
+
+Prices are processor time, from steps that all models were timed at in turns: runs lasted longer or shorter with what else
+the machine did. Runs are the suite's where it has them.
 
 Runs are lines of benchmarks/results/price.jsonl: interrupted, the same command goes on. Writes price.md and price.png.
 """
@@ -40,8 +43,9 @@ PROBLEMS = {"korteweg-de-vries": (64, 4), "gray-scott": (48, 2)}
 NARROW, SHORT = 16, 125
 SAMPLES = {"korteweg-de-vries": 200, "gray-scott": 100}  # a quarter of the target's
 OPTIMIZER = "MuSOAP"
-LRS = tuple(0.0025 * 2**i for i in range(7))  # at the target; searches there draw from between the ends
-MIDDLE = LRS[2:6]
+LRS = tuple(0.005 * 2**i for i in range(6))  # at the target
+MIDDLE = LRS[1:5]
+PRIOR = (0.002, 0.2)  # searches at the target draw from two decades, evenly in log lr
 RUNGS = (37, 111, 333, STEPS)  # of successive halving, a third each
 TRIALS, DRAWS = (1, 2, 3, 4, 6, 8, 12), 2000  # of random search, and how often each search is simulated
 
@@ -159,18 +163,23 @@ class Landscape:
     """The target's error at any learning rate of the grid's range: its logarithm, interpolated over log lr.
 
     Between grid points it is a cubic without overshoot (Fritsch & Carlson 1980), so that the least value is that of a grid
-    point. Grid points are means over their seeds.
+    point. Beyond them it goes on as the line through the last two, up to 1: the error of a model that predicts nothing.
+    Grid points are means over their seeds.
     """
 
     def __init__(self, curve: Curve) -> None:
-        lrs = sorted(curve)
-        self.low, self.high = lrs[0], lrs[-1]
-        self._log = PchipInterpolator(np.log(lrs), [math.log(fmean(curve[lr])) for lr in lrs])
+        self._x = np.log(sorted(curve))
+        self._y = np.log([fmean(curve[lr]) for lr in sorted(curve)])
+        self._inside = PchipInterpolator(self._x, self._y)
         self.least = min(fmean(errors) for errors in curve.values())
 
     def __call__(self, lr: Any) -> Any:
-        """Errors at learning rates; those beyond the range are taken to its ends."""
-        return np.exp(self._log(np.log(np.clip(lr, self.low, self.high))))
+        """Errors at learning rates."""
+        x, y, at = self._x, self._y, np.log(lr)
+        below, above = (y[i] + (at - x[i]) * (y[j] - y[i]) / (x[j] - x[i]) for i, j in ((0, 1), (-1, -2)))
+        within = self._inside(np.clip(at, x[0], x[-1]))
+        log = np.where(at < x[0], below, np.where(at > x[-1], above, within))
+        return np.exp(np.minimum(log, max(0.0, y.max())))
 
     def regret(self, lr: Any) -> Any:
         """What these learning rates lose against the best one, as a share of its error."""
@@ -237,7 +246,7 @@ def searched(problem: str, records: Records) -> dict[str, list[Found]]:
     generator = np.random.default_rng(0)
 
     def draw(n: int) -> np.ndarray:
-        return np.exp(generator.uniform(math.log(LRS[0]), math.log(LRS[-1]), n))
+        return np.exp(generator.uniform(*np.log(PRIOR), n))
 
     def price(steps: float) -> float:
         return steps / STEPS / len(LRS)
