@@ -141,7 +141,7 @@ def wanted(_: Records) -> Iterator[Task]:
         yield from (proxy(problem, "all four", lr) for lr in LRS)
         yield from (target(problem, lr) for lr in inner)
         yield from (timed(problem, *model, turn) for turn in range(TURNS) for model in timings(problem))
-        yield from (proxy(problem, name, lr) for name in cheap for lr in LRS)
+    yield from (proxy(problem, name, lr) for problem in PROBLEMS for name in cheap for lr in LRS)
     yield from (proxy(problem, "narrower", lr, seed) for problem in PROBLEMS for lr in MIDDLE for seed in SEEDS)
     yield from (proxy(problem, "all four", lr, 1) for problem in PROBLEMS for lr in LRS)
     for name in ("all four, 250 steps", "all but narrower"):
