@@ -420,45 +420,62 @@ KINDS = {  # colour, marker, line
     "early-stopped": (style.PALETTE[2], "D", "-"),
 }
 AIM = (0.05, 5.0)  # price, and regret in per cent
-LEFT = 0.12  # proxies cheaper than this are named at the left
+LEFT = 0.2  # proxies cheaper than this are named at the left, others below
+BELOW = (-2.4, -3.8, -5.2)  # heights at which those are named
 
 
 def beside(axes: Any, wanted: Sequence[tuple[float, float, str, Any]]) -> None:
     """Name points in a column at the left of the axes, in the order of their heights."""
     to_axes = axes.transData + axes.transAxes.inverted()
     height = axes.get_window_extent().height / axes.figure.dpi * 72
-    wanted = sorted(wanted, key=lambda w: (w[1], w[0]))
+    # Of two that are level the dearer one is named lower, so that its line passes under the other point.
+    wanted = sorted(wanted, key=lambda w: (round(w[1], 1), -w[0]))
     at = [float(to_axes.transform((x, y))[1]) for x, y, *_ in wanted]
-    for (x, y, text, colour), place in zip(wanted, style.spread(at, 1.3 * style.SMALL / height, 0.03, 0.97), strict=True):
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "relpos": (1.0, 0.5), "shrinkA": 0}
-        axes.annotate(
-            text, (x, y), (0.02, place), textcoords="axes fraction", va="center", fontsize=style.SMALL, color=colour,
-            arrowprops=line,
-        )  # fmt: skip
+    places = style.spread(at, 1.4 * style.SMALL / height, 0.03, 0.97)
+    for (x, y, text, colour), place in zip(wanted, places, strict=True):
+        joined = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "relpos": (1.0, 0.5), "shrinkA": 0}
+        how = {"textcoords": "axes fraction", "va": "center", "fontsize": style.SMALL, "color": colour}
+        axes.annotate(text, (x, y), (0.02, place), arrowprops=joined, **how)
+
+
+def below(axes: Any, wanted: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Name points under them, in turns at one of three heights."""
+    for i, (x, y, text, colour) in enumerate(sorted(wanted)):
+        joined = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "shrinkA": 0}
+        how = {"ha": "center", "va": "center", "fontsize": style.SMALL, "color": colour}
+        axes.annotate(text, (x, y), (x, BELOW[i % len(BELOW)]), arrowprops=joined, **how)
+
+
+def named(axes: Any, way: Found, text: str, colour: Any, side: int) -> None:
+    """Name a point at its right (1) or left (-1)."""
+    how = {"ha": "left" if side > 0 else "right", "va": "center", "fontsize": style.SMALL, "color": colour}
+    axes.annotate(text, (way.cost, 100 * way.regret), (7 * side, 3), textcoords="offset points", **how)
 
 
 def draw(records: Records, path: Path) -> None:
     """Price against regret, one panel a problem."""
     problems = [problem for problem in PROBLEMS if set(target_curve(problem, records)) == set(LRS)]
     figure, panels = style.new_figure(5.6 * len(problems), 4.4, 1, len(problems), squeeze=False)
-    figure.subplots_adjust(wspace=0.62)
+    figure.subplots_adjust(wspace=0.2)
     for axes, problem in zip(panels[0], problems, strict=True):
         axes.set_xscale("log")
         axes.set_yscale("symlog", linthresh=10, linscale=1.6)
-        axes.set_xlim(0.0015, 3)
-        axes.set_ylim(-1.5, 4000)
-        axes.fill_between([0.0015, AIM[0]], -1.5, AIM[1], color=style.FAINT, linewidth=0, zorder=0)
-        left, right = [], []
+        axes.set_xlim(0.0015, 6)
+        axes.set_ylim(-6, 4000)
+        axes.fill_between([0.0015, AIM[0]], -6, AIM[1], color=style.FAINT, linewidth=0, zorder=0)
+        left, under = [], []
         for kind, ways in of_problem(problem, records).items():
             colour, marker, line = KINDS[kind]
             xs, ys = [way.cost for way in ways], [100 * way.regret for way in ways]
             axes.plot(xs, ys, marker=marker, markersize=5, color=colour, linestyle=line, linewidth=1.3, zorder=4)
             if line != "none":
-                right.append((xs[-1], ys[-1], f"{kind}\nat the target", colour))
+                named(axes, ways[0], kind, colour, 1 if kind == "random search" else -1)
+                if ways[-1].name == "Hyperband":
+                    named(axes, ways[-1], ways[-1].name, colour, 1)
                 continue
             for way, x, y in zip(ways, xs, ys, strict=True):
                 axes.plot([x, x], [100 * min(way.regrets), 100 * max(way.regrets)], color=colour, linewidth=2.5, alpha=0.3)
-                (left if x < LEFT else right).append((x, y, way.name, colour))
+                (left if x < LEFT else under).append((x, y, way.name, colour))
         style.bare(axes)
         axes.grid(axis="y", color=style.FAINT, linewidth=0.7)
         axes.set_axisbelow(True)
@@ -469,9 +486,10 @@ def draw(records: Records, path: Path) -> None:
         axes.set_title(f"{NAMES[problem]}, width {PROBLEMS[problem][0]}", fontsize=style.TEXT + 1, loc="left")
         axes.set_xlabel("price, over that of tuning the target", fontsize=style.TEXT)
         beside(axes, left)
-        style.label_lines(axes, right)
+        below(axes, under)
     panels[0][0].set_ylabel("regret (%)", fontsize=style.TEXT)
-    key = ["grey: the aim", "bars: range over seeds", "searches: mean of many", "regret: error over the target's best"]
+    key = ["grey: the aim", "bars: range over seeds", "searches at the target: mean of many"]
+    key += ["regret: error over the target's least"]
     style.key_line(figure, key)
     style.save(figure, path)
 
