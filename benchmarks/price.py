@@ -489,6 +489,7 @@ def draw(records: Records, path: Path) -> None:
         axes.set_ylim(-6, 4000)
         axes.fill_between([0.0015, AIM[0]], -6, AIM[1], color=style.FAINT, linewidth=0, zorder=0)
         left, under = [], []
+        validated = Landscape(target_curve(problem, records, what=validation))
         for kind, ways in of_problem(problem, records).items():
             colour, marker, line = KINDS[kind]
             xs, ys = [way.cost for way in ways], [100 * way.regret for way in ways]
@@ -500,6 +501,9 @@ def draw(records: Records, path: Path) -> None:
                 continue
             for way, x, y in zip(ways, xs, ys, strict=True):
                 axes.plot([x, x], [100 * min(way.regrets), 100 * max(way.regrets)], color=colour, linewidth=2.5, alpha=0.3)
+                other = 100 * float(validated.regret(way.lr))
+                axes.plot([x, x], [y, other], color=colour, linewidth=0.8, zorder=3)
+                axes.plot(x, other, marker=marker, markersize=4.5, color=colour, markerfacecolor="white", zorder=3)
                 (left if x < LEFT else under).append((x, y, way.name, colour))
         style.bare(axes)
         axes.grid(axis="y", color=style.FAINT, linewidth=0.7)
@@ -514,7 +518,7 @@ def draw(records: Records, path: Path) -> None:
         below(axes, under)
     panels[0][0].set_ylabel("regret (%)", fontsize=style.TEXT)
     key = ["grey: the aim", "bars: range over seeds", "searches at the target: mean of many"]
-    key += ["regret: error over the target's least"]
+    key += ["hollow: regret by validation samples alone"]
     style.key_line(figure, key)
     style.save(figure, path)
 
