@@ -287,7 +287,9 @@ def target_curve(
     problem: str, records: Records, at: int = STEPS, what: Callable[[Mapping[str, float]], float] = unseen
 ) -> Curve:
     """Errors of the target at its end, or validation errors at a rung."""
-    found = {lr: records.results(target(problem, lr), (0, 1)) for lr in LRS}
+    # A second seed counts once the grid's middle has it, so that no learning rate has an easier seed than its neighbours.
+    seeds = (0, 1) if all(records.get(target(problem, lr, 1)) for lr in MIDDLE) else (0,)
+    found = {lr: records.results(target(problem, lr), seeds) for lr in LRS}
     return {lr: [what(r) if at == STEPS else r[f"at {at}"] for r in rs] for lr, rs in found.items() if rs}
 
 
@@ -504,6 +506,9 @@ def draw(records: Records, path: Path) -> None:
                 other = 100 * float(validated.regret(way.lr))
                 axes.plot([x, x], [y, other], color=colour, linewidth=0.8, zorder=3)
                 axes.plot(x, other, marker=marker, markersize=4.5, color=colour, markerfacecolor="white", zorder=3)
+                if kind == "extrapolated":
+                    named(axes, way, "line through\nthree widths", colour, 1)
+                    continue
                 (left if x < LEFT else under).append((x, y, way.name, colour))
         style.bare(axes)
         axes.grid(axis="y", color=style.FAINT, linewidth=0.7)
