@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from lr_transfer import MOVES, RESULTS, SPACE
 
-from neuralop_mup.experiments.together import train_together
-from neuralop_mup.experiments.training import ProblemRuns, estimate_flops
+from neuralop_mup.experiments.together import ProblemRuns, train_all
+from neuralop_mup.experiments.training import estimate_flops
 from neuralop_mup.plots import style
 from neuralop_mup.tuning.optimum import Optimum, find_optimum, student
 
@@ -67,7 +67,7 @@ def train_missing(move: str) -> None:
         if (width, "standard") in records(move):
             continue
         points = [(lr, seed) for lr in SPACE["lr"] for seed in SEEDS]
-        ends = train_together(ProblemRuns(), [config(move, width, "standard", *point) for point in points], note=print)
+        ends = train_all(ProblemRuns(), [config(move, width, "standard", *point) for point in points], note=print)
         with OWN.open("a") as file:
             for (lr, seed), (end, _) in zip(points, ends, strict=True):
                 record = {"move": move, "size": width, "rule": "standard", "params": {"lr": lr}, "seed": seed}

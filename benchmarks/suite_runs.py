@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -91,7 +92,8 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
     """One run, as plain values.
 
     ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`),
-    ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`) and ``base_modes``, K at base where the rule needs it.
+    ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`), ``base_modes``, K at base where the rule needs it, and
+    ``marks``: numbers of steps after which the validation error is measured, too.
     """
     _, modes, width, batch = PROBLEMS[problem]
     chosen = CONTENDERS[contender]
@@ -109,12 +111,15 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
         "modes": list(changes.get("modes", modes)),
         "depth": changes.get("depth", 4),
         "batch": changes.get("batch", batch),
-        **{key: changes[key] for key in ("data", "training", "base_modes") if changes.get(key)},
+        **{key: changes[key] for key in ("data", "training", "base_modes", "marks") if changes.get(key)},
     }
 
 
 def train(t: Mapping[str, Any]) -> dict[str, Any]:
-    """Train one FNO and measure it: validation, test and training error, and processor time of the steps."""
+    """Train one FNO and measure it: validation, test and training error, and processor time of the steps.
+
+    With marks the result also has ``"at 40"`` and so on: the validation error after so many steps, which takes no time.
+    """
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")  # losses are given the sample
     problem, data = data_of(t["problem"], t.get("data"))
@@ -130,8 +135,9 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t["steps"])
     processor, losses = problem.processor(data), problem.losses()
     model.train(), processor.train()
+    validate, marked = partial(_error, model, processor, losses["data"][1]), {}
     recent, start = [], time.process_time()
-    for x, y in _batches(data, t["batch"], t["seed"], t["steps"]):
+    for step, (x, y) in enumerate(_batches(data, t["batch"], t["seed"], t["steps"]), 1):
         sample = processor.preprocess({"x": x, "y": y})
         out, sample = processor.postprocess(model(sample["x"]), sample)
         loss = sum(weight * term(out, **sample) for weight, term in losses.values()) / len(x)
@@ -139,12 +145,19 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
         loss.backward()
         recent = [*recent[-49:], loss.item()]
         if not math.isfinite(recent[-1]):
-            return {"loss": math.inf, "test": math.inf, "train": math.inf, "seconds": time.process_time() - start}
+            marked = {f"at {mark}": marked.get(f"at {mark}", math.inf) for mark in t.get("marks", ())}
+            seconds = time.process_time() - start
+            return {"loss": math.inf, "test": math.inf, "train": math.inf, "seconds": seconds, **marked}
         optimizer.step()
         schedule.step()
+        if step in t.get("marks", ()):
+            paused = time.process_time()
+            marked[f"at {step}"] = validate(*data.val)
+            model.train(), processor.train()
+            start += time.process_time() - paused
     seconds = time.process_time() - start
-    errors = {split: _error(model, processor, losses["data"][1], *getattr(data, split)) for split in ("val", "test")}
-    return {"loss": errors["val"], "test": errors["test"], "train": statistics.fmean(recent), "seconds": seconds}
+    errors = {split: validate(*getattr(data, split)) for split in ("val", "test")}
+    return {"loss": errors["val"], "test": errors["test"], "train": statistics.fmean(recent), "seconds": seconds, **marked}
 
 
 def _batches(data: ProblemData, size: int, seed: int, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
