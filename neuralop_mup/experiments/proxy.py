@@ -24,7 +24,9 @@ def modes_of(size: Mapping[str, Any]) -> tuple[int, ...] | None:
     return tuple(n_modes) if isinstance(n_modes, Sequence) and all(isinstance(n, int) for n in n_modes) else None
 
 
-def resolution_notes(sample: Mapping[str, Any], proxy: Mapping[str, Any], target: Mapping[str, Any]) -> tuple[str, ...]:
+def resolution_notes(
+    sample: Mapping[str, Any], proxy: Mapping[str, Any], target: Mapping[str, Any], flag: str | None = None
+) -> tuple[str, ...]:
     """A sentence if the proxy's modes do not resolve the data; nothing where proxy and target have the same modes.
 
     Parameters
@@ -33,6 +35,8 @@ def resolution_notes(sample: Mapping[str, Any], proxy: Mapping[str, Any], target
         ``x`` and ``y`` of many samples, as the model is given them.
     proxy, target : mapping
         Arguments of the model at the two sizes.
+    flag : str, optional
+        The option that sets the proxy's modes, where there is one.
     """
     here, there = modes_of(proxy), modes_of(target)
     if here is None or there is None or all(n >= m for n, m in zip(here, there, strict=False)):
@@ -42,7 +46,7 @@ def resolution_notes(sample: Mapping[str, Any], proxy: Mapping[str, Any], target
             "The data is on no grid, so advice on the proxy's modes, from the energy that they keep, does not apply: "
             "compare a proxy with more of them.",
         )
-    return tuple(filter(None, [proxy_advice(mode_energy(sample["x"], sample["y"]), here, there)]))
+    return tuple(filter(None, [proxy_advice(mode_energy(sample["x"], sample["y"]), here, there, flag)]))
 
 
 def training_notes(results: Results) -> list[str]:
