@@ -208,6 +208,7 @@ def test_failed_runs_are_kept_do_not_compete_and_stop_their_point(tmp_path, caps
     # 1/0.125 = 8 beats 1/0.0625 = 16, but its seed 1 failed.
     assert found.best == {"lr": 0.0625}
     assert "DIVERGED" in shown and "RAISED" in shown and "out of luck" in shown and str(tmp_path) in shown
+    assert "best so far 16 at lr=0.0625, mean of 2 seeds, which 1 of 2 points has yet" in shown
     assert "[5/5]" in shown and "best so far 16 at lr=0.0625, mean of 2 seeds" in shown
     trials = optuna_trials(tmp_path, "sweep")
     assert {t.params["lr"]: t.state.name for t in trials} == {0.0625: "COMPLETE", 0.125: "FAIL", 0.25: "PRUNED"}

@@ -32,7 +32,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, wording
 from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
-from neuralop_mup.experiments.proxy import resolution_notes
+from neuralop_mup.experiments.proxy import few_samples_notes, resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, OwnData, Problem
@@ -170,7 +170,7 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         name=Path(options.output).name,
         naive=not options.no_compare,
     )
-    notes = [odd_grid_note(problem), *getattr(problem, "notes", ())]
+    notes = [odd_grid_note(problem), *(few_samples_notes(problem.n_val) if isinstance(problem, OwnData) else ())]
     if options.rules == ["none"] and options.rule != "none":
         notes.append('The rule "none", which leaves modes alone, is compared, too; for no comparison give --no-compare.')
     kernel_init = choice.kernel_init if options.kernel_init is None else options.kernel_init

@@ -26,29 +26,12 @@ from neuralop_mup.problems.own_files import READERS, Source, open_source
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
-__all__ = ["FEW_TO_VALIDATE", "OwnData", "few_validation_note"]
+__all__ = ["OwnData"]
 
 _LEAST = 10  # samples
-FEW_TO_VALIDATE = 10  # samples; with fewer, learning rates are chosen by noise
 _SPREAD = 256  # training samples that stand for all where a spectrum is taken
 _CHANNELS = ("auto", "first", "last", "none")
 _CHUNK = 64  # samples read at once in a pass over all
-
-
-def few_validation_note(n_val: int) -> str:
-    """A sentence where so few samples choose the hyperparameters that noise does; else empty.
-
-    Parameters
-    ----------
-    n_val : int
-        Samples of the validation split.
-    """
-    if n_val >= FEW_TO_VALIDATE:
-        return ""
-    return (
-        f"The validation split has {n_val} {'sample' if n_val == 1 else 'samples'}: differences between learning rates are "
-        f"mostly noise below {FEW_TO_VALIDATE}. Give it more samples, or a larger share of them (split)."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +187,11 @@ class OwnData:
         return self._counts["train"] * self._layout.pairs
 
     @property
+    def n_val(self) -> int:
+        """Samples by which hyperparameters are chosen."""
+        return self._counts["val"] * self._layout.pairs
+
+    @property
     def description(self) -> str:
         """How the files were read, in a line."""
         counts = ", ".join(f"{n * self._layout.pairs} {split}" for split, n in self._counts.items())
@@ -230,11 +218,6 @@ class OwnData:
             files = ", ".join(Path(s.file).name for s in self._parts["test"])
             told["splits"] = f"test from {files}; the others {told['splits'].removesuffix(', test')}"
         return told
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What speaks against the data, in sentences."""
-        return tuple(filter(None, [few_validation_note(self._counts["val"] * self._layout.pairs)]))
 
     # What a run needs
 
