@@ -16,13 +16,15 @@ from neuralop_mup.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.problems.mode_energy import ModeEnergy
 from neuralop_mup.tuning import log2_grid
 
-__all__ = ["PRESETS", "SIZES", "Preset", "odd_grids_work", "preset_of", "problem_with"]
+__all__ = ["EXTENDS", "PRESETS", "SIZES", "Preset", "odd_grids_work", "preset_of", "problem_with"]
 
 SIZES = ("cpu", "gpu", "paper")
 #: Below so many steps of the proxy its best learning rate is that of the first steps (docs/decisions.md).
 ENOUGH_STEPS = 300
 #: ``n_modes`` of a target that follows from its data, at most, by axes.
 _MOST_MODES = {1: 512, 2: 64, 3: 24}
+#: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
+EXTENDS = 2
 Modes = int | tuple[int, ...]
 
 

@@ -16,6 +16,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, report, wording
 from neuralop_mup.experiments.loaders import first_batch, loaders_of, some_samples
 from neuralop_mup.experiments.own_runs import OwnRuns, own_losses, own_settings
+from neuralop_mup.experiments.presets import EXTENDS
 from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, under_rules
 from neuralop_mup.experiments.training import n_params
@@ -152,6 +153,7 @@ def tune(
     sent = OwnRuns(build, data, loss, processor, folder / "weights", dict(target))
     sample = _check(sent, base, target, rule, own_settings({**fixed, "kernel_init": kernel_init}))
     study = transfer_study(
+        extends={"lr": EXTENDS} if not space else None,
         proxy=base,
         target=target,
         space=space,
