@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from neuralop.models import FNO
 
+from neuralop_mup import tune
 from neuralop_mup.cli import main
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.proxy import few_samples_notes
@@ -413,3 +416,21 @@ def test_a_folder_in_which_no_run_finished_takes_new_settings(tmp_path, capsys, 
     shown = capsys.readouterr().err
     assert "First the proxy is trained (width 4, modes 4): 1 runs of 2 steps" in shown
     assert main(f"{line} --beta2 0.9".split()) == 2 and "other settings" in capsys.readouterr().err
+
+
+def test_tune_remembers_how_a_file_was_split(tmp_path):
+    """The same file in another split would be other data under the same settings."""
+    lined(tmp_path / "heat.npz", modes=2)
+    sizes = {
+        name: {"hidden_channels": width, "n_modes": (4,), "n_layers": 1} for name, width in (("base", 4), ("target", 8))
+    }
+    how = {"space": {"lr": [0.01]}, "epochs": 1, "seeds": [0], "compare": (), "n_workers": 1, "progress": False}
+    in_order = OwnData(files="heat.npz", shuffle=False)
+    with warnings.catch_warnings(action="ignore"):
+        tune(build, in_order, **sizes, **how, folder="runs/t")
+        with pytest.raises(MupError, match="fixed.splits was 'in file order' and is now 'drawn at random'"):
+            tune(build, "heat.npz", **sizes, **how, folder="runs/t")
+
+
+def build(**size):
+    return FNO(in_channels=1, out_channels=1, **size)

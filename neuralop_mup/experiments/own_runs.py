@@ -61,7 +61,7 @@ class OwnRuns(GroupedRuns):
 
 def own_settings(config: Mapping[str, Any]) -> Settings:
     """What a run's configuration says besides the model, whose arguments are the user's."""
-    return Settings.of({k: v for k, v in config.items() if k not in ("model", "base")})
+    return Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "splits")})
 
 
 def own_losses(loss: Any, n_dim: int) -> Losses:
