@@ -411,10 +411,10 @@ def test_a_folder_in_which_no_run_finished_takes_new_settings(tmp_path, capsys, 
         patch.setattr("neuralop_mup.experiments.together.ProblemRuns.__call__", killed)
         assert main(f"{TINY} --lr 0.01 --no-compare".split()) == 130
     assert Path("runs/heat-transfer/journal.log").exists()
-    line = f"{TINY} --lr 0.02 --no-compare --weight_decay 0.1"
+    line = f"{TINY} --lr 0.02 --no-compare --optimizer adamw"
     assert main(line.split()) == 0
     shown = capsys.readouterr().err
-    assert "First the proxy is trained (width 4, modes 4): 1 runs of 2 steps" in shown
+    assert "First the proxy is trained (width 4, modes 4): 1 run of 2 steps" in shown
     assert main(f"{line} --beta2 0.9".split()) == 2 and "other settings" in capsys.readouterr().err
 
 

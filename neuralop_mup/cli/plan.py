@@ -124,10 +124,11 @@ def opening_text(study: Study, costs: Mapping[Any, float], timed: bool) -> str:
     timed : bool
     """
     size, runs = study.base, sum(point.size == study.base for point in study.planned()) * len(study.seeds)
-    about = f", about {format_seconds(costs[size])} each if trained alone" if timed else ""
+    many = f"{runs} {'run' if runs == 1 else 'runs'} of {_steps(study, size)} steps"
+    about = f", about {format_seconds(costs[size])} for one" if timed and costs[size] >= 1 else ""
     return (
-        f"First {the(size)} is trained ({wording.size_text(study.sizes[size])}): {runs} runs of {_steps(study, size)} "
-        f"steps{about}. A line follows whenever a run has ended; runs that are trained together end together."
+        f"First {the(size)} is trained ({wording.size_text(study.sizes[size])}): {many}{about}. "
+        "A line follows whenever a run has ended; runs that are trained together end together."
     )
 
 

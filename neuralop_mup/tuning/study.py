@@ -293,8 +293,8 @@ def _short(value: Any) -> str:
 def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
     """MupError unless the new settings are the old ones, or have grown: a longer grid, more seeds and trials.
 
-    Rules may come and go, and so may a search at the target: the runs of a size under a rule are kept by themselves, so what
-    is compared changes no run. Only what a rule means, and what belongs to it, must be the same.
+    Rules may come and go: the runs of a size under a rule are kept by themselves, so what is compared changes no run. Only
+    what a rule means, and what belongs to it, must be the same.
     """
     differ = []
     changed = set(FORMER_RULES.get(old.get("rule_version", 1), ()))
@@ -302,6 +302,8 @@ def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where:
         differ.append(f"the rule {hit[0]} has another formula since")
     for key in dict.fromkeys([*old, *new]):
         before, now = old.get(key), new.get(key)
+        if key == "searched" and before:  # what is not compared is not searched either
+            before = [rule for rule in before if rule in new.get("rules", ())]
         # In a search a point's value is its mean over the seeds, so there the seeds are part of the question.
         if (
             key not in ("name", "rule_version", "extended")
@@ -335,9 +337,9 @@ def _grown(key: str, old: Any, new: Any) -> bool:
     if key == "grid":
         numbers = all(isinstance(v, (int, float)) for k in new for v in new[k] if new[k] != old.get(k))
         return set(old) == set(new) and numbers and all(_contains(new[k], old[k]) for k in old)
-    if key == "seeds":
+    if key in ("seeds", "searched"):
         return _contains(new, old)
-    if key in ("rules", "searched"):
+    if key == "rules":
         return True
     if key in _BY_RULE:
         before, now = dict(old), dict(new)
