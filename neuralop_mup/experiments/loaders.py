@@ -14,7 +14,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.problems import OwnData, ProblemData
 from neuralop_mup.problems.mode_energy import off_grid
 
-__all__ = ["first_batch", "is_file", "loaders_of", "read_data", "some_samples", "splits_said"]
+__all__ = ["first_batch", "loaders_of", "read_data", "some_samples"]
 
 
 class _Named:
@@ -36,24 +36,11 @@ class _Named:
 
 def read_data(data: Any) -> Any:
     """The data itself, where it is given as a path or a function."""
-    if is_file(data):
+    if isinstance(data, (str, Path)) or (isinstance(data, (tuple, list)) and all(isinstance(d, (str, Path)) for d in data)):
         data = OwnData(files=data)
     if callable(data):
         data = data()
     return data.load() if isinstance(data, OwnData) else data
-
-
-def splits_said(data: Any) -> dict[str, str]:
-    """How a file is split, among the settings of its runs: a folder of results is refused for the other way."""
-    if is_file(data):
-        data = OwnData(files=data)
-    return {"splits": "drawn at random" if data.shuffle else "in file order"} if type(data) is OwnData else {}
-
-
-def is_file(data: Any) -> bool:
-    """Whether data is given as a path, or as several."""
-    several = isinstance(data, (tuple, list)) and all(isinstance(d, (str, Path)) for d in data)
-    return isinstance(data, (str, Path)) or several
 
 
 def loaders_of(data: Any, batch_size: int, seed: int) -> tuple[Any, dict[str, Any], Any]:

@@ -14,7 +14,7 @@ from torch import nn
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, report, wording
-from neuralop_mup.experiments.loaders import first_batch, loaders_of, some_samples, splits_said
+from neuralop_mup.experiments.loaders import first_batch, loaders_of, some_samples
 from neuralop_mup.experiments.own_runs import OwnRuns, own_losses, own_settings
 from neuralop_mup.experiments.presets import EXTENDS
 from neuralop_mup.experiments.proxy import resolution_notes
@@ -147,7 +147,7 @@ def tune(
     kernel_init = known.pop("kernel_init", choice.kernel_init)
     space = {"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **(space or {})}
     fixed = {"optimizer": optimizer, "epochs": epochs, "batch_size": batch_size, "device": device, **known}
-    fixed = {k: v for k, v in fixed.items() if k not in space} | splits_said(data)
+    fixed = {k: v for k, v in fixed.items() if k not in space}
     if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
         n_workers = 1  # it cannot be sent to other processes
     sent = OwnRuns(build, data, loss, processor, folder / "weights", dict(target))
@@ -159,7 +159,7 @@ def tune(
         space=space,
         rule=rule,
         rules=[rule, *compare],
-        fixed=fixed,
+        fixed={**fixed, **sent.how_split()},
         seeds=seeds,
         n_trials=n_trials,
         name=folder.resolve().name,
