@@ -390,14 +390,16 @@ def test_rules_come_and_go_but_mean_what_they_meant():
         study = Study(name="s", sizes=sizes, space=space, seeds=(0,), rules=rules, searched=searched, under=rows)
         return json.loads(json.dumps(replace(study, base_rules=dict.fromkeys(rules, "a")).settings))
 
-    both, one = settings(("a", "b"), ("a",)), settings(("a",))
+    both, one = settings(("a", "b"), ("a", "b")), settings(("a",), ("a",))
     refuse_other_settings(both, one, "here")
     kept = with_former_rules(both, one)
     refuse_other_settings(kept, settings(("a", "b"), ("a", "b")), "here")
     refuse_other_settings(with_former_rules(one, both), both, "here")
     for rules, changed in ((("a",), {"a": {"clip": 3}}), (("a", "b"), {"b": {"clip": 3}})):
         with pytest.raises(MupError, match="under was"):
-            refuse_other_settings(kept, settings(rules, **changed), "here")
+            refuse_other_settings(kept, settings(rules, rules, **changed), "here")
+    with pytest.raises(MupError, match="searched was"):
+        refuse_other_settings(both, settings(("a", "b"), ("b",)), "here")
     # A rule whose formula changed since would be mixed with its former runs, even if it is asked for later only.
     for rules in (("operator-norm",), ("a",)):
         old = with_former_rules({**both, "rules": ["operator-norm", "a"], "rule_version": 1}, one)
