@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from neuralop.models import FNO
 
+from neuralop_mup import tune
 from neuralop_mup.cli import main
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.proxy import few_samples_notes
 from neuralop_mup.problems import OwnData, get_problem
 from neuralop_mup.problems.own import _LazyData
 
@@ -57,7 +61,7 @@ def elsewhere(tmp_path, monkeypatch):
 def test_shapes_and_channels_are_guessed(tmp_path, suffix, x, y, channels):
     """Every sample of the first split is the file's, with the channels in front."""
     a, b = array(*x), array(*y)
-    problem = OwnData(files=write(tmp_path / f"heat.{suffix}", x=a, y=b))
+    problem = OwnData(files=write(tmp_path / f"heat.{suffix}", x=a, y=b), shuffle=False)
     assert (problem.in_channels, problem.out_channels, problem.title) == (*channels, "heat")
     data = problem.load()
     assert [len(pair[0]) for pair in (data.train, data.val, data.test)] == [16, 2, 2] and problem.n_train == 16
@@ -85,7 +89,7 @@ def test_the_channel_axis_can_be_said(tmp_path):
 def test_keys_types_split_and_crop(tmp_path):
     u = np.arange(12 * 9 * 9).reshape(12, 9, 9)
     file = write(tmp_path / "d.npz", other=array(3), mask=u % 2 == 0, u=u, v=2 * u)
-    problem = OwnData(files=file, x="mask", y="u+v", split=(0.5, 0.25, 0.25), crop=True)
+    problem = OwnData(files=file, x="mask", y="u+v", split=(0.5, 0.25, 0.25), crop=True, shuffle=False)
     data = problem.load()
     assert (problem.in_channels, problem.out_channels, problem.grid_shape) == (1, 2, (8, 8))
     assert [len(pair[0]) for pair in (data.train, data.val, data.test)] == [6, 3, 3]
@@ -98,9 +102,9 @@ def test_one_array_in_time(tmp_path):
     u = array(20, 11, 32)
     coordinates = {"t-coordinate": array(12), "x-coordinate": array(32)}
     file = write(tmp_path / "advection.hdf5", tensor=u, **coordinates)
-    data = OwnData(files=file).load()
+    data = OwnData(files=file, shuffle=False).load()
     assert np.array_equal(data.train[0][:, 0], u[:16, 0]) and np.array_equal(data.train[1][:, 0], u[:16, 10])
-    stepped = OwnData(files=file, time_step=5)
+    stepped = OwnData(files=file, time_step=5, shuffle=False)
     data = stepped.load()
     assert stepped.n_train == len(data.train[0]) == 32 and "times 0 → 5, 5 → 10" in stepped.description
     assert np.array_equal(data.train[0][:4, 0], u[[0, 0, 1, 1], [0, 5, 0, 5]])
@@ -112,7 +116,7 @@ def test_pdebench_layouts(tmp_path):
     problem = OwnData(files=darcy)
     assert (problem.in_channels, problem.out_channels, problem.grid_shape) == (1, 1, (16, 16))
     flow = {name: array(12, 5, 16, 16) for name in ("Vx", "Vy", "density", "pressure")}
-    cfd = OwnData(files=write(tmp_path / "cfd.h5", **flow))
+    cfd = OwnData(files=write(tmp_path / "cfd.h5", **flow), shuffle=False)
     data = cfd.load()
     assert (cfd.in_channels, cfd.out_channels) == (4, 4)
     assert np.array_equal(data.train[1][:, 2], flow["density"][: len(data.train[1]), 4])
@@ -121,7 +125,7 @@ def test_pdebench_layouts(tmp_path):
         for i, values in enumerate(samples):
             file[f"{i:04d}/data"] = values
             file[f"{i:04d}/grid/x"] = array(16)
-    swe = OwnData(files=str(tmp_path / "swe.h5"))
+    swe = OwnData(files=str(tmp_path / "swe.h5"), shuffle=False)
     data = swe.load()
     assert (swe.in_channels, swe.grid_shape) == (2, (16, 16))
     assert np.array_equal(data.train[0][3], np.moveaxis(samples[3][0], -1, 0))
@@ -134,7 +138,7 @@ def test_neuralops_files_and_several_files(tmp_path):
         parts[part] = array(n, 16, 16)
         pair = {"x": torch.from_numpy(parts[part] > 0), "y": torch.from_numpy(parts[part])}
         torch.save(pair, tmp_path / f"darcy_{part}_16.pt")
-    problem = OwnData(files=(str(tmp_path / "darcy_train_16.pt"), str(tmp_path / "darcy_test_16.pt")))
+    problem = OwnData(files=(str(tmp_path / "darcy_train_16.pt"), str(tmp_path / "darcy_test_16.pt")), shuffle=False)
     data = problem.load()
     assert [len(pair[0]) for pair in (data.train, data.val, data.test)] == [18, 2, 6]
     assert np.array_equal(data.test[1][:, 0], parts["test"]) and np.array_equal(data.val[1][:, 0], parts["train"][18:])
@@ -169,6 +173,89 @@ def test_the_cache_follows_the_file(tmp_path, monkeypatch):
     assert not torch.equal(OwnData(files=file).load().train[0], first.train[0])
 
 
+def test_the_channels_of_each_array_are_recognised_and_can_be_said(tmp_path):
+    """Channels first in one array and last in the other; and words for one or both, where sizes do not tell."""
+    x, y = array(20, 2, 16, 24), array(20, 16, 24, 3)
+    for suffix in ("npz", "h5"):
+        mixed = OwnData(files=write(tmp_path / f"mixed.{suffix}", x=x, y=y), shuffle=False)
+        data = mixed.load()
+        assert (mixed.in_channels, mixed.out_channels, mixed.grid_shape) == (2, 3, (16, 24))
+        assert np.array_equal(data.train[0], x[:16]) and np.array_equal(data.train[1], np.moveaxis(y, -1, 1)[:16])
+        assert mixed.readings["input"] == "x (channels first)" and mixed.readings["output"] == "y (channels last)"
+    cubes = write(tmp_path / "cubes.npz", x=array(12, 16, 16, 16), y=array(12, 16, 16, 16))
+    said = OwnData(files=cubes, channels="x:first,y:last")
+    assert (said.in_channels, said.out_channels, said.grid_shape) == (16, 16, (16, 16))
+    assert (said.readings["input"], said.readings["output"]) == ("x (channels first)", "y (channels last)")
+    one = OwnData(files=cubes, channels="y:last")  # the other is what fits
+    assert (one.readings["input"], one.in_channels) == ("x (channels first)", 16)
+
+
+def test_without_a_sign_of_time_nothing_is_a_time_axis(tmp_path):
+    """Three fields of one shape: rows must not become times. Times in the file, as many as the axis has, are a sign."""
+    fields = {name: array(20, 16, 24) for name in ("a", "u0", "uT")}
+    for suffix in ("npz", "pt", "h5"):
+        for t in ({}, {"t": array(1)}, {"t": array(15)}):
+            with pytest.raises(MupError, match=r"which is the input .*--data.x a\+u0 --data.y uT.*--data.y a\+u0\+uT"):
+                _ = OwnData(files=write(tmp_path / f"d.{suffix}", **fields, **t)).n_dim
+    said = OwnData(files=write(tmp_path / "d.npz", **fields), x="a+u0", y="uT", shuffle=False)
+    assert (said.in_channels, said.out_channels, said.grid_shape) == (2, 1, (16, 24))
+    assert torch.equal(said.load().train[0][:, 1], torch.from_numpy(fields["u0"][:16]))
+    for name in ("t", "time"):
+        timed = OwnData(files=write(tmp_path / "d.npz", u=array(20, 16, 24), **{name: array(16)}))
+        assert timed.grid_shape == (24,) and timed.readings["fields"].startswith("u (second axis: time")
+    assert OwnData(files=write(tmp_path / "d.npz", u=array(20, 16, 24)), y="u").grid_shape == (24,)
+    assert OwnData(files=write(tmp_path / "d.npz", u=array(20, 16, 24)), time_step=3).grid_shape == (24,)
+
+
+def test_splits_are_drawn_and_told(tmp_path):
+    """A sorted file: in file order the last samples are for validation, drawn they are from all of it, every time alike."""
+    x = np.broadcast_to(np.arange(40.0)[:, None], (40, 16))
+    file = write(tmp_path / "sorted.npz", x=x, y=x, f=array(40, 16))
+    in_order, drawn = OwnData(files=file, shuffle=False), OwnData(files=file)
+    samples = {
+        name: data.load() for name, data in (("in order", in_order), ("drawn", drawn), ("again", OwnData(files=file)))
+    }
+    held = {name: [p[0][:, 0, 0].tolist() for p in (d.train, d.val, d.test)] for name, d in samples.items()}
+    assert held["in order"] == [list(range(32)), [32, 33, 34, 35], [36, 37, 38, 39]]
+    assert held["drawn"] == held["again"] != held["in order"]
+    assert sorted(sum(held["drawn"], [])) == list(range(40)) and [len(part) for part in held["drawn"]] == [32, 4, 4]
+    # NumPy's RandomState(0).permutation(40), whose numbers no version changes.
+    assert held["drawn"][1] == sorted(np.random.RandomState(0).permutation(40)[32:36].tolist())
+    assert torch.equal(samples["drawn"].val[0], samples["drawn"].val[1])  # input and output are still pairs
+    assert "drawn at random, the same in every run" in drawn.readings["splits"]
+    assert in_order.readings["splits"] == "in file order: train, val, test"
+    assert drawn.readings["unused"] == "f" and drawn.key != in_order.key
+
+
+def test_drawn_trajectories_stay_whole_and_test_files_stay_apart(tmp_path):
+    u = np.broadcast_to(np.arange(20.0)[:, None, None], (20, 5, 16))
+    data = OwnData(files=write(tmp_path / "u.npz", u=u), y="u", time_step=1).load()
+    held = [set(part[0][:, 0, 0].tolist()) for part in (data.train, data.val, data.test)]
+    assert [len(part) for part in held] == [16, 2, 2] and len(set.union(*held)) == 20
+    for name, first in (("train", 0.0), ("test", 100.0)):
+        x = np.broadcast_to(np.arange(first, first + 20)[:, None], (20, 16))
+        write(tmp_path / f"w_{name}.npz", x=x, y=x)
+    both = OwnData(files=(str(tmp_path / "w_train.npz"), str(tmp_path / "w_test.npz")))
+    data = both.load()
+    assert data.test[0][:, 0, 0].tolist() == list(range(100, 120)) and data.val[0].max() < 20
+    assert both.readings["splits"].startswith("test from w_test.npz; the others drawn at random")
+
+
+@pytest.mark.parametrize(("n", "told"), [(94, True), (95, False)])
+def test_few_validation_samples_are_warned_of(tmp_path, capsys, n, told):
+    """Of 94 samples a tenth is 9, of 95 it is 10 (9.5, rounded to even), which will do."""
+    write(tmp_path / "d.npz", x=array(n, 16), y=array(n, 16))
+    assert ("compared on 9 validation samples" in plan_of(capsys, "transfer --data d.npz")) == told
+    assert "on 1 validation sample:" in few_samples_notes(1)[0]
+
+
+def test_the_sample_of_data_that_does_not_fit_in_memory(tmp_path):
+    u = array(400, 2, 16)
+    file = write(tmp_path / "big.h5", x=u, y=u)
+    x, y = OwnData(files=file, in_memory=1e-9, shuffle=False).sample()
+    assert torch.equal(x, torch.from_numpy(u[:320:2])) and torch.equal(x, y)
+
+
 def spoiled(**change):
     good = {"x": array(20, 16, 16), "y": array(20, 16, 16)}
     return {k: v for k, v in {**good, **change}.items() if v is not None}
@@ -177,7 +264,11 @@ def spoiled(**change):
 @pytest.mark.parametrize(
     ("arrays", "options", "told"),
     [
-        (spoiled(y=np.full((20, 16, 16), np.nan)), {}, r"y in .*d.npz has entries that are not finite, in sample 0"),
+        (
+            spoiled(y=np.full((20, 16, 16), np.nan)),
+            {},
+            r"y in .*d.npz has entries that are not finite, in sample [0-9]+ among",
+        ),
         (spoiled(x=array(20, 16, 16) + 1j), {}, "x in .* is complex; give its real and imaginary parts as two channels"),
         (spoiled(x=np.array([["a"] * 16] * 20)), {}, "which are no numbers"),
         (spoiled(), {"y": "z"}, "has no 'z'; expected one of x, y"),
@@ -193,6 +284,10 @@ def spoiled(**change):
         (spoiled(), {"split": (0.9, 0.2, 0.1)}, "a sum of 1 at most"),
         (spoiled(), {"channels": "second"}, "channels is 'second'"),
         (spoiled(x=None, y=None, a=array(20, 8), b=array(20, 9)), {}, r"a \(20, 8\), b \(20, 9\): which is the input"),
+        (spoiled(x=None, y=None, u=array(20, 6, 16)), {}, r"nothing says that it has times. .* say so \(--data.y u\)"),
+        (spoiled(x=None, y=None, t=array(20)), {}, "no array of fields"),
+        (spoiled(), {"channels": "x:second"}, r"channels is 'x:second'.*x:first,y:last"),
+        (spoiled(), {"channels": "first,last"}, "channels is 'first,last'"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told(tmp_path, arrays, options, told):
@@ -227,3 +322,115 @@ def test_transfer_on_ones_own_data(tmp_path, capsys):
     run = json.loads((folder / "run.json").read_text())
     assert run["settings"]["data"] == "heat" and run["settings"]["loss"] == "l2,h1"
     assert "33 points" in run["settings"]["read as"]
+
+
+def lined(path, modes=6, n=24, points=32, **more):
+    """Fields whose energy is all in two modes, the higher one ``modes``: 99.9 % is kept from there on."""
+    grid = np.arange(points) * 2 * np.pi / points
+    amplitude = RNG.standard_normal((n, 2, 1))
+    y = amplitude[:, 0] * np.cos(grid) + amplitude[:, 1] * np.cos(modes * grid)
+    return write(path, x=array(n, points), y=y, **more)
+
+
+def plan_of(capsys, line):
+    assert main([*line.split(), "--dry-run"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_plan_says_how_a_file_was_read_and_asks_for_what_the_data_needs(tmp_path, capsys):
+    """24 samples, 20 to train: batches of 4, 5 steps an epoch, so 60 epochs make 300 steps."""
+    lined(tmp_path / "heat.npz", f=array(24, 32))
+    out = plan_of(capsys, "transfer --data heat.npz")
+    assert "  data    heat: 1 → 1 channels on 32 points; 20 train, 2 val, 2 test\n" in out
+    assert "  input   x (no channel axis)\n  output  y (no channel axis)\n  unused  f\n  splits  drawn at random" in out
+    assert "width 16, modes 12" in out and "width 64, modes 16" in out  # K = 6 of either sign
+    assert "epochs 60, batch_size 4" in out and "keep too little" not in out
+    assert "compared on 2 validation samples" in out
+    out = plan_of(capsys, "transfer --data heat.npz --data.shuffle no --batch_size 20")
+    assert "splits  in file order" in out and "epochs 300, batch_size 20" in out
+    # What is given bounds what follows from the data, and the advice names its option.
+    assert "width 16, modes 8 " in plan_of(capsys, "transfer --data heat.npz --target.n_modes 8")
+    assert "width 64, modes 24 " in plan_of(capsys, "transfer --data heat.npz --proxy.n_modes 24")
+    out = plan_of(capsys, "transfer --data heat.npz --proxy.n_modes 4")
+    assert "keep too little" in out and "Give it --proxy.n_modes 12." in out
+    lined(tmp_path / "fine.npz", modes=14)
+    out = plan_of(capsys, "transfer --data fine.npz")
+    assert "width 16, modes 28" in out and "width 64, modes 28" in out
+
+
+def test_a_dry_run_refuses_what_the_run_would(tmp_path, capsys):
+    x = array(24, 32)
+    y = x.copy()
+    y[7, 3] = np.nan
+    write(tmp_path / "heat.npz", x=x, y=y)
+    for more in ("", " --dry-run"):
+        assert main(f"transfer --data heat.npz{more}".split()) == 2
+        assert "y in heat.npz has entries that are not finite, in sample 7 among" in capsys.readouterr().err
+
+
+TINY = (
+    "transfer --data heat.npz --proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 "
+    "--seeds 1 --epochs 1 --batch_size 10 --workers 1 --model.n_layers 1"
+)
+
+
+def test_what_is_compared_may_change_and_other_settings_name_the_option(tmp_path, capsys):
+    """Rules come and go in a folder without a run trained twice; another batch size is refused."""
+    lined(tmp_path / "heat.npz", modes=2)
+    line = f"{TINY} --lr 0.01"
+    results = Path("runs/heat-transfer/results.jsonl")
+    trained = {}
+    for more, cells in (
+        ("--no-compare", ["operator-norm"]),
+        ("", ["operator-norm", "standard"]),
+        ("--no-compare", ["operator-norm"]),
+        ("--rules none", ["operator-norm", "none", "standard"]),
+    ):
+        assert main(f"{line} {more}".split()) == 0
+        out = capsys.readouterr().out
+        assert ("for no comparison give --no-compare" in out) == (more == "--rules none")
+        records = [json.loads(text) for text in results.read_text().splitlines()]
+        assert [r["rule"] for r in records if r["size"] == "target"] == cells
+        for r in records:  # a run that is trained again takes other seconds
+            assert trained.setdefault((r["size"], r["rule"]), r["seconds"]) == r["seconds"]
+    page = (results.parent / "report.md").read_text()
+    assert "x (no channel axis)" in page and "drawn at random" in page
+    assert main(f"{line} ".replace("--batch_size 10", "--batch_size 5").split()) == 2
+    assert "choose another folder (--output FOLDER)" in capsys.readouterr().err
+    assert main(f"{line} --no-compare --rules none".split()) == 2
+    assert "give one of the two" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_no_run_finished_takes_new_settings(tmp_path, capsys, monkeypatch):
+    lined(tmp_path / "heat.npz", modes=2)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("neuralop_mup.experiments.together.ProblemRuns.__call__", killed)
+        assert main(f"{TINY} --lr 0.01 --no-compare".split()) == 130
+    assert Path("runs/heat-transfer/journal.log").exists()
+    line = f"{TINY} --lr 0.02 --no-compare --optimizer adamw"
+    assert main(line.split()) == 0
+    shown = capsys.readouterr().err
+    assert "First the proxy is trained (width 4, modes 4): 1 run of 2 steps" in shown
+    assert main(f"{line} --beta2 0.9".split()) == 2 and "other settings" in capsys.readouterr().err
+
+
+def test_tune_remembers_how_a_file_was_split(tmp_path):
+    """The same file in another split would be other data under the same settings."""
+    lined(tmp_path / "heat.npz", modes=2)
+    sizes = {
+        name: {"hidden_channels": width, "n_modes": (4,), "n_layers": 1} for name, width in (("base", 4), ("target", 8))
+    }
+    how = {"space": {"lr": [0.01]}, "epochs": 1, "seeds": [0], "compare": (), "n_workers": 1, "progress": False}
+    in_order = OwnData(files="heat.npz", shuffle=False)
+    with warnings.catch_warnings(action="ignore"):
+        tune(build, in_order, **sizes, **how, folder="runs/t")
+        with pytest.raises(MupError, match="fixed.splits was 'in file order' and is now 'drawn at random'"):
+            tune(build, "heat.npz", **sizes, **how, folder="runs/t")
+
+
+def build(**size):
+    return FNO(in_channels=1, out_channels=1, **size)

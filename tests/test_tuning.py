@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from processes import environment
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.tuning import Results, log2_grid, sweep, transfer, transfer_study
 from neuralop_mup.tuning.outcome import is_final
+from neuralop_mup.tuning.progress import Progress
+from neuralop_mup.tuning.study import Study, refuse_other_settings, with_former_rules
 
 GRID = log2_grid(2**-7, 2**-2)
 
@@ -208,6 +211,7 @@ def test_failed_runs_are_kept_do_not_compete_and_stop_their_point(tmp_path, caps
     # 1/0.125 = 8 beats 1/0.0625 = 16, but its seed 1 failed.
     assert found.best == {"lr": 0.0625}
     assert "DIVERGED" in shown and "RAISED" in shown and "out of luck" in shown and str(tmp_path) in shown
+    assert "best so far 16 at lr=0.0625, mean of 2 seeds, which 1 of 2 points has yet" in shown
     assert "[5/5]" in shown and "best so far 16 at lr=0.0625, mean of 2 seeds" in shown
     trials = optuna_trials(tmp_path, "sweep")
     assert {t.params["lr"]: t.state.name for t in trials} == {0.0625: "COMPLETE", 0.125: "FAIL", 0.25: "PRUNED"}
@@ -374,6 +378,62 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path, space, argument
     with pytest.raises(MupError, match=f"(?s){says}.*choose another folder"):
         quiet(arguments.pop("train"), space, tmp_path, **arguments)
     assert (tmp_path / "journal.log").read_bytes() == before
+
+
+def test_rules_come_and_go_but_mean_what_they_meant():
+    """What is compared changes no run; settings that belong to a rule do, even where the rule was left out in between."""
+    sizes = {"proxy": {"n": 1}, "target": {"n": 2}}
+    space, under = {"lr": [0.5]}, {"a": {"clip": 1}, "b": {"clip": 2}}
+
+    def settings(rules, searched=(), **changed):
+        rows = {rule: {**under, **changed}[rule] for rule in rules}
+        study = Study(name="s", sizes=sizes, space=space, seeds=(0,), rules=rules, searched=searched, under=rows)
+        return json.loads(json.dumps(replace(study, base_rules=dict.fromkeys(rules, "a")).settings))
+
+    both, one = settings(("a", "b"), ("a", "b")), settings(("a",), ("a",))
+    refuse_other_settings(both, one, "here")
+    kept = with_former_rules(both, one)
+    refuse_other_settings(kept, settings(("a", "b"), ("a", "b")), "here")
+    refuse_other_settings(with_former_rules(one, both), both, "here")
+    for rules, changed in ((("a",), {"a": {"clip": 3}}), (("a", "b"), {"b": {"clip": 3}})):
+        with pytest.raises(MupError, match="under was"):
+            refuse_other_settings(kept, settings(rules, rules, **changed), "here")
+    with pytest.raises(MupError, match="searched was"):
+        refuse_other_settings(both, settings(("a", "b"), ("b",)), "here")
+    # A rule whose formula changed since would be mixed with its former runs, even if it is asked for later only.
+    for rules in (("operator-norm",), ("a",)):
+        old = with_former_rules({**both, "rules": ["operator-norm", "a"], "rule_version": 1}, one)
+        with pytest.raises(MupError, match="operator-norm has another formula"):
+            refuse_other_settings({**old, "rule_version": 1}, {**one, "rules": list(rules)}, "here")
+
+
+def test_a_folder_without_a_finished_run_takes_other_settings(tmp_path):
+    """What only raised is no result; one finished run is."""
+    with pytest.raises(MupError, match="No point of the proxy completed"):
+        transfer(raises, folder=tmp_path, progress=False, **{**TRANSFER, "n_workers": 1})
+    quiet(bowl, {"lr": [0.5]}, tmp_path, fixed={"epochs": 2})
+    assert list(optuna_trials(tmp_path, "sweep"))
+    with pytest.raises(MupError, match="fixed.epochs was 2 and is now 3"):
+        quiet(bowl, {"lr": [0.5]}, tmp_path, fixed={"epochs": 3})
+
+
+def raises(config):
+    raise RuntimeError("out of luck")
+
+
+def test_long_silence_is_broken(tmp_path, capsys, monkeypatch):
+    """A line after half a minute without one, then after a minute, and so on; a line of a run starts the wait anew."""
+    now = [0.0]
+    monkeypatch.setattr("neuralop_mup.tuning.progress.time.monotonic", lambda: now[0])
+    display = Progress("s", {None: 3}, {}, True)
+    display.start(tmp_path, [], 1)
+    told = []
+    for seconds in (10, 20, 31, 60, 90, 92, 200, 212):
+        now[0] = seconds
+        capsys.readouterr()
+        display.tick()
+        told += [seconds] if "[0/3] still training" in capsys.readouterr().err else []
+    assert told == [31, 92, 212]
 
 
 def test_a_folder_holds_one_study(tmp_path):

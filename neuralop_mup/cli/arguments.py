@@ -38,6 +38,7 @@ _OWN = {
     "channels": str,
     "time_step": count,
     "split": listed(positive),
+    "shuffle": like(True),
     "crop": like(False),
     "in_memory": positive,
 }

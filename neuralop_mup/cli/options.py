@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
                 valid = [name for action in self._actions for name in action.option_strings if name.startswith("--")] + [
                     "--help"
                 ]
-                raise MupError(f"There is no option {option!r}; {nearest(option, valid)}")
+                raise MupError(f"There is no option {option!r}; {_offer(option, valid, self._groups)}")
         if rest:
             raise MupError(f"There is an argument too many: {rest[0]!r}.")
         for dest, (name, read) in self._readers.items():
@@ -129,6 +129,25 @@ class Parser(argparse.ArgumentParser):
                 raise MupError(f"{option} is given twice; give it once.")
             dotted[group][name] = value
         return plain, dotted
+
+
+#: What people call arguments of FNO.
+_FNO_NAMES = {
+    **dict.fromkeys(("width", "hidden", "channels", "hidden_channel", "hidden_size", "hidden_dim"), "hidden_channels"),
+    **dict.fromkeys(("modes", "num_modes", "n_mode"), "n_modes"),
+    **dict.fromkeys(("layers", "depth", "num_layers", "n_layer"), "n_layers"),
+}
+
+
+def _offer(option: str, valid: Sequence[str], groups: Mapping[str, str]) -> str:
+    """The option that was meant, or all of them."""
+    offer = nearest(option, valid)
+    word = option.removeprefix("--").lower().replace("-", "_")
+    argument = _FNO_NAMES.get(word, word if word in _FNO_NAMES.values() else None)
+    at = [f"--{group}.{argument}" for group in ("target", "proxy", "model") if group in groups]
+    if offer.startswith("did you mean") or argument is None or not at:
+        return offer
+    return f"did you mean {' or '.join(map(repr, at))}?"
 
 
 def one_of(names: Collection[str]) -> Callable[[str], str]:
@@ -252,7 +271,9 @@ def given(group: str, texts: Mapping[str, str], readers: Mapping[str, Callable[[
     for name, text in texts.items():
         option = f"--{group}.{name}"
         if name not in readers:
-            raise MupError(f"There is no option {option!r}; {nearest(name, readers, f'--{group}.')}")
+            meant = _FNO_NAMES.get(name.lower().replace("-", "_"))
+            offer = f"did you mean '--{group}.{meant}'?" if meant in readers else nearest(name, readers, f"--{group}.")
+            raise MupError(f"There is no option {option!r}; {offer}")
         values[name] = _value(option, text, readers[name])
     return values
 

@@ -22,6 +22,7 @@ from neuralop_mup.experiments.settings import build_optimizer
 from neuralop_mup.experiments.training import build_model, n_params
 from neuralop_mup.problems import Problem, get_problem
 from neuralop_mup.tuning import Study
+from neuralop_mup.tuning.study import the
 
 #: Operations of the largest step that is timed: a few seconds on one core.
 _MOST = 5e10
@@ -65,6 +66,7 @@ def plan_text(study: Study, folder: Path, title: str) -> str:
     lines = [f"{title}{f': {study.about}' if study.about else ''}", *(f"  note    {note}" for note in study.notes)]
     described = getattr(problem, "description", None) or phrase(dataclasses.asdict(problem))
     lines.append(f"  data    {getattr(problem, 'title', problem.name)}: {described}")
+    lines += [f"  {what:<7} {text}" for what, text in getattr(problem, "readings", {}).items()]
     lines += [f"  search  {name}: {_values(values)}{_and_on(study, name)}" for name, values in study.space.items()]
     run = {k: v for k, v in {**study.fixed, **study.defaults}.items() if not k.startswith("problem") and v not in (None, {})}
     lines.append(f"  run     {phrase(run)}")
@@ -109,6 +111,30 @@ def timing_text(study: Study, workers: int | None) -> str:
         f"Very roughly {format_seconds(total)} here with {at_once}, runs one by one: a few steps on random input, timed "
         "and scaled up. Making the data is not in it."
     )
+
+
+def opening_text(study: Study, costs: Mapping[Any, float], timed: bool) -> str:
+    """What is trained first, told before anything has ended.
+
+    Parameters
+    ----------
+    study : Study
+    costs : mapping
+        Of a run of each size: seconds, if ``timed``.
+    timed : bool
+    """
+    size, runs = study.base, sum(point.size == study.base for point in study.planned()) * len(study.seeds)
+    many = f"{runs} {'run' if runs == 1 else 'runs'} of {_steps(study, size)} steps"
+    about = f", about {format_seconds(costs[size])} for one" if timed and costs[size] >= 1 else ""
+    return (
+        f"First {the(size)} is trained ({wording.size_text(study.sizes[size])}): {many}{about}. "
+        "A line follows whenever a run has ended; runs that are trained together end together."
+    )
+
+
+def is_timed(study: Study) -> bool:
+    """Whether :func:`relative_costs` can give seconds."""
+    return _too_large(study, _costs(study)) is None
 
 
 def _a_config(study: Study, size: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from neuralop_mup import tuning
 from neuralop_mup.cli.options import Parser, count, device, made, not_negative, one_of
-from neuralop_mup.cli.plan import plan_text, problem_in, relative_costs, timing_text
+from neuralop_mup.cli.plan import is_timed, opening_text, plan_text, problem_in, relative_costs, timing_text
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.experiments import findings, report, wording
 from neuralop_mup.experiments.together import ProblemRuns
@@ -96,21 +96,27 @@ def run(
     if engine == "ray":
         gpus = options.gpus if options.gpus is not None else float(chosen != "cpu" and bool(cuda_devices()))
         engine = RayEngine(options.address, options.workers, options.cpus, gpus)
-    results = tuning.run(
-        study,
-        ProblemRuns((folder / "checkpoints").resolve()),
-        identity=train_run,
-        folder=folder,
-        engine=engine,
-        n_workers=workers,
-        devices=devices,
-        storage=options.storage,
-        sampler=sampler,
-        pruner=pruner,
-        rungs=tuple(rungs),
-        costs=relative_costs(study, timed=options.engine != "ray"),
-        prepare=problem.load,
-    )
+    timed = options.engine != "ray" and is_timed(study)
+    costs = relative_costs(study, timed=timed)
+    try:
+        results = tuning.run(
+            study,
+            ProblemRuns((folder / "checkpoints").resolve()),
+            identity=train_run,
+            folder=folder,
+            engine=engine,
+            n_workers=workers,
+            devices=devices,
+            storage=options.storage,
+            sampler=sampler,
+            pruner=pruner,
+            rungs=tuple(rungs),
+            costs=costs,
+            prepare=problem.load,
+            opening=opening_text(study, costs, timed),
+        )
+    except MupError as error:  # the library speaks of arguments
+        raise MupError(str(error).replace("choose another folder", "choose another folder (--output FOLDER)")) from error
     report.write_report(results, settings=settings, command=shlex.join(["neuralop-mup", verb, *argv]), title=title)
     print("", *findings.verdict(results), "", wording.aligned(report.table(results)), sep="\n")
     print(f"\nReport (report.html), figures and every run: {folder}")

@@ -32,10 +32,12 @@ from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, wording
 from neuralop_mup.experiments.presets import EXTENDS, PRESETS, SIZES, Preset, odd_grid_note, preset_of
-from neuralop_mup.experiments.proxy import resolution_notes
+from neuralop_mup.experiments.proxy import few_samples_notes, resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
-from neuralop_mup.problems import PROBLEMS, Problem
+from neuralop_mup.problems import PROBLEMS, OwnData, Problem
+from neuralop_mup.problems.mode_energy import ModeEnergy, mode_energy
+from neuralop_mup.problems.own_files import READERS
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.space import is_search
 
@@ -45,7 +47,7 @@ _GROUPS = {
     "target": "argument of FNO at the target",
     "model": "argument of FNO at both sizes, such as --model.n_layers 6",
     "problem": "argument of the problem, such as --problem.viscosity 0.1",
-    "data": "how --data is read: x, y (keys), channels, time_step, split, crop, in_memory",
+    "data": "how --data is read: x, y (keys), channels, time_step, split, shuffle, crop, in_memory",
     "search": "also searched, such as --search.lr_mult.spectral 1,2,4",
 }
 #: Settings of a training run that have an option of their own.
@@ -71,7 +73,8 @@ def run(argv: list[str]) -> int:
     title = getattr(problem, "title", problem.name)
     options.output = options.output or f"runs/{title}-transfer"
     study = study_of(options, dotted, problem)
-    if not options.dry_run:
+    # Data that lies in files is read for a dry run, too: what is wrong with it would stop the run.
+    if not options.dry_run or problem.file_name is None:
         study = dataclasses.replace(study, notes=(*study.notes, *_resolution(problem, study)))
     settings = settings_of(study, problem)
     results = studies.run(study, options, argv, "transfer", title=f"μTransfer on {title}", settings=settings)
@@ -80,20 +83,41 @@ def run(argv: list[str]) -> int:
 
 def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
     """What the data says of the proxy's modes."""
-    x, y = problem.load().train
-    return resolution_notes({"x": x, "y": y}, study.sizes[study.base], study.sizes[study.target])
+    x, y = _sample(problem)
+    return resolution_notes({"x": x, "y": y}, study.sizes[study.base], study.sizes[study.target], "--proxy.n_modes")
+
+
+def _sample(problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+    """Training data for a spectrum: all of it, or some hundred samples of what may not fit in memory."""
+    return problem.sample() if isinstance(problem, OwnData) else problem.load().train
+
+
+def _energy(problem: Problem, size: str) -> ModeEnergy | None:
+    """Of data in files whose sizes no preset gives: the default sizes follow from it."""
+    if problem.file_name is not None or (problem.name, size) in PRESETS:
+        return None
+    return mode_energy(*_sample(problem))
 
 
 def _problem(options: argparse.Namespace, dotted: Dotted) -> Problem:
     if options.data is None:
         if dotted["data"]:
             raise MupError(f"--data.{next(iter(dotted['data']))} says how --data FILE is read; give the file.")
+        if options.problem and _is_file(options.problem):
+            raise MupError(
+                f"{options.problem} is a file and no problem: for data of your own write --data {options.problem} "
+                "(several files with commas)."
+            )
         problem = problem_of(options.problem or "burgers", dotted["problem"], options.preset)
         getattr(problem, "check_files", lambda: None)()
         return problem
     if options.problem or dotted["problem"]:
         raise MupError("--data FILE takes the place of a problem; leave the problem and its arguments out.")
     return own_data(options.data, dotted["data"])
+
+
+def _is_file(word: str) -> bool:
+    return word not in PROBLEMS and (Path(word).suffix.lower() in READERS or Path(word).is_file())
 
 
 def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> Study:
@@ -104,10 +128,14 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
     MupError
         If the model cannot be built at one of the sizes, or a setting cannot work.
     """
-    preset = preset_of(problem, options.preset)
-    sizes = _sizes(preset, dotted, problem)
     choice = OPTIMIZERS.get(options.optimizer, OPTIMIZERS["adam"])
     space = given("search", dotted["search"], _SEARCHED)
+    batches = space["batch_size"] if isinstance(space.get("batch_size"), list) else [options.batch_size]
+    energy = _energy(problem, options.preset)
+    preset = preset_of(problem, options.preset, batch_size=batches[-1] and max(batches), energy=energy)
+    sizes = _sizes(preset, dotted, problem, from_data=energy is not None)
+    if options.no_compare and options.rules != ["standard"]:
+        raise MupError("--no-compare leaves out every comparison and --rules names some; give one of the two.")
     if options.lr is not None and "lr" in space:
         raise MupError("--lr and --search.lr are the same; give one of them.")
     stock = tuning.log2_grid(*choice.lrs) if choice.lrs else preset.lrs
@@ -134,19 +162,22 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         **sizes,
         space=space,
         rule=options.rule,
-        rules=tuple(dict.fromkeys([options.rule, *options.rules])),
+        rules=tuple(dict.fromkeys([options.rule, *([] if options.no_compare else options.rules)])),
         fixed=fixed,
         seeds=tuple(range(options.seeds)),
         verify=options.verify,
         n_trials=options.trials,
         name=Path(options.output).name,
+        naive=not options.no_compare,
         # A grid that the user gave is walked as it is.
         extends={"lr": EXTENDS} if options.lr is None and list(space) == ["lr"] and not is_search(space) else None,
     )
-    note = odd_grid_note(problem)
+    notes = [odd_grid_note(problem), *(few_samples_notes(problem.n_val) if isinstance(problem, OwnData) else ())]
+    if options.rules == ["none"] and options.rule != "none":
+        notes.append('The rule "none", which leaves modes alone, is compared, too; for no comparison give --no-compare.')
     kernel_init = choice.kernel_init if options.kernel_init is None else options.kernel_init
     under = under_rules(study.rules, preset.under_mup if options.clip_spectral is None else {}, kernel_init)
-    study = dataclasses.replace(study, under=under, notes=(note,) if note else ())
+    study = dataclasses.replace(study, under=under, notes=tuple(filter(None, notes)))
     costs = [estimate_flops({**fixed, "model": size, "base": sizes["proxy"]}) for size in sizes.values()]
     with torch.device("meta"):
         build_model(problem, sizes["proxy"], sizes["proxy"], options.rule)
@@ -161,13 +192,21 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
     return study
 
 
-def _sizes(preset: Preset, dotted: Dotted, problem: Problem) -> dict[str, dict[str, Any]]:
+def _sizes(preset: Preset, dotted: Dotted, problem: Problem, from_data: bool = False) -> dict[str, dict[str, Any]]:
     shared = fno_arguments("model", dotted["model"], problem.n_dim)
-    sizes = {}
+    sizes: dict[str, dict[str, Any]] = {}
+    own: dict[str, dict[str, Any]] = {}
     for which in ("proxy", "target"):
         width, modes = getattr(preset, which)
         stock = {"hidden_channels": width, "n_modes": (modes,) * problem.n_dim if isinstance(modes, int) else modes}
-        sizes[which] = {**stock, **shared, **fno_arguments(which, dotted[which], problem.n_dim)}
+        own[which] = {**shared, **fno_arguments(which, dotted[which], problem.n_dim)}
+        sizes[which] = {**stock, **own[which]}
+    if from_data:  # what was given bounds what follows from the data
+        ends = list(zip(sizes["proxy"]["n_modes"], sizes["target"]["n_modes"], strict=True))
+        if "n_modes" not in own["proxy"]:
+            sizes["proxy"]["n_modes"] = tuple(map(min, ends))
+        if "n_modes" not in own["target"]:
+            sizes["target"]["n_modes"] = tuple(map(max, ends))
     if any("n_layers" in size for size in sizes.values()):  # else the base would have the target's
         sizes = {which: {"n_layers": fno_defaults()["n_layers"], **size} for which, size in sizes.items()}
     _same_otherwise(sizes["proxy"], sizes["target"])
@@ -191,7 +230,7 @@ def settings_of(study: Study, problem: Problem) -> dict[str, Any]:
     sizes = {f"{which}.{name}": value for which, size in study.sizes.items() for name, value in size.items()}
     return {
         "data": getattr(problem, "title", problem.name),
-        **({"read as": problem.description} if hasattr(problem, "description") else {}),
+        **({"read as": problem.description, **problem.readings} if isinstance(problem, OwnData) else {}),
         **{f"problem.{name}": value for name, value in study.fixed["problem_args"].items()},
         **sizes,
         **{f"search.{name}": values for name, values in study.space.items()},
@@ -230,7 +269,13 @@ def _parser() -> Parser:
     )
     parser.section("how to carry it over")
     parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default=DEFAULT_RULE)
-    parser.option("--rules", "rules to compare with it, a comma list", listed(check_rule), default="standard")
+    parser.option(
+        "--rules",
+        "rules to compare it with, besides SP, a comma list; each costs as much as the target",
+        listed(check_rule),
+        default="standard",
+    )
+    parser.flag("--no-compare", "train the target under --rule only: half the cost of the target's runs, and no SP beside")
     parser.flag("--verify", "search at the target too, to measure drift and regret")
     parser.flag("--allow-large-proxy", "accept a proxy that costs as much as the target", rare=True)
     parser.section("how to train")

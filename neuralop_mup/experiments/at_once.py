@@ -122,9 +122,21 @@ def fastest(runs: Sequence[Run], note: Callable[[str], None]) -> int:
     best = min(seconds, key=seconds.__getitem__)
     if len(seconds) < len(sizes) and best == max(seconds) > 1:
         best = len(runs)
-    told = ", ".join(f"{size}: {1e3 * s:.3g} ms" for size, s in seconds.items())
-    note(f"{'One by one' if best == 1 else f'{best} runs at once'}, by time a step and run ({told}).")
+    note(_decision(best, seconds))
     return best
+
+
+def _decision(best: int, seconds: Mapping[int, float]) -> str:
+    """How many runs are trained at once, and the timing that says so: seconds of a step and run, by runs at once."""
+    alone = f"a step of one run takes {_duration(seconds[1])} alone"
+    tried = [f"{_duration(s)} among {size}" for size, s in seconds.items() if size > 1]
+    among = f" and {', '.join(tried)} trained together" if tried else ", and there is no time to try several at once"
+    what = "Runs are trained one by one" if best == 1 else f"{best} runs are trained at once"
+    return f"{what}: {alone}{among}."
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def one_alone(run: Run, sample: dict[str, Any]) -> Callable[[], Any]:

@@ -16,6 +16,7 @@ from neuralop_mup.experiments.loaders import first_batch, loaders_of, read_data
 from neuralop_mup.experiments.settings import Settings
 from neuralop_mup.experiments.together import GroupedRuns
 from neuralop_mup.experiments.training import Job, Losses, run_losses
+from neuralop_mup.problems import OwnData
 from neuralop_mup.tuning.space import params_key
 
 __all__ = ["OwnRuns", "own_losses", "own_settings"]
@@ -36,6 +37,13 @@ class OwnRuns(GroupedRuns):
             init_mult=dict(settings.init_mult) or None,
             kernel_init=settings.kernel_init,
         )
+
+    def how_split(self) -> dict[str, str]:
+        """How a file is split, for the settings of its runs: in another way it would be other data."""
+        data, names = self.data, (str, Path)
+        if isinstance(data, names) or (isinstance(data, (tuple, list)) and all(isinstance(d, names) for d in data)):
+            data = OwnData(files=data)
+        return {"splits": "drawn at random" if data.shuffle else "in file order"} if type(data) is OwnData else {}
 
     def path(self, config: Mapping[str, Any]) -> Path:
         """Where the weights of the target's run with this configuration are kept."""
@@ -61,7 +69,7 @@ class OwnRuns(GroupedRuns):
 
 def own_settings(config: Mapping[str, Any]) -> Settings:
     """What a run's configuration says besides the model, whose arguments are the user's."""
-    return Settings.of({k: v for k, v in config.items() if k not in ("model", "base")})
+    return Settings.of({k: v for k, v in config.items() if k not in ("model", "base", "splits")})
 
 
 def own_losses(loss: Any, n_dim: int) -> Losses:

@@ -13,11 +13,16 @@ from typing import Any
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import PROBLEMS, Problem, get_problem
+from neuralop_mup.problems.mode_energy import ModeEnergy
 from neuralop_mup.tuning import log2_grid
 
 __all__ = ["EXTENDS", "PRESETS", "SIZES", "Preset", "odd_grids_work", "preset_of", "problem_with"]
 
 SIZES = ("cpu", "gpu", "paper")
+#: Below so many steps of the proxy its best learning rate is that of the first steps (docs/decisions.md).
+ENOUGH_STEPS = 300
+#: ``n_modes`` of a target that follows from its data, at most, by axes.
+_MOST_MODES = {1: 512, 2: 64, 3: 24}
 #: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
 EXTENDS = 2
 Modes = int | tuple[int, ...]
@@ -148,9 +153,11 @@ PRESETS: dict[tuple[str, str], Preset] = {
 }
 
 
-def preset_of(problem: Problem, size: str = "cpu") -> Preset:
-    """The row of a problem, or what follows from its grid where it has none."""
-    return PRESETS.get((problem.name, size)) or fallback(problem)
+def preset_of(
+    problem: Problem, size: str = "cpu", *, batch_size: int | None = None, energy: ModeEnergy | None = None
+) -> Preset:
+    """The row of a problem, or what follows from its data where it has none; see :func:`fallback`."""
+    return PRESETS.get((problem.name, size)) or fallback(problem, batch_size, energy)
 
 
 def problem_with(name: str, size: str, arguments: Mapping[str, Any]) -> Problem:
@@ -174,18 +181,35 @@ def problem_with(name: str, size: str, arguments: Mapping[str, Any]) -> Problem:
     return get_problem(name, **{**data, **(row.problem_args if row else {}), **arguments})
 
 
-def fallback(problem: Problem) -> Preset:
-    """Sizes and learning rates for data that no row knows: from its grid and its number of samples.
+def fallback(problem: Problem, batch_size: int | None = None, energy: ModeEnergy | None = None) -> Preset:
+    """Sizes and learning rates for data that no row knows: from its grid, its number of samples and its spectrum.
 
-    The target has width 64 (32 in 3D) and modes up to half of what the grid holds, 32 at most (16 in 3D); the proxy a
-    quarter of both. Batches are an eighth of the data, from 4 to 20 samples.
+    The target has width 64 (32 in 3D) and modes up to half of what the grid holds, 32 at most (16 in 3D), or as many as the
+    data needs where that is more; the proxy a quarter of its width. The proxy's modes are those that keep 99.9 % of the
+    targets' energy; where no energy is known, a quarter of the target's. Batches are an eighth of the data, from 4 to 20
+    samples. Epochs are 20, or as many as make 300 steps.
+
+    Parameters
+    ----------
+    problem : Problem
+    batch_size : int, optional
+        The one that was asked for.
+    energy : ModeEnergy, optional
+        Of the data.
     """
     most = 16 if problem.n_dim > 2 else 32
     target = tuple(max(4, min(most, points // 2 - points // 2 % 4)) for points in problem.grid_shape)
     proxy = tuple(max(4, modes // 4 - modes // 4 % 2) for modes in target)
+    if energy is not None:
+        # n_modes counts both signs. A kernel's size goes with the product over the axes, so there is an end to it; there
+        # the advice says what the target itself leaves out.
+        needed = [min(_MOST_MODES[problem.n_dim], max(4, 2 * k)) for k in energy.enough()]
+        target = tuple(max(modes, need) for modes, need in zip(target, needed, strict=True))
+        proxy = tuple(needed)
     width = 32 if problem.n_dim > 2 else 64
-    batch = max(1, min(20, max(4, problem.n_train // 8), problem.n_train))
-    return Preset(proxy=(width // 4, proxy), target=(width, target), epochs=20, batch_size=batch)
+    batch = batch_size or max(1, min(20, max(4, problem.n_train // 8), problem.n_train))
+    epochs = max(20, math.ceil(ENOUGH_STEPS / math.ceil(problem.n_train / batch)))
+    return Preset(proxy=(width // 4, proxy), target=(width, target), epochs=epochs, batch_size=batch)
 
 
 def odd_grids_work() -> bool:

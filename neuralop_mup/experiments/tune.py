@@ -159,7 +159,7 @@ def tune(
         space=space,
         rule=rule,
         rules=[rule, *compare],
-        fixed=fixed,
+        fixed={**fixed, **sent.how_split()},
         seeds=seeds,
         n_trials=n_trials,
         name=folder.resolve().name,

@@ -100,7 +100,7 @@ def off_grid(sample: Mapping[str, Any]) -> bool:
     return not gridded or fields[0].ndim != fields[1].ndim or any(key in sample for key in _GRAPHS)
 
 
-def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]) -> str:
+def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int], flag: str | None = None) -> str:
     """What to change where a proxy's modes do not resolve the data; empty where they do.
 
     Parameters
@@ -108,6 +108,8 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
     energy : ModeEnergy
     proxy, target : sequence of int
         ``n_modes`` of the two. An axis on which the proxy has as many as the target is no concern: nothing moves there.
+    flag : str, optional
+        The option that sets the proxy's modes, where there is one.
     """
     if len(proxy) != len(energy.targets) or len(target) != len(energy.targets):
         return ""
@@ -126,7 +128,11 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
         "its best learning rate to be the target's. "
     )
     if tuple(better) != tuple(proxy):
-        text += f"Give it n_modes = {', '.join(map(str, better))}."
+        if flag is None:
+            text += f"Give it n_modes = {', '.join(map(str, better))}."
+        else:
+            alike = len(set(better)) == 1
+            text += f"Give it {flag} {better[0] if alike else ','.join(map(str, better))}."
     if beyond:
         what = f"axis {', '.join(map(str, beyond))}"
         text += f" On {what} the target itself keeps less than that; there the proxy can be narrower, but not coarser."

@@ -1,4 +1,4 @@
-"""A user's own data, read from files: ``.npz``, ``.pt`` and HDF5; which array is what is guessed, and may be said.
+"""A user's own data, read from files: ``.npz``, ``.pt`` and HDF5; which array is what is guessed, told, and may be said.
 
 Recognised besides plain pairs of arrays: neuralop's ``.pt`` files, PDEBench's HDF5 (``tensor`` with coordinates, one array a
 variable, and one group a sample). HDF5 files larger than a bound are read batch by batch and never held as a whole.
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["OwnData"]
 
 _LEAST = 10  # samples
+_SPREAD = 256  # training samples that stand for all where a spectrum is taken
+_CHANNELS = ("auto", "first", "last", "none")
 _CHUNK = 64  # samples read at once in a pass over all
 
 
@@ -42,14 +44,19 @@ class OwnData:
         ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; several are joined, sample after sample. Files with "test" in their
         name hold the test set, where others do not.
     x, y : str, optional
-        Keys of input and output; guessed from common names. With ``y`` alone, or one array in the file, that array has a
-        time axis after the samples, and the output is a later time of the input.
-    channels : {"auto", "first", "last", "none"}
-        Where the channel axis stands after the samples (and time): guessed from the sizes.
+        Keys of input and output; guessed from common names. ``y`` alone has times after the samples, and the output is a
+        later time of the input. Without keys a time axis is only taken for one where the file has its times (``t``, as many
+        as the axis has points) or is laid out as PDEBench's.
+    channels : {"auto", "first", "last", "none"} or str
+        Where the channel axis stands after the samples (and time): guessed from the sizes, for each array by itself.
+        ``"x:first,y:last"`` says it of each.
     time_step : int, optional
         For an array with a time axis: every pair of times so many steps apart; default from the first time to the last.
     split : tuple of float
-        Shares of train, val and test, in the files' order; trajectories stay whole.
+        Shares of train, val and test; trajectories stay whole.
+    shuffle : bool
+        Draw the splits at random, always the same way: files are often sorted, and their last samples are then of another
+        kind than the first. False: train, val and test follow each other as in the files.
     crop : bool
         Drop the last point of each axis with an odd number of points.
     in_memory : float
@@ -62,6 +69,7 @@ class OwnData:
     channels: str = "auto"
     time_step: int | None = None
     split: tuple[float, ...] = (0.8, 0.1, 0.1)
+    shuffle: bool = True
     crop: bool = False
     in_memory: float = 2.0
 
@@ -74,10 +82,9 @@ class OwnData:
         object.__setattr__(self, "files", tuple(str(Path(f).expanduser()) for f in files))
         shares = (self.split,) if isinstance(self.split, (int, float)) else tuple(self.split)
         object.__setattr__(self, "split", tuple(map(float, shares)))
-        if self.channels not in ("auto", "first", "last", "none"):
-            raise MupError(
-                f"channels is {self.channels!r}: {nearest(str(self.channels), ('auto', 'first', 'last', 'none'))}"
-            )
+        if not isinstance(self.channels, str):  # as a list that a command read
+            object.__setattr__(self, "channels", ",".join(map(str, self.channels)))
+        _channels_of(self.channels)
         if len(self.split) != 3 or min(self.split) <= 0 or sum(self.split) > 1 + 1e-9:
             raise MupError(
                 f"split = {', '.join(f'{s:g}' for s in self.split)} must be three shares above 0 for train, val and test, "
@@ -118,7 +125,8 @@ class OwnData:
         test = [f for f in self.files if "test" in Path(f).stem.lower()]
         rest = [f for f in self.files if f not in test]
         named = {"all": rest, "test": test} if test and rest else {"all": list(self.files)}
-        return {part: [open_source(f, self.x, self.y) for f in files] for part, files in named.items()}
+        in_time = self.time_step is not None
+        return {part: [open_source(f, self.x, self.y, in_time) for f in files] for part, files in named.items()}
 
     @cached_property
     def _layout(self) -> _Layout:
@@ -179,10 +187,37 @@ class OwnData:
         return self._counts["train"] * self._layout.pairs
 
     @property
+    def n_val(self) -> int:
+        """Samples by which hyperparameters are chosen."""
+        return self._counts["val"] * self._layout.pairs
+
+    @property
     def description(self) -> str:
         """How the files were read, in a line."""
         counts = ", ".join(f"{n * self._layout.pairs} {split}" for split, n in self._counts.items())
         return f"{self._layout.text}; {counts}"
+
+    @property
+    def readings(self) -> dict[str, str]:
+        """What was guessed or said of the files, by what it is about: each array and its channels, and the splits."""
+        layout, source = self._layout, self._parts["all"][0]
+        told = {}
+        if layout.steps:
+            told["fields"] = f"{source.y_name} (second axis: time; {_channels_text(layout.y_axis, source.y)})"
+        else:
+            told["input"] = f"{source.x_name} ({_channels_text(layout.x_axis, source.x)})"
+            told["output"] = f"{source.y_name} ({_channels_text(layout.y_axis, source.y)})"
+        if source.unused:
+            told["unused"] = ", ".join(source.unused)
+        whole = " of whole trajectories" if layout.pairs > 1 else ""
+        if self.shuffle:
+            told["splits"] = f"drawn at random{whole}, the same in every run; --data.shuffle no takes them in file order"
+        else:
+            told["splits"] = f"in file order{whole}: train, val, test"
+        if "test" in self._parts:
+            files = ", ".join(Path(s.file).name for s in self._parts["test"])
+            told["splits"] = f"test from {files}; the others {told['splits'].removesuffix(', test')}"
+        return told
 
     # What a run needs
 
@@ -200,7 +235,7 @@ class OwnData:
     def key(self) -> str:
         """Of the files (path, size, time of change) and of how they are read."""
         stats = [(os.path.abspath(f), os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self.files]
-        read = (self.x, self.y, self.channels, self.time_step, self.split, self.crop)
+        read = (self.x, self.y, self.channels, self.time_step, self.split, self.crop, self.shuffle)
         return hashlib.sha256(repr((stats, read)).encode()).hexdigest()
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
@@ -229,11 +264,30 @@ class OwnData:
             cache.store(path, self.key, tensors)
         return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
 
+    def sample(self, cache_dir: str | Path | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
+
+        Raises
+        ------
+        MupError
+            As :meth:`load`.
+        """
+        x, y = self.load(cache_dir).train
+        spread = range(0, len(x), -(-len(x) // _SPREAD))
+        return x[spread], y[spread]
+
     def _fields(self, split: str) -> tuple[_Field, _Field]:
         counts, sources = self._counts, self._parts.get("test" if split == "test" else "all") or self._parts["all"]
-        start = 0 if "test" in self._parts and split == "test" else {"train": 0, "val": 1, "test": 2}[split]
-        first = sum(list(counts.values())[:start])
-        return tuple(_Field(sources, self._layout, letter, first, counts[split]) for letter in "xy")
+        if "test" in self._parts and split == "test":
+            order = np.arange(counts["test"])
+        else:
+            n = sum(s.n for s in sources)
+            # RandomState's numbers are the same in every version of NumPy.
+            drawn = np.random.RandomState(0).permutation(n) if self.shuffle else np.arange(n)
+            start = {"train": 0, "val": counts["train"], "test": counts["train"] + counts["val"]}[split]
+            # Ascending, so that a file that is read batch by batch is read from its beginning to its end.
+            order = np.sort(drawn[start : start + counts[split]])
+        return tuple(_Field(sources, self._layout, letter, order) for letter in "xy")
 
 
 # Axes
@@ -307,26 +361,59 @@ def _layout_of(source: Source, channels: str, time_step: int | None, crop: bool)
     return _Layout(grid, raw, x_axis, y_axis, count[0] * max(1, len(source.x or source.y)), count[1] * len(source.y), steps)
 
 
+def _channels_of(text: str) -> tuple[str, str]:
+    """What was said of the channels of x and of y."""
+    said = {"x": "auto", "y": "auto"}
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        letter, colon, where = part.rpartition(":")
+        if where not in _CHANNELS or (colon and letter not in said) or (not colon and len(parts) > 1):
+            raise MupError(
+                f"channels is {text!r}: {nearest(where, _CHANNELS)} For input and output by themselves write x:first,y:last."
+            )
+        said |= {letter: where} if colon else dict.fromkeys(said, where)
+    return said["x"], said["y"]
+
+
 def _channel_axes(source: Source, x: tuple, y: tuple, channels: str) -> tuple[int | None, int | None]:
-    if channels != "auto":
-        axis = {"first": 0, "last": -1, "none": None}[channels]
+    said = _channels_of(channels)
+    axes = {"first": 0, "last": -1, "none": None}
+    if ":" not in channels and channels != "auto":
         # One array may lack the axis that the other has.
+        axis = axes[channels]
         return (None if len(x) < len(y) else axis), (None if len(y) < len(x) else axis)
-    if len(source.y) > 1:  # one array a channel
-        return None, None
+    if said != ("auto", "auto"):
+        known = [axes[word] for word in said if word != "auto"]
+        grids = [_without(shape, axes[word]) for word, shape in zip(said, (x, y), strict=True) if word != "auto"]
+        if len(known) == 2:
+            return known[0], known[1]
+        other = y if said[1] == "auto" else x
+        fits = [axis for axis in (None, 0, -1) if _without(other, axis) == grids[0]]
+        guess = fits[0] if fits else None
+        return (known[0], guess) if said[1] == "auto" else (guess, known[0])
     if len(x) != len(y):
         small, large = sorted((x, y), key=len)
         fits = [axis for axis in (0, -1) if _without(large, axis) == small]
         axis = fits[0] if fits else 0
         return (axis, None) if len(x) > len(y) else (None, axis)
-    for axis in (0, -1):
-        inner = [_without(shape, axis) for shape in (x, y)]
-        few = all(
-            shape[axis] <= 16 and shape[axis] <= min(grid, default=0) // 2 for shape, grid in zip((x, y), inner, strict=True)
-        )
-        if len(x) > 1 and inner[0] == inner[1] and few:
-            return axis, axis
+    for pair in ((0, 0), (-1, -1), (0, -1), (-1, 0)):  # what both have alike comes first
+        grids = [_without(shape, axis) for shape, axis in zip((x, y), pair, strict=True)]
+        parts = (len(source.x or source.y), len(source.y))
+        few = [_few(shape, axis, n) for shape, axis, n in zip((x, y), pair, parts, strict=True)]
+        if len(x) > 1 and grids[0] == grids[1] and all(few):
+            return pair
     return None, None
+
+
+def _few(shape: tuple[int, ...], axis: int, parts: int) -> bool:
+    """Whether an axis has as few entries as channels have. Several arrays are channels already: only 1 in each is."""
+    most = 16 if parts == 1 else 1
+    return shape[axis] <= most and shape[axis] <= min(_without(shape, axis), default=0) // 2
+
+
+def _channels_text(axis: int | None, arrays: Sequence[Any]) -> str:
+    where = "no channel axis" if axis is None else f"channels {'first' if axis == 0 else 'last'}"
+    return where if len(arrays) == 1 else f"{len(arrays)} arrays joined as channels, each with {where}"
 
 
 def _without(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
@@ -340,11 +427,11 @@ def _by(shape: Sequence[int]) -> str:
 class _Field:
     """Input or output of one split: indexed like a tensor of shape (n, channels, *grid), read when asked."""
 
-    def __init__(self, sources: Sequence[Source], layout: _Layout, letter: str, first: int, count: int) -> None:
-        self._sources, self._layout, self._letter, self._first = sources, layout, letter, first
+    def __init__(self, sources: Sequence[Source], layout: _Layout, letter: str, order: np.ndarray) -> None:
+        self._sources, self._layout, self._letter, self._order = sources, layout, letter, order
         self._ends = np.cumsum([s.n for s in sources])
         channels = layout.x_channels if letter == "x" else layout.y_channels
-        self.shape = (count * layout.pairs, channels, *layout.grid)
+        self.shape = (len(order) * layout.pairs, channels, *layout.grid)
         self.ndim = len(self.shape)
 
     def __len__(self) -> int:
@@ -355,7 +442,7 @@ class _Field:
             return self[[int(index)]][0]
         index = np.asarray(index, dtype=int)
         pairs = self._layout.pairs
-        trajectory, pair = self._first + index // pairs, index % pairs
+        trajectory, pair = self._order[index // pairs], index % pairs
         result = torch.empty(len(index), *self.shape[1:])
         for number in np.unique(np.searchsorted(self._ends, trajectory, side="right")):
             here = np.flatnonzero(np.searchsorted(self._ends, trajectory, side="right") == number)

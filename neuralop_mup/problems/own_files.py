@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ _PAIRS = (
     *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
     *(("x_train", "y_train"), ("source", "target"), ("features", "labels")),
 )
-_COORDINATES = ("-coordinate", "_coord", "grid", "time", "times", "t")
+_TIMES = ("t", "time", "times", "t-coordinate", "t_coordinate", "t_coord")  # keys of the times themselves
+_COORDINATES = (*_TIMES, "grid")
+_COORDINATE_ENDS = ("-coordinate", "_coordinate", "_coord", "_coords", "_grid")
+_FLOW = {"Vx", "Vy", "Vz", "density", "pressure"}  # PDEBench's compressible flows: one array a variable, all in time
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Source:
     lazy: bool
     x_name: str
     y_name: str
+    unused: tuple[str, ...] = ()  # keys of further fields
 
 
 class _Samples:
@@ -88,8 +92,69 @@ READERS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def open_source(file: str, x: str | None, y: str | None) -> Source:
-    """The input and the output in a file."""
+def _is_coordinate(key: str) -> bool:
+    """Whether a key names points of a grid or times, not a field."""
+    name = key.lower().rsplit("/", 1)[-1]
+    return name in _COORDINATES or name.endswith(_COORDINATE_ENDS) or "/grid/" in f"/{key.lower()}"
+
+
+def _has_times(content: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Whether a file says that all its fields have times after the samples. Without a sign a row may be meant."""
+    shapes = {tuple(v.shape) for v in fields.values()}
+    if len(shapes) > 1 or len(next(iter(shapes))) < 3:
+        return False
+    if all(isinstance(v, _Samples) for v in fields.values()) or (len(fields) > 1 and set(fields) <= _FLOW):
+        return True
+    times = next(iter(shapes))[1]
+    given = [tuple(v.shape) for k, v in content.items() if k.lower().rsplit("/", 1)[-1] in _TIMES]
+    # PDEBench's one-dimensional sets have a time more among the coordinates than in the fields.
+    known = set(fields) == {"tensor"} and "t-coordinate" in content
+    return known or (times,) in given
+
+
+def _question(file: str, content: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """What to ask where nothing says which array is what: with the options that would answer it."""
+    held = ", ".join(f"{k} {tuple(v.shape)}" for k, v in content.items()) or "no array"
+    if not fields:
+        return f"The file {file} holds {held}: no array of fields, whose first axis is that of the samples."
+    if len(fields) == 1:
+        (key,) = fields
+        if len(fields[key].shape) < 3:
+            return (
+                f"{file} holds one array, {key} of shape {tuple(fields[key].shape)}, without times after the samples: "
+                "nothing to predict. Name input and output (--data.x, --data.y)."
+            )
+        return (
+            f"The file {file} holds {held}: one array of fields, and nothing says that it has times. If its second axis is "
+            f"time, say so (--data.y {key}), or put input and output into two arrays, such as x and y."
+        )
+    *inputs, output = fields
+    text = (
+        f"The file {file} holds {held}: which is the input and which the output? Name them (--data.x KEY --data.y KEY; "
+        f"several with a plus, such as --data.x {'+'.join(inputs)} --data.y {output})."
+    )
+    if len({tuple(v.shape) for v in fields.values()}) == 1 and len(fields[output].shape) > 2:
+        text += f" If all are one state whose second axis is time: --data.y {'+'.join(fields)}."
+    return text
+
+
+def open_source(file: str, x: str | None, y: str | None, in_time: bool = False) -> Source:
+    """The input and the output in a file.
+
+    Parameters
+    ----------
+    file : str
+    x, y : str, optional
+        Keys of input and output, several with a plus; ``y`` alone has times after the samples.
+    in_time : bool
+        Whether the user said that there are times.
+
+    Raises
+    ------
+    MupError
+        If the file cannot be read or has no such keys, if nothing says which array is what, or if the arrays are no fields
+        of numbers with as many samples each.
+    """
     suffix = Path(file).suffix.lower()
     try:
         content = READERS[suffix](file)
@@ -99,18 +164,13 @@ def open_source(file: str, x: str | None, y: str | None) -> Source:
         for part in key.split("+"):
             if part not in content:
                 raise MupError(f"The file {file} has no {part!r}; {nearest(part, content)}")
-    fields = {k: v for k, v in content.items() if len(v.shape) >= 2 and not k.lower().endswith(_COORDINATES)}
+    fields = {k: v for k, v in content.items() if len(v.shape) >= 2 and not _is_coordinate(k)}
     if x is None and y is None:
         x, y = next(((a, b) for a, b in _PAIRS if a in content and b in content), (None, None))
         if y is None:
+            if not fields or not (in_time or _has_times(content, fields)):
+                raise MupError(_question(file, content, fields))
             # One variable, or several of the same shape (PDEBench's flows): channels of one field in time.
-            shapes = {tuple(v.shape) for v in fields.values()}
-            if not fields or len(shapes) > 1:
-                raise MupError(
-                    f"The file {file} holds "
-                    f"{', '.join(f'{k} {tuple(v.shape)}' for k, v in content.items()) or 'no array'}: which is "
-                    "the input and which the output? Name them (--data.x KEY --data.y KEY; several with a plus: u+v)."
-                )
             y = "+".join(fields)
     elif y is None:
         raise MupError(f"x is {x!r}, and the output is not named; give --data.y too ({', '.join(fields)}).")
@@ -132,4 +192,6 @@ def open_source(file: str, x: str | None, y: str | None) -> Source:
         raise MupError(
             f"{x} and {y} in {file} have {' and '.join(map(str, sorted(n)))} samples; there must be as many of each."
         )
-    return Source(file, *picked, n.pop(), suffix in (".h5", ".hdf5"), x or "", y or "")
+    taken = {part for key in filter(None, (x, y)) for part in key.split("+")}
+    unused = tuple(key for key in fields if key not in taken)
+    return Source(file, *picked, n.pop(), suffix in (".h5", ".hdf5"), x or "", y or "", unused)

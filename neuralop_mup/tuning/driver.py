@@ -100,6 +100,7 @@ class _Driver:
             done, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
             if not done:
                 self.engine.check()
+                self.progress.tick()
             broke = [f for f in done if f.cancelled() or f.exception() is not None]
             for future in done:
                 self._settle(self._pending.pop(future), future, len(broke) > 1)
@@ -252,6 +253,7 @@ def run(
     costs: Mapping[Any, float] | None = None,
     prepare: Callable[[], Any] | None = None,
     identity: Any = None,
+    opening: str = "",
     progress: bool = True,
 ) -> Results:
     """Train what is not finished yet of a study.
@@ -273,6 +275,8 @@ def run(
         Called once the folder is known to fit, before any run: to make data that every worker reads.
     identity : optional
         What names the train function when a resume is checked, in its own place.
+    opening : str
+        Told before the first run of a study that has none yet.
     progress : bool
         Show progress on stderr.
 
@@ -314,6 +318,8 @@ def run(
             if progress and hasattr(engine, "note"):
                 engine.note = display.note
             display.start(folder, [r for r in earlier if is_final(r)], workers)
+            if opening and not earlier:
+                display.note(opening)
             if again := sum(not is_final(r) for r in earlier):
                 display.note(f"runs that raised an exception last time, or were lost, and run again: {again}")
             driver = _Driver(study, store, engine, display, train, pruner, rungs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from neuralop_mup.counting import format_seconds
 from neuralop_mup.tuning.outcome import Kind, Record, best_point, by_point, is_complete
 
 __all__ = ["Progress", "format_params"]
+
+_SILENCE = 30.0  # seconds without a line, the first time; then twice as long each
 
 
 def format_params(params: Mapping[str, Any]) -> str:
@@ -41,6 +44,8 @@ class Progress:
         self._seconds: dict[Any, list[float]] = {}
         self._records: list[Record] = []
         self._bar: Any = None
+        self._begun = self._told = time.monotonic()
+        self._silence = _SILENCE
 
     def start(self, folder: Path, finished: Iterable[Record], n_workers: int) -> None:
         """Say where the results go, and count what an earlier command finished."""
@@ -50,6 +55,7 @@ class Progress:
                 self._count(record)
         resumed = f", {self.done} of them finished before" if self.done else ""
         self.note(f"{self.name}: {self.total} runs{resumed}; results in {folder}")
+        self._begun = self._told = time.monotonic()
         if self.enabled and sys.stderr.isatty():
             from tqdm import tqdm
 
@@ -95,10 +101,15 @@ class Progress:
         cell = [r for r in self._records if (r["size"], r["rule"]) == (record["size"], record["rule"]) and is_complete(r)]
         if not cell:
             return ""
-        most = max(map(len, by_point(cell).values()))
+        points = by_point(cell)
+        most = max(map(len, points.values()))
         params, mean = best_point(cell, most)
-        seeds = f", mean of {most} seeds" if most > 1 else ""
-        return f"best so far {mean:.4g} at {format_params(params)}{seeds}"
+        if most == 1:
+            return f"best so far {mean:.4g} at {format_params(params)}"
+        # A point by itself may have been better with one seed: it is out of the race until it has as many.
+        have = sum(len(records) == most for records in points.values())
+        of = "" if have == len(points) else f", which {have} of {len(points)} points {'has' if have == 1 else 'have'} yet"
+        return f"best so far {mean:.4g} at {format_params(params)}, mean of {most} seeds{of}"
 
     def finished(self, record: Record) -> None:
         """Show one more finished run."""
@@ -121,10 +132,20 @@ class Progress:
         self._bar.set_postfix_str(summary, refresh=False)
         self._bar.update()
 
+    def tick(self) -> None:
+        """Show that runs are under way while none ends: the bar's clock, or a line after each time twice as long."""
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.refresh()
+        elif now - self._told >= self._silence:
+            self._silence *= 2
+            self.note(f"[{self.done}/{self.total}] still training, {format_seconds(now - self._begun)} since the start")
+
     def note(self, text: str) -> None:
         """Write a line without tearing the bar."""
         if not self.enabled:
             return
+        self._told = time.monotonic()
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
         else:

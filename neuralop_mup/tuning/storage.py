@@ -20,7 +20,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.files import write_atomically
 from neuralop_mup.tuning.outcome import Record, is_complete, is_final, mean_and_std
 from neuralop_mup.tuning.space import distributions, optuna_point, params_key
-from neuralop_mup.tuning.study import Study, refuse_other_settings
+from neuralop_mup.tuning.study import Study, refuse_other_settings, with_former_rules
 
 __all__ = ["Cell", "Store", "open_store", "writing"]
 
@@ -190,6 +190,34 @@ def open_store(folder: Path, storage: Any, study: Study, settings: Mapping[str, 
         yield Store(folder, storage, prefix, study, settings)
 
 
+def _without_unfinished(storage: Any, held: list[str], prefix: str, settings: Mapping[str, Any]) -> list[str]:
+    """Names of the studies in a storage, after those of a study with other settings are removed that finished no run.
+
+    Parameters
+    ----------
+    held : list of str
+    prefix : str
+        Of this study's names; empty where the storage is its own.
+    settings : mapping
+        What is to be stored now.
+    """
+    import optuna
+    from optuna.trial import TrialState
+
+    mine = [optuna.load_study(storage=storage, study_name=name) for name in held if name.startswith(prefix)]
+    kept = [study.user_attrs["settings"] for study in mine if "settings" in study.user_attrs]
+    trials = [trial for study in mine for trial in study.get_trials(deepcopy=False)]
+    runs = [value for trial in trials for name, value in trial.user_attrs.items() if name.startswith("seed:")]
+    ended = any(map(is_final, runs)) or any(trial.state == TrialState.COMPLETE for trial in trials)
+    # Studies without settings are of another program.
+    if not kept or all(old == settings for old in kept) or ended:
+        return held
+    gone = {study.study_name for study in mine}
+    for name in gone:
+        optuna.delete_study(storage=storage, study_name=name)
+    return [name for name in held if name not in gone]
+
+
 class Store:
     """The cells of one study. Only this process writes to them."""
 
@@ -202,6 +230,7 @@ class Store:
         names = {cell: prefix + ("/".join(map(str, filter(None, cell))) or study.name) for cell in study.cells()}
         held = optuna.get_all_study_names(storage)
         first = next(iter(names.values()))
+        held = _without_unfinished(storage, held, prefix, settings)
         if held and not prefix and first not in held:
             raise MupError(f"{folder} already holds another study ({held[0]!r}), not {first!r}; choose another folder.")
         for cell, name in names.items():
@@ -210,7 +239,8 @@ class Store:
             if name == first and (old := opened.user_attrs.get("settings")) != settings:
                 if old:
                     refuse_other_settings(old, settings, str(folder))
-                opened.set_user_attr("settings", settings)
+                if (held_now := with_former_rules(old or {}, settings)) != old:
+                    opened.set_user_attr("settings", held_now)
             self.cells[cell] = Cell(opened, study.space, study.seeds, study.search and cell[0] == study.base)
         self._write_settings({})
 

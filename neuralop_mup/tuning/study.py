@@ -291,13 +291,19 @@ def _short(value: Any) -> str:
 
 
 def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
-    """MupError unless the new settings are the old ones, or have grown: a longer grid, more seeds, rules and trials."""
+    """MupError unless the new settings are the old ones, or have grown: a longer grid, more seeds and trials.
+
+    Rules may come and go: the runs of a size under a rule are kept by themselves, so what is compared changes no run. Only
+    what a rule means, and what belongs to it, must be the same.
+    """
     differ = []
     changed = set(FORMER_RULES.get(old.get("rule_version", 1), ()))
-    if hit := sorted(changed & set(filter(None, old.get("rules", ()))) & set(filter(None, new.get("rules", ())))):
+    if hit := sorted(changed & set(filter(None, old.get("rules", ())))):
         differ.append(f"the rule {hit[0]} has another formula since")
     for key in dict.fromkeys([*old, *new]):
         before, now = old.get(key), new.get(key)
+        if key == "searched" and before:  # what is not compared is not searched either
+            before = [rule for rule in before if rule in new.get("rules", ())]
         # In a search a point's value is its mean over the seeds, so there the seeds are part of the question.
         if (
             key not in ("name", "rule_version", "extended")
@@ -308,8 +314,21 @@ def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where:
     if differ:
         raise MupError(
             f"{where} holds a study with other settings: {'; '.join(differ)}. Its runs cannot be mixed with these: give the "
-            "same settings to resume it (a grid of numbers, seeds, rules and n_trials may grow), or choose another folder."
+            "same settings to resume it (a grid of numbers, seeds and n_trials may grow, and rules may come and go), or "
+            "choose another folder."
         )
+
+
+#: Settings that are lists of pairs, each with a rule in front.
+_BY_RULE = ("base_rules", "under")
+
+
+def with_former_rules(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The new settings with the rules that the old ones have besides: the runs under these are kept, and may be asked for
+    again, so what they were is still to be compared."""
+    kept = {key: {**dict(old.get(key, ())), **dict(new[key])} for key in _BY_RULE}
+    rules = list(dict.fromkeys([*new["rules"], *old.get("rules", ())]))
+    return {**new, "rules": rules, **{key: [[rule, value] for rule, value in pairs.items()] for key, pairs in kept.items()}}
 
 
 def _grown(key: str, old: Any, new: Any) -> bool:
@@ -318,8 +337,13 @@ def _grown(key: str, old: Any, new: Any) -> bool:
     if key == "grid":
         numbers = all(isinstance(v, (int, float)) for k in new for v in new[k] if new[k] != old.get(k))
         return set(old) == set(new) and numbers and all(_contains(new[k], old[k]) for k in old)
-    if key in ("seeds", "rules", "searched", "base_rules"):
+    if key in ("seeds", "searched"):
         return _contains(new, old)
+    if key == "rules":
+        return True
+    if key in _BY_RULE:
+        before, now = dict(old), dict(new)
+        return all(before[rule] == now[rule] for rule in before.keys() & now.keys())
     return key == "n_trials" and new >= old
 
 
