@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from torch import nn
 
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.kept import KeptTarget
 from neuralop_mup.experiments.loaders import first_batch, loaders_of, read_data
 from neuralop_mup.experiments.settings import Settings
 from neuralop_mup.experiments.together import GroupedRuns
 from neuralop_mup.experiments.training import Job, Losses, run_losses
-from neuralop_mup.tuning.space import params_key
 
 __all__ = ["OwnRuns", "own_losses", "own_settings"]
 
@@ -24,9 +23,11 @@ __all__ = ["OwnRuns", "own_losses", "own_settings"]
 class OwnRuns(GroupedRuns):
     """Training runs of the user's model on the user's data; sent to worker processes as it is."""
 
-    def __init__(self, build: Any, data: Any, loss: Any, processor: Any, weights: Path, target: Mapping[str, Any]) -> None:
+    def __init__(
+        self, build: Any, data: Any, loss: Any, processor: Any, checkpoints: Path, kept: KeptTarget | None = None
+    ) -> None:
         self.build, self.data, self.loss, self.processor = build, data, loss, processor
-        self.weights, self.target = weights, target
+        self.checkpoints, self.kept = checkpoints, kept
 
     def model(self, config: Mapping[str, Any], settings: Settings) -> nn.Module:
         return parametrize(
@@ -37,10 +38,6 @@ class OwnRuns(GroupedRuns):
             kernel_init=settings.kernel_init,
         )
 
-    def path(self, config: Mapping[str, Any]) -> Path:
-        """Where the weights of the target's run with this configuration are kept."""
-        return self.weights / f"target-{hashlib.sha256(params_key(config).encode()).hexdigest()[:16]}.pt"
-
     def job(self, config: Mapping[str, Any], shared: dict) -> Job:
         s = own_settings(config)
         torch.manual_seed(s.seed)
@@ -49,14 +46,7 @@ class OwnRuns(GroupedRuns):
             shared["data"] = read_data(self.data)
         train, evals, processor = loaders_of(shared["data"], s.batch_size, s.seed)
         losses = shared.setdefault("losses", own_losses(self.loss, first_batch(train)["x"].ndim - 2))
-        return Job(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
-
-    def keep(self, config: Mapping[str, Any], job: Job) -> None:
-        s = job.settings
-        if dict(config["model"]) == dict(self.target) and s.until is None:
-            self.weights.mkdir(parents=True, exist_ok=True)
-            state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
-            torch.save(state, self.path(config))
+        return Job(model, train, evals, self.processor or processor, losses, s, self.checkpoints)
 
 
 def own_settings(config: Mapping[str, Any]) -> Settings:

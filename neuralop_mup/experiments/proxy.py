@@ -11,11 +11,12 @@ from neuralop_mup.tuning.outcome import is_complete, point_loss
 from neuralop_mup.tuning.space import params_key
 from neuralop_mup.tuning.summary import Results
 
-__all__ = ["FEW_STEPS", "HARDLY", "modes_of", "resolution_notes", "training_notes"]
+__all__ = ["FEW_STEPS", "HARDLY", "few_samples_notes", "modes_of", "resolution_notes", "training_notes"]
 
 HARDLY = 0.9  # of the error of predicting the mean: what has learned less than a tenth tells little of learning
 # At 80 to 180 steps optimizers and learning rates rank otherwise than at 700 and more (benchmarks/results/suite.md).
 FEW_STEPS = 100
+FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
 
 
 def modes_of(size: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -43,6 +44,16 @@ def resolution_notes(sample: Mapping[str, Any], proxy: Mapping[str, Any], target
             "compare a proxy with more of them.",
         )
     return tuple(filter(None, [proxy_advice(mode_energy(sample["x"], sample["y"]), here, there)]))
+
+
+def few_samples_notes(n_val: int | None) -> tuple[str, ...]:
+    """A sentence if learning rates are compared on very few samples."""
+    if n_val is None or n_val >= FEW_SAMPLES:
+        return ()
+    return (
+        f"Learning rates are compared on {n_val} validation {'sample' if n_val == 1 else 'samples'}: with fewer than "
+        f"{FEW_SAMPLES} the differences between their losses are mostly noise, so give more samples.",
+    )
 
 
 def training_notes(results: Results) -> list[str]:
