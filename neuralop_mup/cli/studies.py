@@ -140,9 +140,7 @@ def _use(results: tuning.Results, kept: KeptTarget, problem: Any) -> list[str]:
     if found is None or read_kept(kept.path(found[0])) is None:
         return []
     config, record = found
-    kept.drop_others(
-        study.config(study.point(study.target, study.rules[0], record["params"]), seed) for seed in study.seeds
-    )
+    kept.drop_others(study.config(study.point(study.target, study.rules[0], record["params"]), seed) for seed in study.seeds)
     arguments = {"in_channels": problem.in_channels, "out_channels": problem.out_channels, **config["model"]}
     x_shape = (problem.in_channels, *problem.grid_shape)
     settings = Settings.of(config)
