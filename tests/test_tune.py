@@ -14,8 +14,11 @@ from neuralop.models import FNO, TFNO
 from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
+from neuralop_mup.cli import main
 from neuralop_mup.experiments import tune as tune_module
+from neuralop_mup.experiments.kept import described, processor_from
 from neuralop_mup.experiments.settings import optimizer_name
+from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning.study import describe, refuse_other_settings
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
@@ -387,3 +390,68 @@ def test_a_function_is_its_name_wherever_it_stands(study):
 @pytest.mark.parametrize("given", ["soap", "MuSOAP", "musoap", "SOAP", nm.MuSOAP])
 def test_names_of_an_optimizer(given):
     assert optimizer_name(given) == "soap"
+
+
+SMALL = "--proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 --lr 0.01,0.02"
+SMALL += " --epochs 1 --batch_size 8 --workers 1 --model.n_layers 2"
+
+
+def test_the_command_leaves_a_target_that_can_be_loaded(tmp_path, monkeypatch, capsys):
+    """Weights, normalisation and FNO's arguments: the error over the validation data is the one that was reported."""
+    monkeypatch.chdir(tmp_path)
+    x, y = (f[:, 0].numpy() for f in physical(60))
+    np.savez("heat.npz", x=x, y=y)
+    line = f"transfer --data heat.npz --data.split 0.8,0.1,0.1 --seeds 2 {SMALL}".split()
+    assert main(line) == 0
+    Path("heat.npz").unlink()  # not needed any more
+    *_, first, second, third = capsys.readouterr().out.rstrip().splitlines()
+    assert first.strip() == "import neuralop_mup as nm"
+    exec("\n".join(map(str.strip, (first, second, third))), names := {"x": torch.from_numpy(x[:, None])})
+    tuned = names["tuned"]
+    page = Path("runs/heat-transfer/report.md").read_text()
+    assert second.strip() in page and third.strip() in page
+    assert tuned.model.n_layers == 2 and names["prediction"].shape == (60, 1, 32)
+    # 6 of the 60 samples were for validation; whichever they were, the mean error over all is near that over them.
+    error = relative_error(names["prediction"], torch.from_numpy(y[:, None]))
+    assert error == pytest.approx(tuned.loss, rel=0.2)
+    with torch.no_grad():
+        assert relative_error(tuned.model(names["x"]), torch.from_numpy(y[:, None])) > 1.2 * error
+    lines = repr(tuned).splitlines()
+    assert lines[3].startswith("nm.parametrize(FNO(in_channels=1, out_channels=1, ") and len(lines) == 4
+    model = eval(lines[3], {"nm": nm, "FNO": FNO})
+    assert nm.summary(model) == nm.summary(tuned.model)
+
+
+def test_a_search_at_the_target_keeps_the_carried_runs_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tiny = "--problem.n_train 16 --problem.n_val 8 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
+    line = f"transfer burgers {tiny} {SMALL} --seeds 2 --verify --output out".split()
+    assert main(line) == 0
+    tuned = nm.load_tuned("out")
+    assert len(list(Path("out/weights").glob("*.pt"))) == 2
+    assert len([r for r in tuned.results.records if r["size"] == "target" and r["rule"] == "operator-norm"]) == 4
+    problem = get_problem("burgers", n_train=16, n_val=8, n_test=4, grid=32, viscosity=0.1)
+    x, y = problem.load().val
+    assert relative_error(tuned.predict(x), y) == pytest.approx(tuned.loss, rel=1e-4)
+    capsys.readouterr()
+    for path in Path("out/weights").glob("*.pt"):
+        path.unlink()
+    assert main(line) == 0
+    assert "The target's weights are not here" in capsys.readouterr().out
+
+
+def test_processors_are_written_down():
+    """Of the problems with an equation, too, whose output is zero on the boundary."""
+    problem = get_problem("darcy-pino", n_train=4, n_val=2, n_test=2, grid=17)
+    data = problem.load()
+    processor = problem.processor(data)
+    again = processor_from(described(processor))
+    sample, output = {"x": data.val[0], "y": data.val[1]}, torch.randn(2, 1, 17, 17)
+    there, back = (p.preprocess(sample) for p in (processor, again))
+    assert torch.equal(there["x"], back["x"]) and (there["x"] != sample["x"]).any()
+    (ours, _), (theirs, _) = (p.postprocess(output, s) for p, s in ((processor, there), (again, back)))
+    assert torch.equal(ours, theirs) and (ours[..., 0] == 0).all()
+    assert described(None) is None and processor_from(None) is None
+    assert described(Halved())["name"] == "Halved" and processor_from(described(Halved())) is None
+    processor.mollifier = torch.ones(17, 17)
+    assert described(processor)["kind"] == "own"

@@ -115,7 +115,7 @@ class Tuned:
         if not torch.isfinite(out).all() and torch.isfinite(x).all():
             raise MupError(
                 f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
-                "which a prediction has not, or the model leaves the finite numbers there. Call processor and model yourself."
+                "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
             )
         return out
 
