@@ -455,3 +455,20 @@ def test_processors_are_written_down():
     assert described(Halved())["name"] == "Halved" and processor_from(described(Halved())) is None
     processor.mollifier = torch.ones(17, 17)
     assert described(processor)["kind"] == "own"
+
+
+def test_the_page_on_data_runs_as_pasted(tmp_path, monkeypatch, capsys):
+    """Its first script, at fewer runs, and the lines that load the target."""
+    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    script, lines = (part.split("```")[0] for part in page.split("```python\n")[1:3])
+    quick = 'folder="runs/heat", n_workers=1, epochs=1, seeds=(0,), space={"lr": [0.01]}, compare=(), progress=False'
+    assert script.count('folder="runs/heat"') == 1 and "load_tuned" in lines
+    monkeypatch.chdir(tmp_path)
+    x, y = (f.repeat(1, 1, 2).numpy() for f in physical(40))
+    np.savez("heat.npz", x=x, y=y)
+    names = {"__name__": "__main__"}
+    exec(compile(script.replace('folder="runs/heat"', quick), "docs/data.md", "exec"), names)
+    assert capsys.readouterr().out.count("\n") == 4 and isinstance(names["prediction"], np.ndarray)
+    before = names.pop("prediction")
+    exec(compile(lines, "docs/data.md", "exec"), names)
+    assert np.array_equal(before, names["prediction"]) and before.shape == (5, 1, 64)
