@@ -65,7 +65,7 @@ def plan_text(study: Study, folder: Path, title: str) -> str:
     lines = [f"{title}{f': {study.about}' if study.about else ''}", *(f"  note    {note}" for note in study.notes)]
     described = getattr(problem, "description", None) or phrase(dataclasses.asdict(problem))
     lines.append(f"  data    {getattr(problem, 'title', problem.name)}: {described}")
-    lines += [f"  search  {name}: {_values(values)}" for name, values in study.space.items()]
+    lines += [f"  search  {name}: {_values(values)}{_and_on(study, name)}" for name, values in study.space.items()]
     run = {k: v for k, v in {**study.fixed, **study.defaults}.items() if not k.startswith("problem") and v not in (None, {})}
     lines.append(f"  run     {phrase(run)}")
     lines += [f"  under   {rule}: {phrase(more)}" for rule, more in study.under.items()]
@@ -83,6 +83,11 @@ def plan_text(study: Study, folder: Path, title: str) -> str:
     lines += [wording.aligned(rows), ""]
     lines.append(f"One training of the {study.target} is about {once:.1e} floating-point operations, from its shapes.")
     return "\n".join(lines)
+
+
+def _and_on(study: Study, name: str) -> str:
+    more = study.extends.get(name, 0)
+    return f", and up to {more} more where the best lies at an edge" if more else ""
 
 
 def _values(values: Any) -> str:

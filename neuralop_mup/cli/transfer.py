@@ -31,7 +31,7 @@ from neuralop_mup.core.multipliers import KERNEL_INITS
 from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, wording
-from neuralop_mup.experiments.presets import PRESETS, SIZES, Preset, odd_grid_note, preset_of
+from neuralop_mup.experiments.presets import EXTENDS, PRESETS, SIZES, Preset, odd_grid_note, preset_of
 from neuralop_mup.experiments.proxy import resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
@@ -140,6 +140,8 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         verify=options.verify,
         n_trials=options.trials,
         name=Path(options.output).name,
+        # A grid that the user gave is walked as it is.
+        extends={"lr": EXTENDS} if options.lr is None and list(space) == ["lr"] and not is_search(space) else None,
     )
     note = odd_grid_note(problem)
     kernel_init = choice.kernel_init if options.kernel_init is None else options.kernel_init
@@ -215,7 +217,9 @@ def _parser() -> Parser:
     parser.option("--preset", "sizes, data and epochs: cpu (minutes), gpu or paper", one_of(SIZES), default="cpu")
     parser.section("what to tune")
     parser.option(
-        "--lr", "learning rates: LOW:HIGH in factors of 2, a comma list, or log:LOW:HIGH [by preset]", searched(positive)
+        "--lr",
+        "learning rates: LOW:HIGH in factors of 2, a comma list, or log:LOW:HIGH [by preset, and beyond an edge]",
+        searched(positive),
     )
     parser.option("--seeds", "number of seeds", count, default="3")
     parser.option("--trials", "points of a search over a distribution (log:LOW:HIGH)", count)

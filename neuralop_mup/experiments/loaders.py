@@ -56,8 +56,15 @@ class _Arrays(OwnData):
         return ProblemData(**fields)
 
 
-def read_data(data: Any) -> Any:
+def read_data(data: Any, dtype: torch.dtype | None = None) -> Any:
     """The data itself, where it is given as a path, a function or arrays; other forms are returned as they are.
+
+    Parameters
+    ----------
+    data : Any
+        In one of the forms of :func:`neuralop_mup.tune`.
+    dtype : torch.dtype, optional
+        Real precision to which arrays are cast, the model's; None leaves them as they are.
 
     Raises
     ------
@@ -84,7 +91,7 @@ def read_data(data: Any) -> Any:
             f"{next(iter(pairs))} is a pair of arrays and {other} is a {type(splits[other]).__name__}: give all of them "
             "alike, as arrays or as loaders."
         )
-    fields = {name: _fields(name, *pair) for name, pair in pairs.items()}
+    fields = {name: _fields(name, *pair, dtype) for name, pair in pairs.items()}
     for name, (x, y) in fields.items():
         for letter, values, like in zip("xy", (x, y), fields["train"], strict=True):
             if values.shape[1] != like.shape[1] or values.ndim != like.ndim:
@@ -142,15 +149,17 @@ def _as_many(name: str, x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def _fields(name: str, x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input and output of one split as tensors of torch's precision, checked."""
+def _fields(name: str, x: Any, y: Any, dtype: torch.dtype | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Input and output of one split as tensors, checked."""
     made = []
     for letter, values in (("x", x), ("y", y)):
         values = torch.as_tensor(values) if isinstance(values, torch.Tensor) or values.dtype.kind in "biufc" else None
         if values is None:
             raise MupError(f"{letter} of {name} holds no numbers.")
-        dtype = torch.get_default_dtype()
-        values = values.to(dtype.to_complex() if values.is_complex() else dtype)
+        if dtype is None and not (values.is_floating_point() or values.is_complex()):
+            values = values.to(torch.get_default_dtype())
+        elif dtype is not None:
+            values = values.to(dtype.to_complex() if values.is_complex() else dtype)
         if values.ndim < 3:
             raise MupError(
                 f"{letter} of {name} has the shape {tuple(values.shape)}, but fields are (n, channels, *grid): give the "

@@ -17,7 +17,7 @@ from neuralop_mup.experiments.settings import Settings
 from neuralop_mup.experiments.together import GroupedRuns
 from neuralop_mup.experiments.training import Job, Losses, run_losses
 
-__all__ = ["OwnRuns", "own_losses", "own_settings"]
+__all__ = ["OwnRuns", "dtype_of", "own_losses", "own_settings"]
 
 
 class OwnRuns(GroupedRuns):
@@ -43,10 +43,15 @@ class OwnRuns(GroupedRuns):
         torch.manual_seed(s.seed)
         model = self.model(config, s)
         if "data" not in shared:  # read once for a group of runs
-            shared["data"] = read_data(self.data)
+            shared["data"] = read_data(self.data, dtype_of(model))
         train, evals, processor = loaders_of(shared["data"], s.batch_size, s.seed)
         losses = shared.setdefault("losses", own_losses(self.loss, first_batch(train)["x"].ndim - 2))
         return Job(model, train, evals, self.processor or processor, losses, s, self.checkpoints)
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The real precision of a model's parameters."""
+    return next(model.parameters()).dtype.to_real()
 
 
 def own_settings(config: Mapping[str, Any]) -> Settings:

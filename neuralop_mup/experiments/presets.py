@@ -15,9 +15,11 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.tuning import log2_grid
 
-__all__ = ["PRESETS", "SIZES", "Preset", "odd_grids_work", "preset_of", "problem_with"]
+__all__ = ["EXTENDS", "PRESETS", "SIZES", "Preset", "odd_grids_work", "preset_of", "problem_with"]
 
 SIZES = ("cpu", "gpu", "paper")
+#: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
+EXTENDS = 2
 Modes = int | tuple[int, ...]
 
 

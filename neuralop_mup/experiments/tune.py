@@ -17,8 +17,8 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, report, wording
 from neuralop_mup.experiments.kept import KeptTarget, read_kept
 from neuralop_mup.experiments.loaders import first_batch, loaders_of, n_samples, read_data, some_samples
-from neuralop_mup.experiments.own_runs import OwnRuns, own_losses, own_settings
-from neuralop_mup.experiments.presets import odd_grids_work
+from neuralop_mup.experiments.own_runs import OwnRuns, dtype_of, own_losses, own_settings
+from neuralop_mup.experiments.presets import EXTENDS, odd_grids_work
 from neuralop_mup.experiments.proxy import few_samples_notes, resolution_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, optimizer_name, under_rules
 from neuralop_mup.experiments.training import check_batch_size, n_params, quiet
@@ -67,7 +67,7 @@ def tune(
         A file (see :class:`neuralop_mup.problems.OwnData`); arrays ``(x, y)``, which are read and split as a file is;
         ``(train, val)`` or ``(train, val, test)``, or a dict with these names, of loaders, data sets or ``(x, y)`` arrays
         of shape ``(n, channels, *grid)``; or a function that returns one of these, called in each worker. Arrays are
-        tensors or numpy's, cast to torch's default precision. Batches are dicts with "x" and "y", or pairs.
+        tensors or numpy's, cast to the model's precision. Batches are dicts with "x" and "y", or pairs.
     base, target : mapping
         Arguments of ``build`` for the small size, at which is tuned, and for the large one.
     folder : str or Path
@@ -128,6 +128,7 @@ def tune(
     optimizer = optimizer_name(optimizer)
     choice = OPTIMIZERS[optimizer]
     kernel_init = known.pop("kernel_init", choice.kernel_init)
+    extends = None if space else {"lr": EXTENDS}  # a grid that nobody gave
     space = {"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **(space or {})}
     fixed = {"optimizer": optimizer, "epochs": epochs, "batch_size": batch_size, "device": device, **known}
     fixed = {k: v for k, v in fixed.items() if k not in space}
@@ -140,6 +141,7 @@ def tune(
     batch_sizes = space["batch_size"] if isinstance(space.get("batch_size"), (list, tuple)) else [batch_size]
     notes, x_shape = _check(sent, base, target, rule, own_settings({**fixed, "kernel_init": kernel_init}), batch_sizes)
     study = transfer_study(
+        extends=extends,
         proxy=base,
         target=target,
         space=space,
@@ -208,8 +210,8 @@ def _check(
             f"The base has {sizes['base']:,} parameters and the target {sizes['target']:,}: tuning the base saves nothing. "
             "Make it smaller in width or modes."
         )
-    sent.model({"model": target, "base": base, "rule": rule}, settings)
-    data = read_data(sent.data)
+    model = sent.model({"model": target, "base": base, "rule": rule}, settings)
+    data = read_data(sent.data, dtype_of(model))
     train, evals, _ = loaders_of(data, settings.batch_size, 0)
     if isinstance(data, ProblemData):
         check_batch_size(max(batch_sizes), len(data.train[0]))
@@ -222,7 +224,7 @@ def _check(
     notes = [*resolution_notes(sample, base, target), *few_samples_notes(n_samples(evals["val"]))]
     if x_shape is not None:
         for size in (base, target):
-            check_grid(sent.build(**size), x_shape[1:])
+            check_grid(sent.build(**size), x_shape[1:])  # the layers cut what is beyond it, and nothing would tell
         for letter in "xy":
             if not torch.isfinite(sample[letter]).all():
                 raise MupError(

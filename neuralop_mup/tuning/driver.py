@@ -29,7 +29,7 @@ from neuralop_mup.tuning.outcome import (
     plain,
 )
 from neuralop_mup.tuning.progress import Progress
-from neuralop_mup.tuning.space import params_key, points
+from neuralop_mup.tuning.space import edge_of, params_key, points
 from neuralop_mup.tuning.storage import Cell, Store, open_store
 from neuralop_mup.tuning.study import Point, Study, describe, the
 from neuralop_mup.tuning.summary import Results
@@ -318,7 +318,7 @@ def run(
                 display.note(f"runs that raised an exception last time, or were lost, and run again: {again}")
             driver = _Driver(study, store, engine, display, train, pruner, rungs)
             try:
-                wanted = _run_all(driver, study, sampler, display)
+                wanted = _run_all(driver, sampler, display)
             except KeyboardInterrupt:
                 engine.close()
                 display.close()
@@ -328,17 +328,23 @@ def run(
             finally:
                 records = store.records()
                 store.write_results(records)
-            keys = None if wanted is None else {p.key for p in wanted}
-            kept = [r for r in records if keys is None or (r["size"], r["rule"], params_key(r["params"])) in keys]
+            kept = _of(wanted, records)
             store.write_results(kept)
     finally:
         display.close()
         engine.close()
-    return Results(study, kept, folder)
+    return Results(driver.study, kept, folder)
 
 
-def _run_all(driver: _Driver, study: Study, sampler: Any, display: Progress) -> list[Point]:
+def _of(wanted: Iterable[Point], records: Iterable[Record]) -> list[Record]:
+    """The records of these points."""
+    keys = {point.key for point in wanted}
+    return [r for r in records if (r["size"], r["rule"], params_key(r["params"])) in keys]
+
+
+def _run_all(driver: _Driver, sampler: Any, display: Progress) -> list[Point]:
     """The base first, then what follows from its best points; returns every point that the study asked for."""
+    study = driver.study
     base = [cell for cell in study.cells() if cell[0] == study.base]
     if study.search:
         cell, orders = driver.store.cells[base[0]], itertools.count()
@@ -352,8 +358,9 @@ def _run_all(driver: _Driver, study: Study, sampler: Any, display: Progress) -> 
         driver.run([Point(*base[0], params) for params in cell.unsettled()], more)
         wanted = [Point(*base[0], r["params"]) for r in cell.sorted_records()]
     else:
+        driver.run(study.tuning())
+        study = _extend(driver, display)
         wanted = study.tuning()
-        driver.run(wanted)
     if len(study.sizes) == 1 and study.swept is None:
         return wanted
     results = Results(study, driver.store.records(), driver.store.folder)
@@ -370,6 +377,30 @@ def _run_all(driver: _Driver, study: Study, sampler: Any, display: Progress) -> 
     return [*wanted, *rest]
 
 
+def _extend(driver: _Driver, display: Progress) -> Study:
+    """Walk on beyond the edge of the base's grid while the best value lies there, as far as the study allows.
+
+    Only for one rule at the base: several would each have a grid of their own.
+    """
+    while True:
+        study = driver.study
+        # Of this grid alone: an earlier command may have walked on already, and is followed step by step.
+        results = Results(study, _of(study.tuning(), driver.store.records()), driver.store.folder)
+        centre = results.centre(study.rules[0]) if study.extends else None
+        grown = None if centre is None else study.grown(centre)
+        if grown is None:
+            return study
+        before, runs = Counter(p.size for p in study.planned()), Counter(p.size for p in grown.planned())
+        for size, count in (runs - before).items():
+            display.more(size, count * len(study.seeds))
+        for name, values in grown.space.items():
+            for value in [v for v in values if v not in study.space[name]]:
+                display.note(f"the best {name} at {the(study.base)} is at the edge of its grid: {value:g} is tried, too")
+        driver.study = grown
+        driver.store.grow(grown)
+        driver.run(grown.tuning())
+
+
 def _as_given(study: Study, centre: Mapping[str, Any]) -> dict[str, Any]:
     """The point as the user wrote it: JSON turned tuples into lists."""
     if study.search or study.swept is not None:
@@ -378,8 +409,6 @@ def _as_given(study: Study, centre: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warn_of_edges(study: Study, centres: Mapping[Any, Mapping[str, Any]], display: Progress) -> None:
-    from neuralop_mup.tuning.summary import edge_of
-
     for name, value in next(iter(centres.values())).items():
         if edge_of(value, study.space.get(name)):
             display.note(

@@ -71,6 +71,13 @@ class Progress:
         if self._bar is not None:
             self._bar.total = self.total
 
+    def more(self, size: Any, count: int) -> None:
+        """Runs that are wanted besides."""
+        self.total += count
+        self._left[size] += count
+        if self._bar is not None:
+            self._bar.total = self.total
+
     def time_left(self) -> float | None:
         """Seconds left; sizes not yet measured are taken at their relative cost. None where nothing is known."""
         means = {size: sum(s) / len(s) for size, s in self._seconds.items()}

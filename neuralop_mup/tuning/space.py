@@ -67,6 +67,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def edge_of(value: Any, grid: Any) -> str | None:
+    """ "lowest" or "highest" if a number is the first or last of a grid of at least two numbers, else None."""
+    if not isinstance(grid, (list, tuple)) or len(grid) < 2 or not all(map(is_number, grid)):
+        return None
+    return "lowest" if value == min(grid) else "highest" if value == max(grid) else None
+
+
 def params_key(params: Mapping[str, Any]) -> str:
     """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
 

@@ -198,7 +198,7 @@ class Store:
 
         self.folder = folder
         self.cells: dict[tuple, Cell] = {}
-        settings = json.loads(json.dumps(settings))
+        self._settings = settings = json.loads(json.dumps(settings))
         names = {cell: prefix + ("/".join(map(str, filter(None, cell))) or study.name) for cell in study.cells()}
         held = optuna.get_all_study_names(storage)
         first = next(iter(names.values()))
@@ -212,7 +212,19 @@ class Store:
                     refuse_other_settings(old, settings, str(folder))
                 opened.set_user_attr("settings", settings)
             self.cells[cell] = Cell(opened, study.space, study.seeds, study.search and cell[0] == study.base)
-        write_atomically(folder / "config.json", json.dumps({"version": 2, **settings}, indent=2) + "\n")
+        self._write_settings({})
+
+    def _write_settings(self, more: Mapping[str, Any]) -> None:
+        text = json.dumps({"version": 2, **self._settings, **more}, indent=2)
+        write_atomically(self.folder / "config.json", text + "\n")
+
+    def grow(self, study: Study) -> None:
+        """Take a study whose grid grew: what was asked stays as it is, and the values that came to it stand beside."""
+        for cell in self.cells.values():
+            cell.space = study.space
+        asked = self._settings["grid"]
+        extended = {name: [v for v in values if v not in asked[name]] for name, values in study.space.items()}
+        self._write_settings({"extended": {name: values for name, values in extended.items() if values}})
 
     def records(self) -> list[Record]:
         """Every record, in the study's order: by cell, point and seed."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuralop_mup.core.rules import FORMER_RULES, RULE_VERSION
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.space import is_distribution, is_search, params_key, points
+from neuralop_mup.tuning.space import edge_of, is_distribution, is_search, params_key, points
 
 __all__ = ["Point", "Study", "describe", "differences", "the"]
 
@@ -74,6 +74,9 @@ class Study:
         Settings that every run has.
     under : mapping of str to dict
         Rule → settings that its runs have besides.
+    extends : mapping of str to int
+        Hyperparameter → by how many values its grid may grow at the base, one at a time, while the best one lies at an
+        edge. What is asked of a folder is the grid without them.
     notes : tuple of str
         What a reader must know besides.
     about : str
@@ -92,6 +95,7 @@ class Study:
     n_trials: int | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    extends: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     about: str = ""
 
@@ -160,6 +164,17 @@ class Study:
                         wanted += self.walk(size, rule, name, centres[rule])
         return _unique(wanted)
 
+    def grown(self, best: Params) -> Study | None:
+        """The study with one more value beyond the edge at which the base's best point lies; None where none may come."""
+        for name, more in self.extends.items():
+            values = sorted(self.space[name])
+            edge = edge_of(best.get(name), values)
+            if more > 0 and edge is not None:
+                new = values[0] ** 2 / values[1] if edge == "lowest" else values[-1] ** 2 / values[-2]
+                space = {**self.space, name: sorted([*values, float(f"{new:.12g}")])}
+                return replace(self, space=space, extends={**self.extends, name: more - 1})
+        return None
+
     def stand_in(self) -> Centres:
         """Any point in the place of the best one: as many runs, at the same cost. For telling them beforehand."""
         first = {k: v.high if is_distribution(v) and hasattr(v, "high") else _first(v) for k, v in self.space.items()}
@@ -205,10 +220,17 @@ class Study:
             **sequences,
             sizes=dict(settings["sizes"]),
             base_rules=dict(settings["base_rules"]),
-            space={key: _read(values) for key, values in (settings.get("grid") or settings["search"]).items()},
+            space={
+                key: _with(_read(values), settings.get("extended", {}).get(key, ()))
+                for key, values in (settings.get("grid") or settings["search"]).items()
+            },
             swept=None if settings["swept"] is None else tuple(settings["swept"]),
             under=dict(settings["under"]),
         )
+
+
+def _with(values: Any, more: Sequence[float]) -> Any:
+    return sorted([*values, *more]) if more else values
 
 
 def _read(values: Any) -> Any:
@@ -289,7 +311,7 @@ def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where:
         before, now = old.get(key), new.get(key)
         # In a search a point's value is its mean over the seeds, so there the seeds are part of the question.
         if (
-            key not in ("name", "rule_version")
+            key not in ("name", "rule_version", "extended")
             and not _same(before, now)
             and not (_grown(key, before, now) and not (key == "seeds" and "search" in new))
         ):

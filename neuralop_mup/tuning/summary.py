@@ -13,7 +13,7 @@ from typing import Any
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.optimum import Optimum, drift_between, find_optimum, regret_between
 from neuralop_mup.tuning.outcome import Record, best_point, by_point, first_failure, is_complete, mean_and_std, point_loss
-from neuralop_mup.tuning.space import is_number, params_key
+from neuralop_mup.tuning.space import edge_of, is_number, params_key
 from neuralop_mup.tuning.study import Point, Study
 
 __all__ = ["Results", "edge_of", "regret"]
@@ -270,13 +270,6 @@ def regret(transferred_loss: float, best_loss: float) -> float:
     if transferred_loss == best_loss:
         return 0.0
     return (transferred_loss - best_loss) / abs(best_loss) if best_loss else math.inf
-
-
-def edge_of(value: Any, grid: Any) -> str | None:
-    """ "lowest" or "highest" if a number is the first or last of a grid of at least two numbers, else None."""
-    if not isinstance(grid, (list, tuple)) or len(grid) < 2 or not all(map(is_number, grid)):
-        return None
-    return "lowest" if value == min(grid) else "highest" if value == max(grid) else None
 
 
 def _steps(grid: Any, start: Any, end: Any) -> int | None:

@@ -63,9 +63,12 @@ def transfer_study(
     n_trials: int | None = None,
     name: str = "transfer",
     naive: bool = True,
+    extends: Mapping[str, int] | None = None,
 ) -> Study:
-    """A space tuned at the proxy and carried to the target; see :func:`transfer`. Not ``naive``: without "standard"
-    beside."""
+    """A space tuned at the proxy and carried to the target; see :func:`transfer`. Not ``naive``: without "standard" beside.
+
+    ``extends``: by how many values a grid may grow where its best one lies at an edge.
+    """
     fixed = check_fixed(fixed, RESERVED)
     space, seeds = check_space(space, RESERVED, fixed), check_seeds(seeds)
     _check_n_trials(space, n_trials)
@@ -90,6 +93,7 @@ def transfer_study(
         searched=tuple(r for r in compared if r in (rules or compared)) if verify else (),
         base_rules=dict.fromkeys(compared, rule),
         fixed=fixed,
+        extends=dict(extends or {}),
     )
 
 
