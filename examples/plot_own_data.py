@@ -62,18 +62,18 @@ tuned = nm.tune(
     n_workers=1,
     progress=False,
 )
-print(f"learning rate {tuned.lr:g}, validation error of the target {tuned.loss:.4f}")
+print(tuned)
 print(f"report: {tuned.report.name}")
 
 # %%
 # What it found
 # -------------
-# Left: the search at the base. Right: one prediction of the trained target, which ``tuned.model`` holds. It takes
-# normalised fields, as it did in training.
+# Left: the search at the base. Right: one prediction of the trained target. ``tuned.predict`` takes and gives fields in the
+# units of the file, with the channels after the samples; ``tuned.model`` by itself takes normalised ones. Later,
+# ``nm.load_tuned(folder / "run", build)`` reads all of this from the folder.
 points = sorted((p["params"]["lr"], p["loss"]) for p in tuned.results.points())
-x, y = (torch.from_numpy(field.astype("float32"))[:, None] for field in (start, np.tanh(later)))
-with torch.no_grad():
-    prediction = tuned.model((x[-1:] - x.mean()) / x.std()) * y.std() + y.mean()
+x, y = start[:, None], np.tanh(later)[:, None]
+prediction = tuned.predict(x[-1:])
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 axes[0].loglog(*zip(*points, strict=True), "o-", color="#009E73")

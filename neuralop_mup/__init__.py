@@ -37,6 +37,7 @@ from neuralop_mup.optim.step_hooks import follow_plan
 if TYPE_CHECKING:
     from neuralop_mup.experiments.train_many import train_many
     from neuralop_mup.experiments.tune import tune
+    from neuralop_mup.experiments.tuned import Tuned, load_tuned
     from neuralop_mup.tuning import log2_grid, sweep, transfer
 
 
@@ -76,6 +77,8 @@ __all__ = [
     "sweep",
     "transfer",
     "tune",
+    "Tuned",
+    "load_tuned",
     "train_many",
     "log2_grid",
     # the theory, a mode rule of your own (rules.RULES), layers of your own
@@ -93,6 +96,8 @@ _LAZY = {
     "sweep": "neuralop_mup.tuning",
     "transfer": "neuralop_mup.tuning",
     "tune": "neuralop_mup.experiments.tune",
+    "Tuned": "neuralop_mup.experiments.tuned",
+    "load_tuned": "neuralop_mup.experiments.tuned",
     "train_many": "neuralop_mup.experiments.train_many",
     "log2_grid": "neuralop_mup.tuning",
 }

@@ -38,7 +38,8 @@ def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
         ``"did you mean 'burgers'?"`` or ``"expected one of burgers, darcy."``
     """
     valid = sorted(valid)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=_CUTOFF)
+    lower = {word.lower(): word for word in reversed(valid)}  # MuSOAP is near to soap
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=_CUTOFF)
     if close:
-        return f"did you mean {prefix + close[0]!r}?"
+        return f"did you mean {prefix + lower[close[0]]!r}?"
     return f"expected one of {', '.join(prefix + word for word in valid)}."

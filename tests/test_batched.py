@@ -74,7 +74,7 @@ def pairs(dtype=torch.float32):
 
 def by_itself(build, config, data):
     with tempfile.TemporaryDirectory() as folder:
-        run = OwnRuns(build, data, "l2", None, Path(folder), {"": ""})
+        run = OwnRuns(build, data, "l2", None, Path(folder))
         return execute(run, {"model": SIZE, "base": BASE, "rule": "log-modes", **config})[0]
 
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from neuralop.data.transforms.data_processors import DataProcessor
 from neuralop.models import FNO, TFNO
 from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
+from neuralop_mup.cli import main
+from neuralop_mup.experiments import tune as tune_module
+from neuralop_mup.experiments.kept import described, processor_from
+from neuralop_mup.experiments.settings import optimizer_name
+from neuralop_mup.problems import get_problem
+from neuralop_mup.tuning.study import describe, refuse_other_settings
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
 QUICK = {"epochs": 2, "batch_size": 8, "seeds": (0,), "space": {"lr": [0.005, 0.02]}, "progress": False, "n_workers": 1}
@@ -26,6 +37,18 @@ def fields(n=32, seed=0):
 def loaders():
     """Called in each worker."""
     return {k: DataLoader(TensorDataset(*fields(n, i)), 8) for i, (k, n) in enumerate((("train", 32), ("val", 8)))}
+
+
+def two_to_one():
+    """Two channels in, one out."""
+    x, y = fields()
+    return torch.cat([x, x], dim=1), y
+
+
+def spoilt(pair, which, sample):
+    """A pair with one entry that is no number."""
+    pair[which][sample, 0, 3] = torch.nan
+    return pair
 
 
 def mean_square(y_pred, y, **_):
@@ -118,10 +141,334 @@ def test_another_architecture(tmp_path):
         ({"optimizer": "adm"}, "'adam"),
         ({"epoch": 3}, "no argument 'epoch'"),
         ({"rule": "log-mods"}, "'log-modes'"),
+        ({"optimizer": "MuSOUP"}, "did you mean 'MuSOAP'"),
+        ({"optimizer": torch.optim.SGD}, "no optimizer 'SGD': expected one of MuAdam"),
+        ({"build": "FNO"}, "must be a function"),
+        ({"data": fields(4)}, "data has 4 samples"),
+        ({"data": fields(40)[:1] * 3}, r"A split is one array of shape \(40, 1, 32\); give each as a pair"),
+        ({"data": (fields(), loaders()["val"])}, "train is a pair of arrays and val is a DataLoader"),
+        ({"data": (fields(), tuple(f[:, 0] for f in fields(8)))}, r"x of val has the shape \(8, 32\).*x\[:, None\]"),
+        ({"data": ((fields()[0], fields(31)[1]), fields(8))}, "as many samples of each"),
+        ({"data": (fields(), [f.repeat(1, 2, 1) for f in fields(8)])}, "x of val .* must have the same channels"),
+        ({"data": ([f.movedim(1, -1) for f in two_to_one()], fields(8))}, "their channels are last.*movedim"),
+        ({"data": (two_to_one(), two_to_one())}, r"fails on a batch of the data, x of shape \(8, 2, 32\)"),
+        ({"data": ([two_to_one()[1], two_to_one()[0]],) * 2}, r"gives fields of shape \(1, 32\).*out_channels"),
+        ({"data": (spoilt(fields(), 1, 5), fields(8))}, "y of train has entries that are not finite, in sample 5"),
+        ({"data": spoilt(fields(40), 0, 7)}, "x in data has entries that are not finite, in sample 7"),
+        (
+            {"data": lambda: [DataLoader(TensorDataset(*spoilt(fields(), 1, 5)), 8)] * 2},
+            "y of the training data has entries",
+        ),
+        ({"data": (fields(), fields(8)), "batch_size": 64}, "A batch of 64 is larger than the training data, 32 samples"),
+        ({"target": {"hidden_channels": 8, "n_modes": (64,)}}, "beyond the grid"),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_is_trained(tmp_path, change, told):
-    arguments = {"data": loaders, "base": BASE, "target": TARGET, **QUICK, **change}
+    arguments = {"build": build, "data": loaders, "base": BASE, "target": TARGET, **QUICK, **change}
     with pytest.raises(nm.MupError, match=told):
-        nm.tune(build, arguments.pop("data"), folder=tmp_path / "s", **arguments)
+        nm.tune(arguments.pop("build"), arguments.pop("data"), folder=tmp_path / "s", **arguments)
     assert not (tmp_path / "s").exists()
+
+
+def physical(n=40, seed=3):
+    """Far from mean 0 and standard deviation 1."""
+    x, y = fields(n, seed)
+    return 50.0 + 9.0 * x, 1000.0 + 70.0 * y
+
+
+def relative_error(prediction, y):
+    return float(((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean())
+
+
+def tuned_on(folder, data, **more):
+    return nm.tune(build, data, base=BASE, target=TARGET, folder=folder, **{**QUICK, "compare": (), **more})
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """One tuned model, two seeds, on fields in units of their own; and the validation data."""
+    folder = tmp_path_factory.mktemp("tuned") / "study"
+    data = {"train": physical(), "val": physical(16, 4)}
+    return tuned_on(folder, data, seeds=(0, 1), optimizer="MuSOAP", space={"lr": [0.02, 0.04]}), data
+
+
+def test_predict_speaks_the_units_of_the_data(study):
+    """Its relative error over the validation set is the loss that was measured in training."""
+    tuned, data = study
+    x, y = data["val"]
+    prediction = tuned.predict(x, batch_size=7)
+    assert relative_error(prediction, y) == pytest.approx(tuned.loss, rel=1e-4) and not prediction.requires_grad
+    with torch.no_grad():
+        assert relative_error(tuned.model(x), y) > 0.9  # the model by itself speaks normalised units
+    # By hand: (x − mean) / std, and back. torch's std is that of a sample; eps is 1e-7.
+    (mean_x, std_x), (mean_y, std_y) = ((v.mean(), v.std()) for v in data["train"])
+    with torch.no_grad():
+        by_hand = tuned.model((x - mean_x) / std_x) * std_y + mean_y
+    assert torch.allclose(prediction, by_hand, rtol=1e-5)
+    as_numpy = tuned.predict(x.double().numpy())
+    assert isinstance(as_numpy, np.ndarray) and np.allclose(as_numpy, prediction.numpy(), rtol=1e-5)
+    tuned.model.train()
+    tuned.model.fno_blocks.eval()
+    assert torch.equal(tuned.predict(x), tuned.predict(x))
+    assert tuned.model.training and not tuned.model.fno_blocks.training
+    tuned.model.eval()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda x: x.repeat(1, 2, 1), r"shape \(16, 2, 32\), but the target takes \(n, 1, 32\)"),
+        (lambda x: x.movedim(1, -1), "its channels are last: move them"),
+        (lambda x: x[0], r"give x\[None\]"),
+        (lambda x: x[:, 0].numpy(), r"x\[:, None\]"),
+        (lambda x: x[:0], "n is 1 or more"),
+    ],
+)
+def test_predict_refuses_other_shapes(study, change, told):
+    tuned, data = study
+    with pytest.raises(nm.MupError, match=told):
+        tuned.predict(change(data["val"][0]))
+    with pytest.raises(nm.MupError, match="batch_size"):
+        tuned.predict(data["val"][0], batch_size=0)
+
+
+def test_a_tuned_model_is_loaded_from_its_folder(study, tmp_path):
+    tuned, data = study
+    x, _ = data["val"]
+    loaded = nm.load_tuned(str(tuned.report.parent), build)
+    assert torch.equal(loaded.predict(x), tuned.predict(x)) and nm.is_parametrized(loaded.model)
+    for name in ("lr", "params", "loss", "report"):
+        assert getattr(loaded, name) == getattr(tuned, name)
+    assert repr(loaded) == repr(tuned) and loaded.results.records == tuned.results.records
+    page = tuned.report.read_text()
+    assert f"from {__name__} import build" in page and "tuned.predict(x)  # x of shape (n, 1, 32)" in page
+    assert "nm.load_tuned(" in (tuned.report.parent / "report.html").read_text()
+    # The same call again reads the same numbers, even where the training data has changed since.
+    again = tuned_on(tuned.report.parent, {"train": fields(), "val": fields(16, 4)}, seeds=(0, 1), optimizer=nm.MuSOAP,
+                     space={"lr": [0.02, 0.04]})  # fmt: skip
+    assert torch.equal(again.predict(x), tuned.predict(x))
+
+
+def test_tuned_is_four_lines_and_the_last_one_rebuilds_the_parametrization(study):
+    tuned, _ = study
+    lines = repr(tuned).splitlines()
+    assert len(lines) == 4 and lines[0].startswith(f"lr {tuned.lr:g} at the proxy (searched from 0.02 to 0.04, at the")
+    losses = [r["loss"] for r in tuned.results.carried("target", "operator-norm")]
+    assert f"{np.mean(losses):.3g} ± {np.std(losses):.1g} over 2 seeds" in lines[1] and tuned.loss == min(losses)
+    assert "hidden_channels=8, n_modes=(8,)" in lines[2] and str(tuned.report.parent) in lines[2]
+    assert lines[3].endswith("base={'hidden_channels': 4, 'n_modes': (4,)}, kernel_init='small')")
+    model = eval(lines[3], {"nm": nm, "build": build})
+    model.load_state_dict(tuned.model.state_dict())  # compares the plans
+    assert nm.summary(model) == nm.summary(tuned.model)
+
+
+def wider(**size):
+    return FNO(in_channels=1, out_channels=1, n_layers=2, **{**size, "hidden_channels": 12})
+
+
+def with_more(**size):
+    return FNO(in_channels=1, out_channels=1, n_layers=3, **size)
+
+
+@pytest.mark.parametrize(
+    ("change", "other", "told"),
+    [
+        (None, None, "function of your own, build: give it"),
+        (None, wider, "is not one of this FNO"),
+        (None, with_more, "is not one of this FNO"),
+        (None, lambda **size: 3 / 0, "fails, with the arguments of the target"),
+        (lambda f: (f / "config.json").unlink(), build, "holds no study"),
+        (lambda f: (f / "target.json").unlink(), build, "has no trained target: it is not finished"),
+        (lambda f: (f / "target.json").write_text("{"), build, "target.json is damaged"),
+        (lambda f: edit(f, "format", 2), build, "in the format 2"),
+        (lambda f: edit(f, "params", {"lr": 0.5}), build, "has gone on since its target was trained"),
+        (lambda f: [p.unlink() for p in (f / "weights").glob("*.pt")], build, "are not there"),
+        (lambda f: [p.write_bytes(b"x") for p in (f / "weights").glob("*.pt")], build, "the file is damaged"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told(study, tmp_path, change, other, told):
+    tuned, _ = study
+    folder = Path(shutil.copytree(tuned.report.parent, tmp_path / "copy"))
+    if change is not None:
+        change(folder)
+    with pytest.raises(nm.MupError, match=told):
+        nm.load_tuned(folder, other)
+
+
+def edit(folder, key, value):
+    path = folder / "target.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+
+class Halved(DataProcessor):
+    """A processor of the user's own: the model sees half of x, and its output is doubled."""
+
+    def __init__(self):
+        super().__init__()
+        self.device, self.model = "cpu", None
+
+    def to(self, device):
+        self.device = device
+        return self
+
+    def preprocess(self, data_dict, batched=True):
+        return {"x": data_dict["x"].to(self.device) / 2, "y": data_dict["y"].to(self.device)}
+
+    def postprocess(self, output, data_dict):
+        return 2 * output, data_dict
+
+    def forward(self, **data_dict):
+        raise NotImplementedError
+
+
+def test_units_that_are_not_known_are_not_guessed(tmp_path):
+    """Loaders bring no processor: predict is refused. One of the user's own is used, and asked for when loading."""
+    x, y = fields(8, 1)
+    bare = tuned_on(tmp_path / "bare", loaders)
+    assert bare.processor is None and "brought no processor" in bare.report.read_text()
+    with pytest.raises(nm.MupError, match="batches as your loaders or data sets gave them"):
+        bare.predict(x)
+    own = tuned_on(tmp_path / "own", loaders, processor=Halved())
+    assert relative_error(own.predict(x), y) == pytest.approx(own.loss, rel=1e-4)
+    with pytest.raises(nm.MupError, match=r"processor of your own \(Halved\)"):
+        nm.load_tuned(tmp_path / "own", build).predict(x)
+    assert torch.equal(nm.load_tuned(tmp_path / "own", build, processor=Halved()).predict(x), own.predict(x))
+
+
+def test_a_processor_that_needs_y_is_told(tmp_path):
+    class UsesY(Halved):
+        def preprocess(self, data_dict, batched=True):
+            return {"x": data_dict["x"] + 0 * data_dict["y"].mean(), "y": data_dict["y"]}
+
+    tuned = tuned_on(tmp_path / "s", loaders, processor=UsesY())
+    with pytest.raises(nm.MupError, match="a UsesY, uses y"):
+        tuned.predict(fields(8, 1)[0])
+
+
+def test_arrays_are_read_as_a_file_is(tmp_path):
+    """(x, y) of numpy, in double precision and with the channels last: the same runs as of a file with these arrays."""
+    x, y = (f.double().movedim(1, -1).numpy() for f in physical(60))
+    np.savez(tmp_path / "heat.npz", x=x, y=y)
+    ours, of_file = (tuned_on(tmp_path / n, d) for n, d in (("a", (x, y)), ("f", tmp_path / "heat.npz")))
+    assert [r["loss"] for r in ours.results.records] == [r["loss"] for r in of_file.results.records]
+    named = tuned_on(tmp_path / "n", {"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
+    assert named.loss == ours.loss
+
+
+def test_pairs_may_be_numpy_and_of_any_precision(tmp_path):
+    pairs = (physical(), physical(16, 4))
+    ours = tuned_on(tmp_path / "a", pairs)
+    double = tuned_on(tmp_path / "b", [tuple(f.double().numpy() for f in pair) for pair in pairs])
+    assert double.loss == ours.loss
+
+
+def test_few_samples_and_odd_grids_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(tune_module, "odd_grids_work", lambda: False)
+    odd = [tuple(f[..., :-1] for f in pair) for pair in (fields(), fields(8, 1))]
+    with pytest.warns(UserWarning) as warned:
+        tuned = tuned_on(tmp_path / "s", odd)
+    told = [str(w.message) for w in warned]
+    assert any("compared on 8 validation samples" in text for text in told)
+    assert any(text.startswith("31 points: the installed neuralop's SpectralConv is wrong") for text in told)
+    assert "compared on 8 validation samples" in tuned.report.read_text()
+
+
+def test_a_function_is_its_name_wherever_it_stands(study):
+    """A script's function is __main__.build when the script runs, and my_tune.build when it is imported."""
+
+    def moved():
+        pass
+
+    moved.__module__, moved.__qualname__ = "__main__", "build"
+    assert describe(moved) == describe(build) == "build"
+    was, now = {"train": "__main__.build", "seeds": [0]}, {"train": "build", "seeds": [0]}
+    refuse_other_settings(was, now, "folder")  # of folders from before
+    with pytest.raises(nm.MupError, match="train was 'build' and is now 'rebuild'"):
+        refuse_other_settings(now, {**now, "train": "rebuild"}, "folder")
+
+
+@pytest.mark.parametrize("given", ["soap", "MuSOAP", "musoap", "SOAP", nm.MuSOAP])
+def test_names_of_an_optimizer(given):
+    assert optimizer_name(given) == "soap"
+
+
+SMALL = "--proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 --lr 0.01,0.02"
+SMALL += " --epochs 1 --batch_size 8 --workers 1 --model.n_layers 2"
+
+
+def test_the_command_leaves_a_target_that_can_be_loaded(tmp_path, monkeypatch, capsys):
+    """Weights, normalisation and FNO's arguments: the error over the validation data is the one that was reported."""
+    monkeypatch.chdir(tmp_path)
+    x, y = (f[:, 0].numpy() for f in physical(60))
+    np.savez("heat.npz", x=x, y=y)
+    line = f"transfer --data heat.npz --data.split 0.8,0.1,0.1 --seeds 2 {SMALL}".split()
+    assert main(line) == 0
+    Path("heat.npz").unlink()  # not needed any more
+    *_, first, second, third = capsys.readouterr().out.rstrip().splitlines()
+    assert first.strip() == "import neuralop_mup as nm"
+    exec("\n".join(map(str.strip, (first, second, third))), names := {"x": torch.from_numpy(x[:, None])})
+    tuned = names["tuned"]
+    page = Path("runs/heat-transfer/report.md").read_text()
+    assert second.strip() in page and third.strip() in page
+    assert tuned.model.n_layers == 2 and names["prediction"].shape == (60, 1, 32)
+    # 6 of the 60 samples were for validation; whichever they were, the mean error over all is near that over them.
+    error = relative_error(names["prediction"], torch.from_numpy(y[:, None]))
+    assert error == pytest.approx(tuned.loss, rel=0.2)
+    with torch.no_grad():
+        assert relative_error(tuned.model(names["x"]), torch.from_numpy(y[:, None])) > 1.2 * error
+    lines = repr(tuned).splitlines()
+    assert lines[3].startswith("nm.parametrize(FNO(in_channels=1, out_channels=1, ") and len(lines) == 4
+    model = eval(lines[3], {"nm": nm, "FNO": FNO})
+    assert nm.summary(model) == nm.summary(tuned.model)
+
+
+def test_a_search_at_the_target_keeps_the_carried_runs_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tiny = "--problem.n_train 16 --problem.n_val 8 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
+    line = f"transfer burgers {tiny} {SMALL} --seeds 2 --verify --output out".split()
+    assert main(line) == 0
+    tuned = nm.load_tuned("out")
+    assert len(list(Path("out/weights").glob("*.pt"))) == 2
+    assert len([r for r in tuned.results.records if r["size"] == "target" and r["rule"] == "operator-norm"]) == 4
+    problem = get_problem("burgers", n_train=16, n_val=8, n_test=4, grid=32, viscosity=0.1)
+    x, y = problem.load().val
+    assert relative_error(tuned.predict(x), y) == pytest.approx(tuned.loss, rel=1e-4)
+    capsys.readouterr()
+    for path in Path("out/weights").glob("*.pt"):
+        path.unlink()
+    assert main(line) == 0
+    assert "The target's weights are not here" in capsys.readouterr().out
+
+
+def test_processors_are_written_down():
+    """Of the problems with an equation, too, whose output is zero on the boundary."""
+    problem = get_problem("darcy-pino", n_train=4, n_val=2, n_test=2, grid=17)
+    data = problem.load()
+    processor = problem.processor(data)
+    again = processor_from(described(processor))
+    sample, output = {"x": data.val[0], "y": data.val[1]}, torch.randn(2, 1, 17, 17)
+    there, back = (p.preprocess(sample) for p in (processor, again))
+    assert torch.equal(there["x"], back["x"]) and (there["x"] != sample["x"]).any()
+    (ours, _), (theirs, _) = (p.postprocess(output, s) for p, s in ((processor, there), (again, back)))
+    assert torch.equal(ours, theirs) and (ours[..., 0] == 0).all()
+    assert described(None) is None and processor_from(None) is None
+    assert described(Halved())["name"] == "Halved" and processor_from(described(Halved())) is None
+    processor.mollifier = torch.ones(17, 17)
+    assert described(processor)["kind"] == "own"
+
+
+def test_the_page_on_data_runs_as_pasted(tmp_path, monkeypatch, capsys):
+    """Its first script, at fewer runs, and the lines that load the target."""
+    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    script, lines = (part.split("```")[0] for part in page.split("```python\n")[1:3])
+    quick = 'folder="runs/heat", n_workers=1, epochs=1, seeds=(0,), space={"lr": [0.01]}, compare=(), progress=False'
+    assert script.count('folder="runs/heat"') == 1 and "load_tuned" in lines
+    monkeypatch.chdir(tmp_path)
+    x, y = (f.repeat(1, 1, 2).numpy() for f in physical(40))
+    np.savez("heat.npz", x=x, y=y)
+    names = {"__name__": "__main__"}
+    exec(compile(script.replace('folder="runs/heat"', quick), "docs/data.md", "exec"), names)
+    assert capsys.readouterr().out.count("\n") == 4 and isinstance(names["prediction"], np.ndarray)
+    before = names.pop("prediction")
+    exec(compile(lines, "docs/data.md", "exec"), names)
+    assert np.array_equal(before, names["prediction"]) and before.shape == (5, 1, 64)

@@ -13,8 +13,11 @@ from neuralop_mup.cli.options import Parser, count, device, made, not_negative, 
 from neuralop_mup.cli.plan import is_timed, opening_text, plan_text, problem_in, relative_costs, timing_text
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.experiments import findings, report, wording
+from neuralop_mup.experiments.kept import KeptTarget, read_kept
+from neuralop_mup.experiments.settings import Settings
 from neuralop_mup.experiments.together import ProblemRuns
 from neuralop_mup.experiments.training import train_run
+from neuralop_mup.experiments.tuned import best_run, lines_of_use, write_made
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.engines import RayEngine
 from neuralop_mup.tuning.engines.local import cuda_devices
@@ -96,12 +99,16 @@ def run(
     if engine == "ray":
         gpus = options.gpus if options.gpus is not None else float(chosen != "cpu" and bool(cuda_devices()))
         engine = RayEngine(options.address, options.workers, options.cpus, gpus)
+    # A study of transfer has one target, which is worth keeping; an experiment of the paper has runs to compare.
+    kept = (
+        KeptTarget((folder / "weights").resolve(), study.sizes[study.target], study.rules[0]) if verb == "transfer" else None
+    )
     timed = options.engine != "ray" and is_timed(study)
     costs = relative_costs(study, timed=timed)
     try:
         results = tuning.run(
             study,
-            ProblemRuns((folder / "checkpoints").resolve()),
+            ProblemRuns((folder / "checkpoints").resolve(), kept),
             identity=train_run,
             folder=folder,
             engine=engine,
@@ -117,7 +124,31 @@ def run(
         )
     except MupError as error:  # the library speaks of arguments
         raise MupError(str(error).replace("choose another folder", "choose another folder (--output FOLDER)")) from error
-    report.write_report(results, settings=settings, command=shlex.join(["neuralop-mup", verb, *argv]), title=title)
+    use = [] if kept is None else _use(results, kept, problem)
+    command = shlex.join(["neuralop-mup", verb, *argv])
+    report.write_report(results, settings=settings, command=command, title=title, use=use)
     print("", *findings.verdict(results), "", wording.aligned(report.table(results)), sep="\n")
     print(f"\nReport (report.html), figures and every run: {folder}")
+    if use:
+        print("The trained target, in Python:", *(f"    {line}" for line in use), sep="\n")
+    elif kept is not None and best_run(results, study.rules[0]) is not None:
+        print(
+            "The target's weights are not here: it was trained on a machine that does not see this folder, or by an earlier "
+            "version. In a new folder (--output) they are kept."
+        )
     return results
+
+
+def _use(results: tuning.Results, kept: KeptTarget, problem: Any) -> list[str]:
+    """Write down the trained target; the lines of Python that load it, none where its weights are not here."""
+    study = results.study
+    found = best_run(results, study.rules[0])
+    if found is None or read_kept(kept.path(found[0])) is None:
+        return []
+    config, record = found
+    kept.drop_others(study.config(study.point(study.target, study.rules[0], record["params"]), seed) for seed in study.seeds)
+    arguments = {"in_channels": problem.in_channels, "out_channels": problem.out_channels, **config["model"]}
+    x_shape = (problem.in_channels, *problem.grid_shape)
+    settings = Settings.of(config)
+    made = write_made(results, kept, config, record, build=None, arguments=arguments, x_shape=x_shape, settings=settings)
+    return lines_of_use(results.folder, made)

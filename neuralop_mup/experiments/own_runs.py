@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,24 @@ from torch import nn
 
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import MupError
+from neuralop_mup.experiments.kept import KeptTarget
 from neuralop_mup.experiments.loaders import first_batch, loaders_of, read_data
 from neuralop_mup.experiments.settings import Settings
 from neuralop_mup.experiments.together import GroupedRuns
 from neuralop_mup.experiments.training import Job, Losses, run_losses
 from neuralop_mup.problems import OwnData
-from neuralop_mup.tuning.space import params_key
 
-__all__ = ["OwnRuns", "own_losses", "own_settings"]
+__all__ = ["OwnRuns", "dtype_of", "own_losses", "own_settings"]
 
 
 class OwnRuns(GroupedRuns):
     """Training runs of the user's model on the user's data; sent to worker processes as it is."""
 
-    def __init__(self, build: Any, data: Any, loss: Any, processor: Any, weights: Path, target: Mapping[str, Any]) -> None:
+    def __init__(
+        self, build: Any, data: Any, loss: Any, processor: Any, checkpoints: Path, kept: KeptTarget | None = None
+    ) -> None:
         self.build, self.data, self.loss, self.processor = build, data, loss, processor
-        self.weights, self.target = weights, target
+        self.checkpoints, self.kept = checkpoints, kept
 
     def model(self, config: Mapping[str, Any], settings: Settings) -> nn.Module:
         return parametrize(
@@ -45,26 +46,20 @@ class OwnRuns(GroupedRuns):
             data = OwnData(files=data)
         return {"splits": "drawn at random" if data.shuffle else "in file order"} if type(data) is OwnData else {}
 
-    def path(self, config: Mapping[str, Any]) -> Path:
-        """Where the weights of the target's run with this configuration are kept."""
-        return self.weights / f"target-{hashlib.sha256(params_key(config).encode()).hexdigest()[:16]}.pt"
-
     def job(self, config: Mapping[str, Any], shared: dict) -> Job:
         s = own_settings(config)
         torch.manual_seed(s.seed)
         model = self.model(config, s)
         if "data" not in shared:  # read once for a group of runs
-            shared["data"] = read_data(self.data)
+            shared["data"] = read_data(self.data, dtype_of(model))
         train, evals, processor = loaders_of(shared["data"], s.batch_size, s.seed)
         losses = shared.setdefault("losses", own_losses(self.loss, first_batch(train)["x"].ndim - 2))
-        return Job(model, train, evals, self.processor or processor, losses, s, self.weights / "checkpoints")
+        return Job(model, train, evals, self.processor or processor, losses, s, self.checkpoints)
 
-    def keep(self, config: Mapping[str, Any], job: Job) -> None:
-        s = job.settings
-        if dict(config["model"]) == dict(self.target) and s.until is None:
-            self.weights.mkdir(parents=True, exist_ok=True)
-            state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
-            torch.save(state, self.path(config))
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The real precision of a model's parameters."""
+    return next(model.parameters()).dtype.to_real()
 
 
 def own_settings(config: Mapping[str, Any]) -> Settings:

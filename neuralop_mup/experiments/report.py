@@ -7,7 +7,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,12 @@ def machine() -> dict[str, str]:
 
 
 def write_report(
-    results: Results, *, command: str, settings: Mapping[str, Any] | None = None, title: str | None = None
+    results: Results,
+    *,
+    command: str,
+    settings: Mapping[str, Any] | None = None,
+    title: str | None = None,
+    use: Sequence[str] = (),
 ) -> Path:
     """Write ``report.md``, ``report.html``, ``run.json`` and a figure for each hyperparameter into the study's folder.
 
@@ -160,6 +165,8 @@ def write_report(
         What the reader should know of how it was made; the study's own settings by default.
     title : str, optional
         First line of the report; the study's name by default.
+    use : sequence of str
+        Lines of Python that load the trained target.
 
     Returns
     -------
@@ -185,6 +192,7 @@ def write_report(
         "settings": [["setting", "value"], *([k, say.line(say.cell(v))] for k, v in settings.items())],
         "where": [["what", "value"], *([k, say.line(v)] for k, v in where.items())],
         "command": command,
+        "use": "\n".join(use),
         "runs": run_table(results),
     }
     loader = jinja2.PackageLoader("neuralop_mup.experiments")

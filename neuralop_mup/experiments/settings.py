@@ -23,7 +23,7 @@ from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.soap import MuSOAP
 from neuralop_mup.optim.soap.optimizer import LR as SOAP_LR
 
-__all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr", "under_rules"]
+__all__ = ["OPTIMIZERS", "Choice", "Settings", "build_optimizer", "default_lr", "optimizer_name", "under_rules"]
 
 _MASTERS = ("lr_mult", "init_mult")
 
@@ -71,6 +71,27 @@ OPTIMIZERS: dict[str, Choice] = {
     "muon": Choice(MuMuon, lr=MUON_LR, lrs=(1e-2, 1.6e-1), aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
     "soap": Choice(MuSOAP, lr=SOAP_LR, lrs=(5e-3, 8e-2), aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
 }
+
+
+#: The names that they have in Python.
+_CLASSES = {"MuAdam": "adam", "MuAdamW": "adamw", "MuSGD": "sgd", "MuMuon": "muon", "MuSOAP": "soap"}
+
+
+def optimizer_name(given: Any) -> str:
+    """The key of :data:`OPTIMIZERS` that is meant by it, by the name of a class of this package, or by the class.
+
+    Raises
+    ------
+    MupError
+        If there is no such optimizer.
+    """
+    if isinstance(given, type) and given.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        given = given.__name__
+    known = {**{key.lower(): key for key in OPTIMIZERS}, **{name.lower(): key for name, key in _CLASSES.items()}}
+    if not isinstance(given, str) or given.lower() not in known:
+        what = repr(given) if isinstance(given, str) else f"{getattr(given, '__name__', given)!r}"
+        raise MupError(f"There is no optimizer {what}: {nearest(str(given), [*OPTIMIZERS, *_CLASSES])}")
+    return known[given.lower()]
 
 
 def under_rules(rules: Iterable[str], preset: Mapping[str, Any], kernel_init: str) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from neuralop_mup.experiments.at_once import fastest, most
+from neuralop_mup.experiments.kept import KeptTarget
 from neuralop_mup.experiments.program import End, make_runs, train_as_one
 from neuralop_mup.experiments.training import Job, Runs, problem_job, quiet
 from neuralop_mup.tuning.outcome import execute
@@ -22,6 +23,13 @@ class GroupedRuns(Runs):
 
     #: What runs of one group have in common; in everything else they may differ.
     alike = ("problem", "problem_args", "model", "batch_size", "loss", "device")
+    #: Where the target's runs leave their weights; None: nowhere.
+    kept: KeptTarget | None = None
+
+    def keep(self, config: Mapping[str, Any], job: Job) -> None:
+        """Leave the weights of a run of the target's."""
+        if self.kept is not None:
+            self.kept.keep(config, job)
 
     def group(self, config: Mapping[str, Any]) -> str:
         """Equal for runs that may be trained as one."""
@@ -39,8 +47,8 @@ class GroupedRuns(Runs):
 class ProblemRuns(GroupedRuns):
     """:func:`~neuralop_mup.experiments.training.train_run` with checkpoints in one folder."""
 
-    def __init__(self, checkpoints: str | os.PathLike | None = None) -> None:
-        self.checkpoints = checkpoints
+    def __init__(self, checkpoints: str | os.PathLike | None = None, kept: KeptTarget | None = None) -> None:
+        self.checkpoints, self.kept = checkpoints, kept
 
     def job(self, config: Mapping[str, Any], shared: dict) -> Job:
         return problem_job(config, self.checkpoints, shared)

@@ -81,7 +81,7 @@ def train_many(
         raise MupError(f"build={build!r} must be a function, and configs ({len(configs)} given) must not be empty.")
     full = [{"model": dict(base), "base": dict(base), "rule": rule, **fixed, **c} for c in configs]
     with tempfile.TemporaryDirectory() as folder:
-        run = OwnRuns(build, data, loss, processor, Path(folder), {"": "no run's weights are kept"})
+        run = OwnRuns(build, data, loss, processor, Path(folder) / "checkpoints")
         groups: dict[str, list[int]] = {}
         for number, config in enumerate(full):
             groups.setdefault(run.group(config), []).append(number)

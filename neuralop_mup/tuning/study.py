@@ -271,8 +271,8 @@ def describe(value: Any) -> Any:
         from optuna.distributions import distribution_to_json
 
         return {"distribution": distribution_to_json(value)}
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
+    if hasattr(value, "__qualname__"):  # without its module: that of a script is __main__ when it runs, not when imported
+        return value.__qualname__
     # Addresses differ between processes and would make every resume look like another study.
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
@@ -282,7 +282,18 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys([*old, *new])
         return [d for k in keys for d in differences(old.get(k), new.get(k), f"{where}.{k}" if where else str(k))]
-    return [] if old == new else [f"{where} was {_short(old)} and is now {_short(new)}"]
+    return [] if _same(old, new) else [f"{where} was {_short(old)} and is now {_short(new)}"]
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Whether two descriptions are equal; functions used to be described with their modules."""
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_same, old, new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        return set(old) == set(new) and all(_same(old[key], new[key]) for key in old)
+    if isinstance(old, str) and isinstance(new, str) and old.endswith(f".{new}"):
+        return all(part.isidentifier() for part in old.replace("<", "").replace(">", "").split("."))
+    return old == new
 
 
 def _short(value: Any) -> str:
@@ -307,7 +318,7 @@ def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where:
         # In a search a point's value is its mean over the seeds, so there the seeds are part of the question.
         if (
             key not in ("name", "rule_version", "extended")
-            and before != now
+            and not _same(before, now)
             and not (_grown(key, before, now) and not (key == "seeds" and "search" in new))
         ):
             differ += differences(before, now, key)
