@@ -90,7 +90,7 @@ def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
         raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
 
 
-def _constructor_arguments(model: nn.Module) -> dict | None:
+def _constructor_arguments(model: nn.Module | None) -> dict | None:
     """What neuralop's BaseModel, or PhysicsNeMo's Module, stored of the call that built ``model``, all by name."""
     stored = getattr(model, "_init_kwargs", None)
     if stored is None:
@@ -141,17 +141,19 @@ def _sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
-    """Arguments that are no sizes must agree where both models keep them."""
-    ours, theirs = _constructor_arguments(model) or {}, _constructor_arguments(base) or {}
-    for key in ours.keys() & theirs.keys():
-        a, b = ours[key], theirs[key]
-        if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):
-            continue
-        if type(a) is not type(b) or a != b:
-            raise MupError(
-                f"The base model has {key} = {b!r} and the model {a!r}: base may differ from the model in width, "
-                "modes and depth only, so that both are the same architecture."
-            )
+    """Arguments that are no sizes must agree where both models keep them, or the models that they are made of do."""
+    at_base = dict(base.named_modules())
+    for name, part in model.named_modules():
+        ours, theirs = _constructor_arguments(part) or {}, _constructor_arguments(at_base.get(name)) or {}
+        for key in ours.keys() & theirs.keys():
+            a, b = ours[key], theirs[key]
+            if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):
+                continue
+            if type(a) is not type(b) or a != b:
+                raise MupError(
+                    f"The base model has {key} = {b!r} and the model {a!r}{f' in {name!r}' if name else ''}: base may "
+                    "differ from the model in width, modes and depth only, so that both are the same architecture."
+                )
 
 
 def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:

@@ -6,7 +6,7 @@ them claims is an error that names it, never a silent default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.registry import FIXED, Alias, Param, Place, claims_of
+from neuralop_mup.core.registry import FIXED, Alias, Param, Place, claims_of, is_container, is_registered, stands_alone
 from neuralop_mup.core.rules import Size, default_std, factor_std
 from neuralop_mup.errors import MupError
 
@@ -87,8 +87,7 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
         where = f"{leaf!r} of module {owner or '(the model)'!r} ({type(modules[owner]).__name__})"
         if name not in claimed:
             raise MupError(
-                f"No adapter claims parameter {where}, so its μP role is unknown: describe the layer with "
-                "neuralop_mup.register_layer."
+                f"No adapter claims parameter {where}, so its μP role is unknown: {_how_to_claim(model, name, claimed)}"
             )
         claim = claimed[name]
         if isinstance(claim.what, Alias):
@@ -222,6 +221,8 @@ class _Claim:
 
 def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
     """Yield (qualified name, claim) for every parameter, or second name of one, that adapters claim."""
+    if not is_registered(module) and not is_container(module):
+        yield from _walk_unplaced(module, prefix)
     for name, claim in _claims_of(module, prefix, place):
         if not isinstance(claim.what, Place):
             yield name, claim
@@ -229,10 +230,82 @@ def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _
             yield from _walk(child, f"{name}.", claim.what)
 
 
+def _walk_unplaced(module: nn.Module, prefix: str) -> Iterator[tuple[str, _Claim]]:
+    """The same inside a class that nobody registered: nothing there has a place, and a whole model needs none."""
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        if stands_alone(child):
+            yield from _walk(child, f"{prefix}{name}.", FIXED)
+        elif not is_registered(child):
+            yield from _walk_unplaced(child, f"{prefix}{name}.")
+
+
 def _claims_of(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
     """What the adapter of one module's type claims, children included, by qualified name."""
     for name, claim in claims_of(module, place).items():
         yield prefix + name, _Claim(claim, prefix, type(module).__name__, place)
+
+
+def _how_to_claim(model: nn.Module, name: str, claimed: Collection[str]) -> str:
+    """What to do about a parameter that no adapter claims: the outermost class to describe, and the line for it."""
+    path, module, parent = "", model, None
+    for part in name.split(".")[:-1]:
+        if not is_registered(module) and not is_container(module):
+            break
+        parent = module if is_registered(module) else parent
+        path, module = f"{path}.{part}" if path else part, module.get_submodule(part)
+    if is_registered(module):  # its adapter was asked and leaves this one out
+        return (
+            f"the adapter of {type(module).__name__} does not describe it in this configuration. Describe the class, or one "
+            "derived from it, with neuralop_mup.register_layer."
+        )
+    path, module = _narrowed(path, module, claimed)
+    cls, where = type(module).__name__, repr(path) if path else "the model"
+    inside = f"{path}." if path else ""
+    own = [key for key, _ in module.named_parameters(recurse=False)]
+    held = {key: child for key, child in module.named_children() if any(True for _ in child.parameters())}
+    parts = [f"{key!r}: nm.Param(…)" for key in own]
+    for key, child in held.items():
+        alone = all(f"{inside}{key}.{inner}" in claimed for inner, _ in child.named_parameters())
+        parts.append(f"{key!r}: nm.Place({'False, False' if alone else '?, ?'})")
+    line = f"nm.register_layer({cls}, {{{', '.join(parts[:_SHOWN])}{', …' if len(parts) > _SHOWN else ''}}})"
+    of_parent = (
+        f" The adapter of {type(parent).__name__} has to claim {where}, too (docs/third_party.md)."
+        if parent is not None
+        else ""
+    )
+    kinds = [
+        *(
+            ["Place(channels in, channels out) is True where they grow with width, False where they are fixed"]
+            if held
+            else []
+        ),
+        *(["Param says what a parameter of its own is"] if own else []),
+    ]
+    return f"nobody registered {cls} ({where}). Write {line}, where {'; '.join(kinds)}.{of_parent}"
+
+
+_SHOWN = 8  # children in a message
+
+
+def _narrowed(path: str, module: nn.Module, claimed: Collection[str]) -> tuple[str, nn.Module]:
+    """A class that nobody registered, or the one in it that alone needs to be: what only holds that one does not."""
+    found = path, module
+    while True:
+        prefix = f"{path}." if path else ""
+        if any(prefix + name not in claimed for name, _ in module.named_parameters(recurse=False)):
+            return found
+        children = [
+            (name, child)
+            for name, child in module.named_children()
+            if any(f"{prefix}{name}.{inner}" not in claimed for inner, _ in child.named_parameters())
+        ]
+        if len({type(child) for _, child in children}) != 1 or is_registered(children[0][1]):
+            return found
+        path, module = prefix + children[0][0], children[0][1]
+        if not is_container(module):
+            found = path, module
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module | None:

@@ -229,6 +229,13 @@ def get_plan(model: nn.Module) -> Plan:
         )
     bare = unwrap(model)
     if not is_parametrized(bare):
+        if parts := [name for name, module in bare.named_modules() if name and hasattr(module, ATTRIBUTE)]:
+            part = f"model.{parts[0]}"
+            raise MupError(
+                f"This {type(bare).__name__} is not parametrized as a whole, but its part {parts[0]!r} is: pass {part} (and "
+                f"train what lies outside it by an optimizer of its own), or build the {type(bare).__name__} anew and call "
+                "neuralop_mup.parametrize on all of it."
+            )
         raise MupError(
             f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
             "then build the optimizer."

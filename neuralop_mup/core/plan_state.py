@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from neuralop_mup.core.plan import Plan
@@ -24,6 +25,7 @@ ATTRIBUTE = "_neuralop_mup_plan"
 SCALED = "_neuralop_mup_scaled"
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
+_NEURALOPS = "_metadata"  # constructor arguments, which state_dict() of neuralop's models holds beside the tensors
 
 
 def attach_hooks(model: nn.Module) -> None:
@@ -52,8 +54,11 @@ def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> 
 _write._from_public_api = True  # type: ignore[attr-defined]
 
 
-def _compare(module: nn.Module, state: Mapping, prefix: str, local_metadata: Mapping, *_: Any) -> None:
+def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping, *_: Any) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
+    if not isinstance(state.get(_NEURALOPS, 0), (torch.Tensor, int)):
+        # neuralop's models take this entry out when they load; a class that holds one does not, and would refuse it.
+        del state[_NEURALOPS]
     text = local_metadata.get(KEY)
     if text is not None:
         check_same_plan(plan, Plan.from_json(text), "These weights belong")

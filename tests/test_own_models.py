@@ -1,0 +1,137 @@
+"""Classes of the user's own: wrappers around models that are known, registrations, and what is said of wrong ones."""
+
+import pytest
+import torch
+from cases import BY_NAME, CASES
+from neuralop.models import FNO
+from torch import nn
+
+import neuralop_mup as nm
+from neuralop_mup.core.registry import stands_alone
+
+
+class Wrapper(nn.Module):
+    """Nobody registers this class."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = nn.ModuleDict({"net": inner})
+
+    def forward(self, *args, **kwargs):
+        return self.inner["net"](*args, **kwargs)
+
+
+class Lifted(Wrapper):
+    """The same with a layer and a parameter of its own."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.lift = nn.Conv1d(1, 2, 1)
+        self.scale = nn.Parameter(torch.ones(2))
+
+
+def _fno(width=16, in_channels=2, **kwargs):
+    torch.manual_seed(0)
+    return FNO((8,), in_channels, 3, width, n_layers=2, **kwargs)
+
+
+# ------------------------------------------------------------------------------------ a wrapper around a known model
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_wrapped_model_has_the_plan_that_it_has_by_itself(case):
+    bare, wrapped = case.build(), Wrapper(Wrapper(case.build()))
+    nm.parametrize(bare, base=case.build_base)
+    nm.parametrize(wrapped, base=lambda: Wrapper(Wrapper(case.build_base())))
+    ours, theirs = nm.summary(wrapped).rows, nm.summary(bare).rows
+    numbers = ("role", "axes", "shape", "base_shape", "init_mult", "lr_mult", "sgd_lr_mult", "eps_mult", "default_std")
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.name == f"inner.net.inner.net.{other.name}"
+        assert [getattr(mine, key) for key in numbers] == [getattr(other, key) for key in numbers]
+    assert all(torch.equal(p, q) for p, q in zip(wrapped.parameters(), bare.parameters(), strict=True))
+
+
+def test_a_wrapped_model_trains_checks_and_is_drawn_as_any_other(tmp_path):
+    model = nm.parametrize(Wrapper(_fno()), base=lambda: Wrapper(_fno(8)))
+    optimizer = nm.MuSOAP(model, 0.02)
+    nm.check_optimizer(model, optimizer)
+    nm.save_base_shapes(model, tmp_path / "base.bsh")
+    nm.parametrize(Wrapper(_fno(32)), base=tmp_path / "base.bsh")
+    x = torch.randn(2, 2, 16)
+    model(x).square().mean().backward()
+    optimizer.step()
+    again = nm.parametrize(Wrapper(_fno()), base=lambda: Wrapper(_fno(8)))
+    again.load_state_dict(model.state_dict())
+    with torch.device("meta"):
+        empty = Wrapper(_fno())
+    nm.parametrize(empty, base=lambda: Wrapper(_fno(8))).to_empty(device="cpu")
+    torch.manual_seed(0)
+    drawn, fresh = nm.initialize(empty), nm.parametrize(Wrapper(_fno()), base=lambda: Wrapper(_fno(8)))
+    assert all(torch.equal(p, q) for p, q in zip(drawn.parameters(), fresh.parameters(), strict=True))
+
+
+def test_a_coordinate_check_looks_into_a_wrapper():
+    batch = {"x": torch.randn(2, 2, 16), "y": torch.randn(2, 3, 16)}
+    checks = [
+        nm.coord_check(
+            lambda width, wrap=wrap: nm.parametrize(wrap(_fno(width)), base=lambda: wrap(_fno(8))), [8, 16], [batch], lr=1e-3
+        )
+        for wrap in (nn.Identity().forward, Wrapper)
+    ]
+    bare, wrapped = ([{**s, "block": s["block"].removeprefix("inner.net.")} for s in check.slopes] for check in checks)
+    assert {"lifting", "fno_blocks.0", "projection"} <= {s["block"] for s in wrapped}
+    assert wrapped == bare
+
+
+def test_a_wrapper_may_not_feed_its_width_to_the_model():
+    """An FNO's inputs have a fixed number of channels, also where nobody says what its wrapper does."""
+    with pytest.raises(nm.MupError, match=r"lifting.fcs.0.weight' is \(32, 17, 1\).*\(16, 9, 1\).*'in_fixed'"):
+        nm.parametrize(Wrapper(_fno(16, 16)), base=lambda: Wrapper(_fno(8, 8)))
+
+
+def test_choices_of_a_wrapped_model_are_compared():
+    with pytest.raises(nm.MupError, match="norm = 'group_norm' and the model 'instance_norm' in 'inner.net'"):
+        base = Wrapper(_fno(8, norm="group_norm"))
+        nm.parametrize(Wrapper(_fno(norm="instance_norm")), base=base)
+
+
+def test_a_layer_beside_a_wrapped_model_is_refused_with_the_line_to_write():
+    match = (
+        r"'scale' of module '\(the model\)' \(Lifted\).*nobody registered Lifted \(the model\).*"
+        r"nm.register_layer\(Lifted, \{'scale': nm.Param\(…\), "
+        r"'inner': nm.Place\(False, False\), 'lift': nm.Place\(\?, \?\)\}\)"
+    )
+    model = Lifted(_fno())
+    with pytest.raises(nm.MupError, match=match):
+        nm.parametrize(model, base=lambda: Lifted(_fno(8)))
+    with pytest.raises(nm.MupError, match=r"nobody registered Lifted \('inner.net'\)"):
+        nm.parametrize(Wrapper(model), base=lambda: Wrapper(Lifted(_fno(8))))  # what holds it needs no registration
+
+    class Registered(Lifted):
+        pass
+
+    both = {"scale": nm.Param("vector", ("out_fixed",)), "inner": nm.Place(False, False), "lift": nm.Place(False, False)}
+    nm.register_layer(Registered, both)
+    nm.parametrize(Wrapper(Registered(_fno())), base=lambda: Wrapper(Registered(_fno(8))))
+
+
+def test_the_outermost_class_that_was_not_registered_is_named():
+    model = nn.ModuleDict({"a": Lifted(Lifted(_fno()))})
+    with pytest.raises(nm.MupError, match=r"nobody registered Lifted \('a'\)"):
+        nm.parametrize(model, base=model)
+
+
+def test_layers_that_depend_on_their_place_are_not_guessed():
+    """A linear layer, or a class registered by a function, is nothing without its place."""
+    assert not stands_alone(nn.Linear(2, 2))
+    assert stands_alone(_fno())
+    for layer in (nn.Linear(2, 2), nn.LayerNorm(3), BY_NAME["2d"].build().fno_blocks):
+        with pytest.raises(nm.MupError, match=r"nobody registered Wrapper.*'inner': nm.Place\(\?, \?\)"):
+            nm.parametrize(Wrapper(layer), base=Wrapper(layer))
+
+
+def test_an_optimizer_of_a_wrapper_whose_part_is_parametrized():
+    model = Wrapper(nm.parametrize(_fno(), base={"hidden_channels": 8}))
+    for build in (nm.MuAdam, nm.MuSOAP):
+        with pytest.raises(nm.MupError, match="its part 'inner.net' is: pass model.inner.net"):
+            build(model, lr=0.02)
