@@ -135,3 +135,76 @@ def test_an_optimizer_of_a_wrapper_whose_part_is_parametrized():
     for build in (nm.MuAdam, nm.MuSOAP):
         with pytest.raises(nm.MupError, match="its part 'inner.net' is: pass model.inner.net"):
             build(model, lr=0.02)
+
+
+# -------------------------------------------------------------------------------------------------- a wrong Place
+
+
+def _net(places, channels):
+    """A model of three layers, of a class of its own, registered with ``places``."""
+
+    class Net(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.lift = nn.Conv1d(channels[0], width, 1)
+            self.mix = nn.Conv1d(width, width, 1)
+            self.drop = nn.Conv1d(width, channels[1], 1)
+
+    nm.register_layer(Net, {name: nm.Place(*place) for name, place in zip(("lift", "mix", "drop"), places, strict=True)})
+    return Net
+
+
+GROWING, LIFT, DROP = (True, True), (False, True), (True, False)
+
+
+@pytest.mark.parametrize(
+    ("places", "channels", "match"),
+    [
+        (
+            [GROWING] * 3,
+            (1, 1),
+            r"of Net says by Place\(True, True\).*into 'lift' grow.*is 1 in the model and at base.*\(False, True\)",
+        ),
+        ([LIFT, GROWING, GROWING], (1, 1), r"out of 'drop' grow.*there is 1.*give it Place\(True, False\)"),
+        # Two and three channels: nothing of the model would read, or write, the data's.
+        ([GROWING] * 3, (2, 3), r"into 'lift' grow.*there are 2.*Place\(False, True\)"),
+        ([LIFT, GROWING, GROWING], (2, 3), r"out of 'drop' grow.*there are 3.*Place\(True, False\)"),
+        ([LIFT, GROWING, DROP], (1, 1), None),
+        ([LIFT, GROWING, DROP], (2, 3), None),
+    ],
+)
+def test_channels_that_cannot_grow(places, channels, match):
+    net = _net(places, channels)
+    if match is None:
+        nm.parametrize(net(8), base=net(4))
+        return
+    with pytest.raises(nm.MupError, match=match):
+        nm.parametrize(net(8), base=net(4))
+    nm.parametrize(net(8), base=net(8))  # nothing grows, so nothing can be said
+
+
+def test_a_second_width_may_stay():
+    """Here the hidden width of one layer stays at 6 while the rest grows: it is a width, and the base's business."""
+
+    class Net(nn.Module):
+        def __init__(self, width, second):
+            super().__init__()
+            self.lift, self.up = nn.Linear(2, width), nn.Linear(width, second)
+            self.down, self.drop = nn.Linear(second, width), nn.Linear(width, 2)
+
+    places = {"lift": LIFT, "up": GROWING, "down": GROWING, "drop": DROP}
+    nm.register_layer(Net, {name: nm.Place(*place) for name, place in places.items()})
+    nm.parametrize(Net(16, 6), base=Net(8, 6))
+
+
+def test_a_parameter_of_one_entry_cannot_grow():
+    class Gated(nn.Linear):
+        def __init__(self, width):
+            super().__init__(2, width, bias=False)
+            self.gate = nn.Parameter(torch.ones(1))
+
+    nm.register_layer(
+        Gated, {"weight": nm.Param("input", ("out", "in_fixed"), "fan_in"), "gate": nm.Param("vector", ("out",))}
+    )
+    with pytest.raises(nm.MupError, match="Gated says that the axis 'out' of 'gate' grows.*1 entry.*write 'out_fixed'"):
+        nm.parametrize(Gated(8), base=Gated(4))

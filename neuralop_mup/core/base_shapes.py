@@ -13,6 +13,7 @@ from torch import nn
 from neuralop_mup.core.classify import Found, active_modes, classify
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
+from neuralop_mup.core.registry import Place
 from neuralop_mup.errors import MupError, nearest
 
 __all__ = ["base_shapes", "build_base"]
@@ -23,6 +24,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     """Logical shape of every parameter at base, checked against the model's, and what it is the shape of."""
+    shapes, layers = _base_shapes(model, found, base, rule)
+    _check_places(found, shapes)
+    return shapes, layers
+
+
+def _base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     if isinstance(base, nn.Module):
         _check_same_architecture(model, base)
         return _shapes_of_model(found, base)
@@ -236,3 +243,49 @@ def _check_sizes(found: Mapping[str, Found], shapes: Shapes, layers: Mapping[str
                     "decoder_layer_size of PhysicsNeMo's FNO)."
                 )
     return shapes
+
+
+def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
+    """Refuse channels that a registration of the user's says grow with width, where they cannot.
+
+    One channel in the model and at base, while others grow, is a channel of the data. More than one that stay the same may
+    be of a second width, which this base leaves as it is; not so where every matrix of the model is said to read (or
+    write) channels that grow, so that the data would have none to come in (or go out) by.
+    """
+    channels = {
+        name: [(kind, n, b) for kind, n, b in zip(f.param.axes, f.shape, shapes[name], strict=True) if kind in _ENDS]
+        for name, f in found.items()
+    }
+    if all(n == b for axes in channels.values() for _, n, b in axes):
+        return
+    fixed = {
+        kind for kind, end in _ENDS.items() if any(end in f.param.axes for f in found.values() if "vector" != f.param.role)
+    }
+    for name, f in found.items():
+        if f.said is None:
+            continue
+        direct = f.said.place is not None and f.owner == f.said.name and f.param.role != "vector"
+        if kept := {kind: n for kind, n, b in channels[name] if n == b and (n == 1 or (direct and kind not in fixed))}:
+            raise _wrong_place(name, f, kept)
+
+
+_ENDS = {"in": "in_fixed", "out": "out_fixed"}
+
+
+def _wrong_place(name: str, f: Found, kept: Mapping[str, int]) -> MupError:
+    said = f.said
+    assert said is not None
+    kind, n = next(iter(kept.items()))
+    while_others = f"and at base{', while others of the model grow' if n == 1 else ', and then no channels of the data do'}"
+    if said.place is None:
+        return MupError(
+            f"The registration of {said.of} says that the axis {kind!r} of {name!r} grows with width, but it has {n} "
+            f"{'entry' if n == 1 else 'entries'} in the model {while_others}: write {_ENDS[kind]!r} for it."
+        )
+    right = Place(said.place.grows_in and "in" not in kept, said.place.grows_out and "out" not in kept)
+    return MupError(
+        f"The registration of {said.of} says by Place({said.place.grows_in}, {said.place.grows_out}) that the channels "
+        f"{'into' if kind == 'in' else 'out of'} {said.name!r} grow with width, but there {'is' if n == 1 else 'are'} {n} "
+        f"in the model {while_others}: give it Place({right.grows_in}, {right.grows_out}). (A class that stands in several "
+        "places is registered by a function of layer and place.)"
+    )

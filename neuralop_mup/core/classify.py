@@ -7,18 +7,41 @@ them claims is an error that names it, never a silent default.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 
-from neuralop_mup.core.registry import FIXED, Alias, Param, Place, claims_of, is_container, is_registered, stands_alone
+from neuralop_mup.core.registry import (
+    FIXED,
+    Alias,
+    Param,
+    Place,
+    by_mapping,
+    by_user,
+    claims_of,
+    is_container,
+    is_registered,
+    stands_alone,
+)
 from neuralop_mup.core.rules import Size, default_std, factor_std
 from neuralop_mup.errors import MupError
 
-__all__ = ["Found", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
+__all__ = ["Found", "Said", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A claim of the user's own: which name it was said of, in the registration of which class, and the place it gave.
+
+    ``place`` is None for a parameter, which says for itself which of its axes grow.
+    """
+
+    name: str
+    of: str
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +65,8 @@ class Found:
     init_of : tuple of str
         Qualified names of the parameters whose fans its default initialisation reads (itself, unless it is a bias or the
         factor of a kernel).
+    said : Said or None
+        The user's own claim that decides which of its axes grow; None where that is this package's.
     """
 
     param: Param
@@ -51,6 +76,7 @@ class Found:
     owner: str
     place: Place
     init_of: tuple[str, ...]
+    said: Said | None = None
 
 
 def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
@@ -146,6 +172,7 @@ def _describe(name: str, claim: _Claim, param: Param, tensor: torch.Tensor, wher
         claim.prefix.removesuffix("."),
         claim.place,
         tuple(claim.prefix + sibling for sibling in siblings) or (name,),
+        claim.said,
     )
 
 
@@ -217,17 +244,21 @@ class _Claim:
     prefix: str
     layer: str
     place: Place
+    said: Said | None = None
 
 
-def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
+def _walk(module: nn.Module, prefix: str, place: Place, said: Said | None = None) -> Iterator[tuple[str, _Claim]]:
     """Yield (qualified name, claim) for every parameter, or second name of one, that adapters claim."""
     if not is_registered(module) and not is_container(module):
         yield from _walk_unplaced(module, prefix)
+    if stands_alone(module):
+        said = None  # its place decides nothing
+    users, cls = by_user(module), type(module).__name__
     for name, claim in _claims_of(module, prefix, place):
         if not isinstance(claim.what, Place):
-            yield name, claim
+            yield name, replace(claim, said=Said(name, cls) if by_mapping(module) else said)
         elif (child := _submodule(module, name.removeprefix(prefix))) is not None:
-            yield from _walk(child, f"{name}.", claim.what)
+            yield from _walk(child, f"{name}.", claim.what, Said(name, cls, claim.what) if users else said)
 
 
 def _walk_unplaced(module: nn.Module, prefix: str) -> Iterator[tuple[str, _Claim]]:
