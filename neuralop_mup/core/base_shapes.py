@@ -149,7 +149,7 @@ def _sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
     """Arguments that are no sizes must agree where both models keep them, or the models that they are made of do."""
-    at_base = dict(base.named_modules())
+    at_base = dict(base.named_modules()) if isinstance(base, nn.Module) else {}
     for name, part in model.named_modules():
         ours, theirs = _constructor_arguments(part) or {}, _constructor_arguments(at_base.get(name)) or {}
         for key in ours.keys() & theirs.keys():
@@ -258,9 +258,8 @@ def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
     }
     if all(n == b for axes in channels.values() for _, n, b in axes):
         return
-    fixed = {
-        kind for kind, end in _ENDS.items() if any(end in f.param.axes for f in found.values() if "vector" != f.param.role)
-    }
+    matrices = [f for f in found.values() if f.param.role != "vector"]
+    fixed = {kind for kind, end in _ENDS.items() if any(end in f.param.axes for f in matrices)}
     for name, f in found.items():
         if f.said is None:
             continue

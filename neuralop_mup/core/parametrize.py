@@ -16,7 +16,7 @@ from neuralop_mup.core.default_init import check_drawable
 from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan, make_plan
-from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, attach_hooks, remove_hooks
+from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, VOUCHED, attach_hooks, remove_hooks
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
@@ -202,7 +202,8 @@ def unparametrize(model: Model) -> Model:
     """
     get_plan(model)
     bare = unwrap(model)
-    delattr(bare, ATTRIBUTE)
+    for attribute in (ATTRIBUTE, VOUCHED):
+        vars(bare).pop(attribute, None)
     remove_hooks(bare)
     for parameter in bare.parameters():
         if hasattr(parameter, "infshape"):

@@ -55,7 +55,12 @@ class OwnRuns(GroupedRuns):
         s = job.settings
         if dict(config["model"]) == dict(self.target) and s.until is None:
             self.weights.mkdir(parents=True, exist_ok=True)
-            state = {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)}
+            state = job.model.state_dict()  # changed in place: a plain dict of its tensors would lose the plan
+            for key, value in list(state.items()):
+                if isinstance(value, torch.Tensor):
+                    state[key] = value.cpu()
+                else:
+                    del state[key]
             torch.save(state, self.path(config))
 
 
