@@ -1,5 +1,7 @@
 """Classes of the user's own: wrappers around models that are known, registrations, and what is said of wrong ones."""
 
+import warnings
+
 import pytest
 import torch
 from cases import BY_NAME, CASES
@@ -208,3 +210,83 @@ def test_a_parameter_of_one_entry_cannot_grow():
     )
     with pytest.raises(nm.MupError, match="Gated says that the axis 'out' of 'gate' grows.*1 entry.*write 'out_fixed'"):
         nm.parametrize(Gated(8), base=Gated(4))
+
+
+# ------------------------------------------------------------------------------------------ mistakes in registrations
+
+
+def test_a_mistyped_name_is_told():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.up = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.scale = nn.Parameter(torch.ones(2))
+
+    both = {"scale": nm.Param("vector", ("out_fixed",)), "up": nm.Place(False, False)}
+    for wrong, right, claims in (
+        ("gatee", "gate", {**both, "gatee": nm.Place(True, True)}),
+        ("scael", "scale", {"gate": nm.Place(False, False), "up": both["up"], "scael": both["scale"]}),
+    ):
+        nm.register_layer(Gated, claims)
+        with pytest.raises(
+            nm.MupError, match=f"Gated names '{wrong}', .* no such child or parameter: did you mean '{right}'"
+        ):
+            nm.parametrize(Gated(), base=Gated())
+    nm.register_layer(Gated, both)
+    with pytest.raises(nm.MupError, match="the adapter of Gated says nothing of 'gate'"):
+        nm.parametrize(Gated(), base=Gated())
+    # A name that this configuration of the layer lacks is none of a mistake.
+    nm.register_layer(Gated, {**both, "gate": nm.Place(False, False), "bias": nm.Param("vector", ("out_fixed",))})
+    nm.parametrize(Gated(), base=Gated())
+
+
+def test_an_init_may_be_a_function_and_a_wrong_one_is_doubted():
+    class Mixer(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.weight = nn.Parameter(0.02 * torch.randn(width, width))
+
+    with pytest.raises(nm.MupError, match="say how it is drawn.*or a function of its shape"):
+        nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"))})
+    nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"), "fan_in")})
+    with pytest.raises(nm.MupError, match="'weight' has a root mean square.*registration of Mixer is wrong: Param's init"):
+        nm.parametrize(Mixer(64), base=Mixer(32))
+    nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"), lambda shape: 0.02)})
+    nm.parametrize(Mixer(64), base=Mixer(32))
+    ours = _fno()
+    with torch.no_grad():
+        ours.fno_blocks.convs[0].weight.tensor.mul_(3)
+    with pytest.raises(nm.MupError, match="has a root mean square") as error:
+        nm.parametrize(ours, base={"hidden_channels": 8})
+    assert "registration" not in str(error.value)
+
+
+# ------------------------------------------------------------------------------------------------------- wrong bases
+
+
+def test_a_base_of_another_number_of_axes():
+    def build():
+        return FNO((8, 8), 1, 1, 8, n_layers=1)
+
+    for wrong, example in (((4,), r"\(4, 4\)"), (4, r"\(4, 4\)"), ((4, 4, 4), r"\(4, 4\)"), ((), r"\(8, 8\)")):
+        with pytest.raises(nm.MupError, match=f"2 axes: n_modes needs 2 numbers, one for each, such as {example}"):
+            nm.parametrize(build(), base={"n_modes": wrong})
+    with pytest.raises(nm.MupError, match=r"1 axis: n_modes needs 1 number, one for each, such as \(4,\)"):
+        nm.parametrize(_fno(), base={"n_modes": 4})
+
+
+def test_overrides_that_cannot_be_used_are_repeated():
+    for model in (Wrapper(_fno()), BY_NAME["uno"].build()):
+        with pytest.raises(nm.MupError, match=r"from overrides \{'width': 8\}"):
+            nm.parametrize(model, base={"width": 8})
+
+
+def test_a_base_that_is_wider_than_the_model():
+    with pytest.warns(UserWarning, match="The base is wider than the model: .* 16 channels at base and 4 here"):
+        nm.parametrize(_fno(4), base={"hidden_channels": 16})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nm.parametrize(_fno(4), base={"hidden_channels": 16}, rule="standard")
+        nm.parametrize(_fno(16), base={"hidden_channels": 16, "n_modes": (16,)})
+        batch = {"x": torch.randn(2, 2, 16), "y": torch.randn(2, 3, 16)}
+        nm.coord_check(lambda w: nm.parametrize(_fno(w), base={"hidden_channels": 16}), [8, 16], [batch], lr=1e-3, seeds=1)

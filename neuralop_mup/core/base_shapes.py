@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,9 +35,9 @@ def _base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) 
         _check_same_architecture(model, base)
         return _shapes_of_model(found, base)
     if isinstance(base, Mapping):
-        again = build_base(model, {})
-        _check_rebuilt(model, again)
-        return _shapes_of_model(found, build_base(model, base) if base else again)
+        built = build_base(model, base)
+        _check_rebuilt(model, build_base(model, {}) if base else built)
+        return _shapes_of_model(found, built)
     if callable(base):
         built = _construct(base, "The base function")
         _check_same_architecture(model, built)
@@ -75,12 +76,28 @@ def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
                 f"base changes {key!r} from {stored.get(key)!r} to {value!r}, which is no size: base may differ from the "
                 "model in width, modes and depth only, so that both are the same architecture."
             )
+        if key.endswith("n_modes"):
+            _check_axes(key, value, stored.get(key))
 
     def build() -> nn.Module:
         # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
         return cls(**{k: list(v) if isinstance(v, list) else v for k, v in {**stored, **overrides}.items()})
 
     return _construct(build, f"{cls.__name__} at base {dict(overrides)}")
+
+
+def _check_axes(key: str, value: Any, own: Any) -> None:
+    """Refuse another number of axes than the model's: its constructor would say so in words of its own, or too late."""
+    if not isinstance(own, (list, tuple)):
+        return
+    axes = len(own)
+    if not isinstance(value, (list, tuple)) or len(value) != axes:
+        first = value[0] if isinstance(value, (list, tuple)) and value else value
+        example = tuple([first] * axes) if isinstance(first, int) else tuple(own)
+        raise MupError(
+            f"base gives {key} = {value!r}, and this model has {axes} {'axis' if axes == 1 else 'axes'}: {key} needs {axes} "
+            f"number{'' if axes == 1 else 's'}, one for each, such as {example!r}."
+        )
 
 
 def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:

@@ -27,7 +27,7 @@ from neuralop_mup.core.registry import (
     stands_alone,
 )
 from neuralop_mup.core.rules import Size, default_std, factor_std
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 
 __all__ = ["Found", "Said", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
 
@@ -279,20 +279,44 @@ def _claims_of(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[s
 
 
 def _how_to_claim(model: nn.Module, name: str, claimed: Collection[str]) -> str:
-    """What to do about a parameter that no adapter claims: the outermost class to describe, and the line for it."""
-    path, module, parent = "", model, None
-    for part in name.split(".")[:-1]:
-        if not is_registered(module) and not is_container(module):
-            break
-        parent = module if is_registered(module) else parent
-        path, module = f"{path}.{part}" if path else part, module.get_submodule(part)
-    if is_registered(module):  # its adapter was asked and leaves this one out
-        return (
-            f"the adapter of {type(module).__name__} does not describe it in this configuration. Describe the class, or one "
-            "derived from it, with neuralop_mup.register_layer."
-        )
+    """What to do about a parameter that no adapter claims: the class to describe, and the line for it."""
+    path, module, rest = "", model, name
+    while is_registered(module) or is_container(module):
+        claims = claims_of(module, FIXED)
+        asked = [key for key, claim in claims.items() if isinstance(claim, Place) and rest.startswith(f"{key}.")]
+        if not asked:
+            return _left_out(module, rest, claims)
+        key = max(asked, key=len)
+        path, module, rest = f"{path}.{key}" if path else key, module.get_submodule(key), rest.removeprefix(f"{key}.")
     path, module = _narrowed(path, module, claimed)
-    cls, where = type(module).__name__, repr(path) if path else "the model"
+    where = repr(path) if path else "the model"
+    return f"nobody registered {type(module).__name__} ({where}). {_registration(path, module, claimed)}"
+
+
+def _left_out(module: nn.Module, rest: str, claims: Mapping[str, Any]) -> str:
+    """What to do about a parameter of a registered class whose adapter says nothing of it."""
+    cls, (first, _, inside) = type(module).__name__, rest.partition(".")
+    for key in claims if by_user(module) else ():
+        if not hasattr(module, key.partition(".")[0]):
+            known = [*dict(module.named_children()), *dict(module.named_parameters(recurse=False))]
+            return (
+                f"the registration of {cls} names {key!r}, and {cls} has no such child or parameter: {nearest(key, known)}"
+            )
+    if not inside:
+        return (
+            f"the adapter of {cls} does not describe it in this configuration. Describe the class, or one derived from it, "
+            "with neuralop_mup.register_layer."
+        )
+    child = getattr(module, first)
+    line = "" if is_registered(child) or is_container(child) else f" {_registration(first, child, ())}"
+    return (
+        f"the adapter of {cls} says nothing of {first!r}. Derive a class from {cls} and describe it with "
+        f"neuralop_mup.register_layer, {first!r} included (docs/third_party.md).{line}"
+    )
+
+
+def _registration(path: str, module: nn.Module, claimed: Collection[str]) -> str:
+    """The line that registers a class, for the user to complete."""
     inside = f"{path}." if path else ""
     own = [key for key, _ in module.named_parameters(recurse=False)]
     held = {key: child for key, child in module.named_children() if any(True for _ in child.parameters())}
@@ -300,21 +324,13 @@ def _how_to_claim(model: nn.Module, name: str, claimed: Collection[str]) -> str:
     for key, child in held.items():
         alone = all(f"{inside}{key}.{inner}" in claimed for inner, _ in child.named_parameters())
         parts.append(f"{key!r}: nm.Place({'False, False' if alone else '?, ?'})")
-    line = f"nm.register_layer({cls}, {{{', '.join(parts[:_SHOWN])}{', …' if len(parts) > _SHOWN else ''}}})"
-    of_parent = (
-        f" The adapter of {type(parent).__name__} has to claim {where}, too (docs/third_party.md)."
-        if parent is not None
-        else ""
+    more = ", …" if len(parts) > _SHOWN else ""
+    kinds = (
+        ["Place(channels in, channels out) is True where they grow with width, False where they are fixed"] if held else []
     )
-    kinds = [
-        *(
-            ["Place(channels in, channels out) is True where they grow with width, False where they are fixed"]
-            if held
-            else []
-        ),
-        *(["Param says what a parameter of its own is"] if own else []),
-    ]
-    return f"nobody registered {cls} ({where}). Write {line}, where {'; '.join(kinds)}.{of_parent}"
+    kinds += ["Param says what a parameter of its own is"] if own else []
+    line = f"nm.register_layer({type(module).__name__}, {{{', '.join(parts[:_SHOWN])}{more}}})"
+    return f"Write {line}, where {'; '.join(kinds)}."
 
 
 _SHOWN = 8  # children in a message

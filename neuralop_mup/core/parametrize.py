@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -24,6 +25,8 @@ from neuralop_mup.errors import MupError
 __all__ = ["ON_PLAN", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
 
 Model = TypeVar("Model", bound=nn.Module)
+
+WIDER = "The base is wider than the model"  # how the warning begins, for those who mean it
 
 # Called when a model is given a plan: what is built on the core puts its functions here, as the core imports none of it.
 ON_PLAN: list[Callable[[], None]] = []
@@ -112,6 +115,7 @@ def parametrize(
     plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
     parameters = dict(bare.named_parameters())
     _check_untouched(bare, init)
+    _warn_of_wider_base(plan)
     pending = init and _on_meta(bare, parameters)
     if pending:
         check_drawable(bare)
@@ -123,6 +127,20 @@ def parametrize(
                     parameters[row.name].mul_(row.init_mult)
     set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
     return model
+
+
+def _warn_of_wider_base(plan: Plan) -> None:
+    """A proxy is the smaller one: the other way round is allowed, for coordinate checks, but seldom meant."""
+    for row in plan.rows if plan.rule != "standard" else ():
+        for kind, n, b in zip(row.axes, row.shape, row.base_shape, strict=True):
+            if kind in ("in", "out") and b > n:
+                warnings.warn(
+                    f"{WIDER}: {row.name!r} has {b} channels at base and {n} here. The base is the size at which learning "
+                    "rates were tuned, usually the smaller one. Were model and base meant the other way round?",
+                    UserWarning,
+                    stacklevel=3,
+                )
+                return
 
 
 def _bare(model: nn.Module) -> nn.Module:

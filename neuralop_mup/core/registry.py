@@ -157,7 +157,10 @@ def _check_claim(layer_type: type, name: str, claim: object) -> None:
     if not set(claim.axes) <= set(AXES):
         raise MupError(f"{where}; axes are of the kinds {', '.join(AXES)}.")
     if claim.role != "vector" and claim.init == "constant":
-        raise MupError(f"{where}; say how it is drawn: init='fan_in' for torch's default, 'mean_fan' for a kernel.")
+        raise MupError(
+            f"{where}; say how it is drawn: init='fan_in' for torch's default, 'mean_fan' for a kernel, or a function of "
+            "its shape that returns its root mean square, such as lambda shape: 0.02."
+        )
 
 
 def adapter_of(*types: type, whole: bool = False) -> Callable[[Adapter], Adapter]:
