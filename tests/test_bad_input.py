@@ -33,7 +33,7 @@ def _refused(model, match, base=None, **kwargs):
         ({"in_channels": 4}, "same in_channels"),
         ({"out_channels": 1}, "same in_channels"),
         ({"n_modes": (0, 4)}, r"at least 1 on every axis.*give \(1, 4\)"),
-        ({"n_modes": 4}, "at base .* cannot be built"),
+        ({"n_modes": 4}, "n_modes needs 2 numbers"),
         ({"norm": "group_norm"}, "which is no size"),
         ({"separable": True}, "which is no size"),
         ({"factorization": "tucker"}, "which is no size"),

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import warnings
 
 import pytest
 import torch
@@ -290,6 +291,45 @@ def test_checkpoint_without_a_plan(tmp_path):
     attached = parametrized(init=False)  # the way that the message names
     attached.load_state_dict(stock.state_dict())
     assert_same(attached, stock)
+
+
+UNKNOWN = "These weights say nothing of a plan.*as neuralop builds it.*init=False"
+
+
+@pytest.mark.parametrize("copied", [dict, lambda s: {f"{k}": v for k, v in s.items()}, lambda s: s.copy()])
+@pytest.mark.parametrize("entry", [True, False])
+def test_a_plain_dict_of_weights_is_warned_of_once(copied, entry):
+    """As after stripping "module." by hand: no plan in it, whether the weights were scaled or not."""
+    state = CASE.build(seed=1).state_dict()
+    if not entry:
+        del state["_metadata"]  # neuralop's
+    model = parametrized()
+    with pytest.warns(UserWarning, match=UNKNOWN):
+        model.load_state_dict(copied(state))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.load_state_dict(copied(CASE.build(seed=1).state_dict()))
+
+
+def test_weights_that_are_known_are_not_warned_of(tmp_path):
+    saved = parametrized()
+    torch.save(saved.state_dict(), tmp_path / "weights.pt")
+    nm.save_plan(saved, tmp_path / "plan.json")
+    plain = {k: v for k, v in saved.state_dict().items() if isinstance(v, torch.Tensor)}
+    stripped = torch.nn.DataParallel(saved).state_dict()
+    torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(stripped, "module.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for state in (
+            torch.load(tmp_path / "weights.pt", weights_only=False),
+            copy.deepcopy(saved.state_dict()),
+            stripped,
+        ):
+            parametrized(seed=1).load_state_dict(state)
+        parametrized(init=False).load_state_dict(plain)
+        nm.load_plan(CASE.build(seed=1), tmp_path / "plan.json").load_state_dict(plain)
+        nm.parametrize(CASE.build(), base=CASE.same).load_state_dict(plain)  # at base both are the same
+        parametrized().load_state_dict({"fno_blocks.channel_mlp_skips.0.weight": torch.ones(1, 24, 1, 1)}, strict=False)
 
 
 @pytest.mark.parametrize("file", ["model_state_dict.pt", "optimizer.pt", "scheduler.pt", "manifest.pt", "plan.json"])

@@ -304,6 +304,23 @@ def test_summary_has_every_parameter_in_three_forms(case):
         assert f"| {name} |" in plan.to_markdown()
 
 
+def test_summary_with_an_optimizer():
+    """2 Fourier layers: updates of MuSOAP are √(4/2) · 0.02; AdamW's readout has 4e-3 / R."""
+    model = nm.parametrize(BY_NAME["2d"].build(), base=BY_NAME["2d"].base)
+    plan = nm.summary(model, nm.MuSOAP(model, 0.02, 4e-3))
+    lrs = plan.lrs
+    assert lrs["fno_blocks.convs.0.weight.tensor"] == lrs["lifting.fcs.1.weight"] == "size 0.02828"
+    assert (lrs["lifting.fcs.0.weight"], lrs["projection.fcs.1.weight"]) == ("0.004", f"{4e-3 / R:.4g}")
+    assert "size 0.02828" in str(plan) and "| lr × | lr | why |" in plan.to_markdown().splitlines()[0]
+    assert {line.count("|") for line in plan.to_markdown().splitlines()} == {9}
+    assert plan == nm.summary(model) and plan.to_json() == nm.summary(model).to_json()
+    assert not nm.summary(model).lrs
+    part = torch.optim.Adam(model.lifting.parameters(), 1e-3)
+    assert nm.summary(model, part).lrs["projection.fcs.1.weight"] == "not in it"
+    with pytest.raises(nm.MupError, match="holds no parameter of the model"):
+        nm.summary(model, torch.optim.Adam([torch.nn.Parameter(torch.ones(1))]))
+
+
 def test_clip_spectral_gradients():
     case = BY_NAME["2d"]
     model = nm.parametrize(case.build(), base=case.base)

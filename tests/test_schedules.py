@@ -107,8 +107,23 @@ def test_absolute_values_are_warned_of_once(key, name):
         warnings.simplefilter("always")
         list(run(optimizer, BREAKING[key]))
     (message,) = [str(w.message) for w in caught if "plan's ratios" in str(w.message)]
-    assert "max_lr * g['lr_mult']" in message
+    if "eta_min" in key or key == "SWALR":
+        assert "all groups end at the same floor, 0.001 (eta_min" in message and "OneCycleLR" not in message
+    else:
+        assert "max_lr * g['lr_mult']" in message
     assert any(g["name"] in message for g in optimizer.param_groups) or "the same learning rate" in message
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_floor_far_below_the_learning_rates_is_nothing_to_tell(name):
+    """1e-5 below learning rates of 1e-2 and 5e-3 moves none of them by more than 0.2 %."""
+    ours, _, kwargs = OPTIMIZERS[name]
+    for floor, told in ((1e-5, 0), (1e-3, 1)):
+        optimizer = ours(build(), LR, **kwargs)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(run(optimizer, lambda o, floor=floor: S.CosineAnnealingLR(o, STEPS, eta_min=floor)))
+        assert len([w for w in caught if "plan's ratios" in str(w.message)]) == told
 
 
 def _caught(optimizer, steps=3):
@@ -155,7 +170,10 @@ def test_muons_two_base_learning_rates():
     for group in optimizer.param_groups:
         group["lr"] = 0.02
     (message,) = _caught(optimizer)
-    assert "all 2 groups have the same learning rate, 0.02" in message and "max_lr=[g['lr'] for g" in message
+    assert (
+        "groups 'aux input+vector' and 'aux readout' have the same learning rate, 0.02" in message
+        and "max_lr=[g['lr'] for g" in message
+    )
     assert start == [0.02, 0.02, 4e-3, 2e-3]
 
 

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch import nn
 from neuralop_mup.core.classify import Found, active_modes, classify
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
+from neuralop_mup.core.registry import Place
 from neuralop_mup.errors import MupError, nearest
 
 __all__ = ["base_shapes", "build_base"]
@@ -23,13 +25,19 @@ Shapes = dict[str, tuple[int, ...]]
 
 def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     """Logical shape of every parameter at base, checked against the model's, and what it is the shape of."""
+    shapes, layers = _base_shapes(model, found, base, rule)
+    _check_places(found, shapes)
+    return shapes, layers
+
+
+def _base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     if isinstance(base, nn.Module):
         _check_same_architecture(model, base)
         return _shapes_of_model(found, base)
     if isinstance(base, Mapping):
-        again = build_base(model, {})
-        _check_rebuilt(model, again)
-        return _shapes_of_model(found, build_base(model, base) if base else again)
+        built = build_base(model, base)
+        _check_rebuilt(model, build_base(model, {}) if base else built)
+        return _shapes_of_model(found, built)
     if callable(base):
         built = _construct(base, "The base function")
         _check_same_architecture(model, built)
@@ -68,12 +76,28 @@ def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
                 f"base changes {key!r} from {stored.get(key)!r} to {value!r}, which is no size: base may differ from the "
                 "model in width, modes and depth only, so that both are the same architecture."
             )
+        if key.endswith("n_modes"):
+            _check_axes(key, value, stored.get(key))
 
     def build() -> nn.Module:
         # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
         return cls(**{k: list(v) if isinstance(v, list) else v for k, v in {**stored, **overrides}.items()})
 
     return _construct(build, f"{cls.__name__} at base {dict(overrides)}")
+
+
+def _check_axes(key: str, value: Any, own: Any) -> None:
+    """Refuse another number of axes than the model's: its constructor would say so in words of its own, or too late."""
+    if not isinstance(own, (list, tuple)):
+        return
+    axes = len(own)
+    if not isinstance(value, (list, tuple)) or len(value) != axes:
+        first = value[0] if isinstance(value, (list, tuple)) and value else value
+        example = tuple([first] * axes) if isinstance(first, int) else tuple(own)
+        raise MupError(
+            f"base gives {key} = {value!r}, and this model has {axes} {'axis' if axes == 1 else 'axes'}: {key} needs {axes} "
+            f"number{'' if axes == 1 else 's'}, one for each, such as {example!r}."
+        )
 
 
 def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
@@ -90,7 +114,7 @@ def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
         raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
 
 
-def _constructor_arguments(model: nn.Module) -> dict | None:
+def _constructor_arguments(model: nn.Module | None) -> dict | None:
     """What neuralop's BaseModel, or PhysicsNeMo's Module, stored of the call that built ``model``, all by name."""
     stored = getattr(model, "_init_kwargs", None)
     if stored is None:
@@ -141,17 +165,19 @@ def _sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
-    """Arguments that are no sizes must agree where both models keep them."""
-    ours, theirs = _constructor_arguments(model) or {}, _constructor_arguments(base) or {}
-    for key in ours.keys() & theirs.keys():
-        a, b = ours[key], theirs[key]
-        if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):
-            continue
-        if type(a) is not type(b) or a != b:
-            raise MupError(
-                f"The base model has {key} = {b!r} and the model {a!r}: base may differ from the model in width, "
-                "modes and depth only, so that both are the same architecture."
-            )
+    """Arguments that are no sizes must agree where both models keep them, or the models that they are made of do."""
+    at_base = dict(base.named_modules()) if isinstance(base, nn.Module) else {}
+    for name, part in model.named_modules():
+        ours, theirs = _constructor_arguments(part) or {}, _constructor_arguments(at_base.get(name)) or {}
+        for key in ours.keys() & theirs.keys():
+            a, b = ours[key], theirs[key]
+            if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):
+                continue
+            if type(a) is not type(b) or a != b:
+                raise MupError(
+                    f"The base model has {key} = {b!r} and the model {a!r}{f' in {name!r}' if name else ''}: base may "
+                    "differ from the model in width, modes and depth only, so that both are the same architecture."
+                )
 
 
 def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:
@@ -234,3 +260,48 @@ def _check_sizes(found: Mapping[str, Found], shapes: Shapes, layers: Mapping[str
                     "decoder_layer_size of PhysicsNeMo's FNO)."
                 )
     return shapes
+
+
+def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
+    """Refuse channels that a registration of the user's says grow with width, where they cannot.
+
+    One channel in the model and at base, while others grow, is a channel of the data. More than one that stay the same may
+    be of a second width, which this base leaves as it is; not so where every matrix of the model is said to read (or
+    write) channels that grow, so that the data would have none to come in (or go out) by.
+    """
+    channels = {
+        name: [(kind, n, b) for kind, n, b in zip(f.param.axes, f.shape, shapes[name], strict=True) if kind in _ENDS]
+        for name, f in found.items()
+    }
+    if all(n == b for axes in channels.values() for _, n, b in axes):
+        return
+    matrices = [f for f in found.values() if f.param.role != "vector"]
+    fixed = {kind for kind, end in _ENDS.items() if any(end in f.param.axes for f in matrices)}
+    for name, f in found.items():
+        if f.said is None:
+            continue
+        direct = f.said.place is not None and f.owner == f.said.name and f.param.role != "vector"
+        if kept := {kind: n for kind, n, b in channels[name] if n == b and (n == 1 or (direct and kind not in fixed))}:
+            raise _wrong_place(name, f, kept)
+
+
+_ENDS = {"in": "in_fixed", "out": "out_fixed"}
+
+
+def _wrong_place(name: str, f: Found, kept: Mapping[str, int]) -> MupError:
+    said = f.said
+    assert said is not None
+    kind, n = next(iter(kept.items()))
+    while_others = f"and at base{', while others of the model grow' if n == 1 else ', and then no channels of the data do'}"
+    if said.place is None:
+        return MupError(
+            f"The registration of {said.of} says that the axis {kind!r} of {name!r} grows with width, but it has {n} "
+            f"{'entry' if n == 1 else 'entries'} in the model {while_others}: write {_ENDS[kind]!r} for it."
+        )
+    right = Place(said.place.grows_in and "in" not in kept, said.place.grows_out and "out" not in kept)
+    return MupError(
+        f"The registration of {said.of} says by Place({said.place.grows_in}, {said.place.grows_out}) that the channels "
+        f"{'into' if kind == 'in' else 'out of'} {said.name!r} grow with width, but there {'is' if n == 1 else 'are'} {n} "
+        f"in the model {while_others}: give it Place({right.grows_in}, {right.grows_out}). (A class that stands in several "
+        "places is registered by a function of layer and place.)"
+    )

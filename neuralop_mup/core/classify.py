@@ -6,19 +6,42 @@ them claims is an error that names it, never a silent default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 
-from neuralop_mup.core.registry import FIXED, Alias, Param, Place, claims_of
+from neuralop_mup.core.registry import (
+    FIXED,
+    Alias,
+    Param,
+    Place,
+    by_mapping,
+    by_user,
+    claims_of,
+    is_container,
+    is_registered,
+    stands_alone,
+)
 from neuralop_mup.core.rules import Size, default_std, factor_std
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["Found", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
+__all__ = ["Found", "Said", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A claim of the user's own: which name it was said of, in the registration of which class, and the place it gave.
+
+    ``place`` is None for a parameter, which says for itself which of its axes grow.
+    """
+
+    name: str
+    of: str
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +65,8 @@ class Found:
     init_of : tuple of str
         Qualified names of the parameters whose fans its default initialisation reads (itself, unless it is a bias or the
         factor of a kernel).
+    said : Said or None
+        The user's own claim that decides which of its axes grow; None where that is this package's.
     """
 
     param: Param
@@ -51,6 +76,7 @@ class Found:
     owner: str
     place: Place
     init_of: tuple[str, ...]
+    said: Said | None = None
 
 
 def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
@@ -87,8 +113,7 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
         where = f"{leaf!r} of module {owner or '(the model)'!r} ({type(modules[owner]).__name__})"
         if name not in claimed:
             raise MupError(
-                f"No adapter claims parameter {where}, so its μP role is unknown: describe the layer with "
-                "neuralop_mup.register_layer."
+                f"No adapter claims parameter {where}, so its μP role is unknown: {_how_to_claim(model, name, claimed)}"
             )
         claim = claimed[name]
         if isinstance(claim.what, Alias):
@@ -147,6 +172,7 @@ def _describe(name: str, claim: _Claim, param: Param, tensor: torch.Tensor, wher
         claim.prefix.removesuffix("."),
         claim.place,
         tuple(claim.prefix + sibling for sibling in siblings) or (name,),
+        claim.said,
     )
 
 
@@ -218,21 +244,115 @@ class _Claim:
     prefix: str
     layer: str
     place: Place
+    said: Said | None = None
 
 
-def _walk(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
+def _walk(module: nn.Module, prefix: str, place: Place, said: Said | None = None) -> Iterator[tuple[str, _Claim]]:
     """Yield (qualified name, claim) for every parameter, or second name of one, that adapters claim."""
+    if not is_registered(module) and not is_container(module):
+        yield from _walk_unplaced(module, prefix)
+    if stands_alone(module):
+        said = None  # its place decides nothing
+    users, cls = by_user(module), type(module).__name__
     for name, claim in _claims_of(module, prefix, place):
         if not isinstance(claim.what, Place):
-            yield name, claim
+            yield name, replace(claim, said=Said(name, cls) if by_mapping(module) else said)
         elif (child := _submodule(module, name.removeprefix(prefix))) is not None:
-            yield from _walk(child, f"{name}.", claim.what)
+            yield from _walk(child, f"{name}.", claim.what, Said(name, cls, claim.what) if users else said)
+
+
+def _walk_unplaced(module: nn.Module, prefix: str) -> Iterator[tuple[str, _Claim]]:
+    """The same inside a class that nobody registered: nothing there has a place, and a whole model needs none."""
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        if stands_alone(child):
+            yield from _walk(child, f"{prefix}{name}.", FIXED)
+        elif not is_registered(child):
+            yield from _walk_unplaced(child, f"{prefix}{name}.")
 
 
 def _claims_of(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
     """What the adapter of one module's type claims, children included, by qualified name."""
     for name, claim in claims_of(module, place).items():
         yield prefix + name, _Claim(claim, prefix, type(module).__name__, place)
+
+
+def _how_to_claim(model: nn.Module, name: str, claimed: Collection[str]) -> str:
+    """What to do about a parameter that no adapter claims: the class to describe, and the line for it."""
+    path, module, rest = "", model, name
+    while is_registered(module) or is_container(module):
+        claims = claims_of(module, FIXED)
+        asked = [key for key, claim in claims.items() if isinstance(claim, Place) and rest.startswith(f"{key}.")]
+        if not asked:
+            return _left_out(module, rest, claims)
+        key = max(asked, key=len)
+        path, module, rest = f"{path}.{key}" if path else key, module.get_submodule(key), rest.removeprefix(f"{key}.")
+    path, module = _narrowed(path, module, claimed)
+    where = repr(path) if path else "the model"
+    return f"nobody registered {type(module).__name__} ({where}). {_registration(path, module, claimed)}"
+
+
+def _left_out(module: nn.Module, rest: str, claims: Mapping[str, Any]) -> str:
+    """What to do about a parameter of a registered class whose adapter says nothing of it."""
+    cls, (first, _, inside) = type(module).__name__, rest.partition(".")
+    for key in claims if by_user(module) else ():
+        if not hasattr(module, key.partition(".")[0]):
+            known = [*dict(module.named_children()), *dict(module.named_parameters(recurse=False))]
+            return (
+                f"the registration of {cls} names {key!r}, and {cls} has no such child or parameter: {nearest(key, known)}"
+            )
+    if not inside:
+        return (
+            f"the adapter of {cls} does not describe it in this configuration. Describe the class, or one derived from it, "
+            "with neuralop_mup.register_layer."
+        )
+    child = getattr(module, first)
+    line = "" if is_registered(child) or is_container(child) else f" {_registration(first, child, ())}"
+    return (
+        f"the adapter of {cls} says nothing of {first!r}. Derive a class from {cls} and describe it with "
+        f"neuralop_mup.register_layer, {first!r} included (docs/third_party.md).{line}"
+    )
+
+
+def _registration(path: str, module: nn.Module, claimed: Collection[str]) -> str:
+    """The line that registers a class, for the user to complete."""
+    inside = f"{path}." if path else ""
+    own = [key for key, _ in module.named_parameters(recurse=False)]
+    held = {key: child for key, child in module.named_children() if any(True for _ in child.parameters())}
+    parts = [f"{key!r}: nm.Param(…)" for key in own]
+    for key, child in held.items():
+        alone = all(f"{inside}{key}.{inner}" in claimed for inner, _ in child.named_parameters())
+        parts.append(f"{key!r}: nm.Place({'False, False' if alone else '?, ?'})")
+    more = ", …" if len(parts) > _SHOWN else ""
+    kinds = (
+        ["Place(channels in, channels out) is True where they grow with width, False where they are fixed"] if held else []
+    )
+    kinds += ["Param says what a parameter of its own is"] if own else []
+    line = f"nm.register_layer({type(module).__name__}, {{{', '.join(parts[:_SHOWN])}{more}}})"
+    return f"Write {line}, where {'; '.join(kinds)}."
+
+
+_SHOWN = 8  # children in a message
+
+
+def _narrowed(path: str, module: nn.Module, claimed: Collection[str]) -> tuple[str, nn.Module]:
+    """A class that nobody registered, or the one in it that alone needs to be: what only holds that one does not."""
+    found = path, module
+    while True:
+        prefix = f"{path}." if path else ""
+        if any(prefix + name not in claimed for name, _ in module.named_parameters(recurse=False)):
+            return found
+        children = [
+            (name, child)
+            for name, child in module.named_children()
+            if any(f"{prefix}{name}.{inner}" not in claimed for inner, _ in child.named_parameters())
+        ]
+        if len({type(child) for _, child in children}) != 1 or is_registered(children[0][1]):
+            return found
+        path, module = prefix + children[0][0], children[0][1]
+        if not is_container(module):
+            found = path, module
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module | None:

@@ -9,6 +9,7 @@ from neuralop.layers.skip_connections import SoftGating
 from torch import nn
 
 from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.registry import by_user
 from neuralop_mup.errors import MupError
 
 __all__ = ["check_fresh"]
@@ -43,17 +44,20 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
     to_fresh = to_scaled = 0.0
     for row in plan.rows:
         p = parameters[row.name].detach()
+        claimed_by = row.layer if by_user(modules[row.owner]) else None
         if row.default_std is None:
             if isinstance(modules[row.name.rpartition(".")[0]], _CONSTANT) and not (p == p.round().clamp(0, 1)).all():
-                raise _not_fresh(row.name, "is not constant, as its default initialisation is")
+                raise _not_fresh(row.name, "is not constant, as its default initialisation is", claimed_by)
             continue
         sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]
         ratio = sample.abs().square().mean().sqrt().item() / row.default_std
         if p.numel() >= _ENOUGH and not 1 / _TOLERANCE < ratio < _TOLERANCE:
-            raise _not_fresh(row.name, f"has a root mean square of {ratio:.3g} times its default initialisation")
+            raise _not_fresh(row.name, f"has a root mean square of {ratio:.3g} times its default initialisation", claimed_by)
         bound = 3**0.5 * row.default_std * (1 + 4 * torch.finfo(p.dtype).eps)
         if row.init == "fan_in" and (largest := p.abs().max().item()) > bound:
-            raise _not_fresh(row.name, f"reaches {largest:.4g}, beyond the {bound:.4g} of its default initialisation")
+            raise _not_fresh(
+                row.name, f"reaches {largest:.4g}, beyond the {bound:.4g} of its default initialisation", claimed_by
+            )
         if ratio > 0:
             to_fresh += sample.numel() * math.log(ratio) ** 2
             to_scaled += sample.numel() * math.log(ratio / row.init_mult) ** 2
@@ -66,8 +70,15 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
         )
 
 
-def _not_fresh(name: str, what: str) -> MupError:
+def _not_fresh(name: str, what: str, claimed_by: str | None) -> MupError:
+    """``claimed_by`` is the class whose registration, not ours, says how the parameter is drawn."""
+    doubt = (
+        f" If it is fresh, the registration of {claimed_by} is wrong: Param's init says how the constructor draws it "
+        "('fan_in', 'mean_fan', …, or a function of its shape that returns its root mean square)."
+        if claimed_by
+        else ""
+    )
     return MupError(
         f"Parameter {name!r} {what}, which the rule would correct: it was trained, rescaled or initialised in another way. "
-        "Parametrize a freshly built model, or pass init=False to leave the weights as they are."
+        f"Parametrize a freshly built model, or pass init=False to leave the weights as they are.{doubt}"
     )

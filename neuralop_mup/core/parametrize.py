@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -16,7 +17,7 @@ from neuralop_mup.core.default_init import check_drawable
 from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan, make_plan
-from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, attach_hooks, remove_hooks
+from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, VOUCHED, attach_hooks, remove_hooks
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
@@ -24,6 +25,8 @@ from neuralop_mup.errors import MupError
 __all__ = ["ON_PLAN", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
 
 Model = TypeVar("Model", bound=nn.Module)
+
+WIDER = "The base is wider than the model"  # how the warning begins, for those who mean it
 
 # Called when a model is given a plan: what is built on the core puts its functions here, as the core imports none of it.
 ON_PLAN: list[Callable[[], None]] = []
@@ -112,6 +115,7 @@ def parametrize(
     plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
     parameters = dict(bare.named_parameters())
     _check_untouched(bare, init)
+    _warn_of_wider_base(plan)
     pending = init and _on_meta(bare, parameters)
     if pending:
         check_drawable(bare)
@@ -123,6 +127,20 @@ def parametrize(
                     parameters[row.name].mul_(row.init_mult)
     set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
     return model
+
+
+def _warn_of_wider_base(plan: Plan) -> None:
+    """A proxy is the smaller one: the other way round is allowed, for coordinate checks, but seldom meant."""
+    for row in plan.rows if plan.rule != "standard" else ():
+        for kind, n, b in zip(row.axes, row.shape, row.base_shape, strict=True):
+            if kind in ("in", "out") and b > n:
+                warnings.warn(
+                    f"{WIDER}: {row.name!r} has {b} channels at base and {n} here. The base is the size at which learning "
+                    "rates were tuned, usually the smaller one. Were model and base meant the other way round?",
+                    UserWarning,
+                    stacklevel=3,
+                )
+                return
 
 
 def _bare(model: nn.Module) -> nn.Module:
@@ -202,7 +220,8 @@ def unparametrize(model: Model) -> Model:
     """
     get_plan(model)
     bare = unwrap(model)
-    delattr(bare, ATTRIBUTE)
+    for attribute in (ATTRIBUTE, VOUCHED):
+        vars(bare).pop(attribute, None)
     remove_hooks(bare)
     for parameter in bare.parameters():
         if hasattr(parameter, "infshape"):
@@ -229,6 +248,13 @@ def get_plan(model: nn.Module) -> Plan:
         )
     bare = unwrap(model)
     if not is_parametrized(bare):
+        if parts := [name for name, module in bare.named_modules() if name and hasattr(module, ATTRIBUTE)]:
+            part = f"model.{parts[0]}"
+            raise MupError(
+                f"This {type(bare).__name__} is not parametrized as a whole, but its part {parts[0]!r} is: pass {part} (and "
+                f"train what lies outside it by an optimizer of its own), or build the {type(bare).__name__} anew and call "
+                "neuralop_mup.parametrize on all of it."
+            )
         raise MupError(
             f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
             "then build the optimizer."
@@ -246,15 +272,41 @@ def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {name: f.param.axes for name, f in classify(model, trainable=False).items() if f.param.role == "spectral"}
 
 
-def summary(model: nn.Module) -> Plan:
+def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Plan:
     """What was made of each parameter: print it, or take ``.to_markdown()`` or ``.to_json()``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    optimizer : torch.optim.Optimizer, optional
+        Built for the model: the table then has each parameter's present learning rate, too. The column ``lr ×`` is for
+        Adam-like optimizers; MuMuon and MuSOAP move kernels and hidden layers by updates of the size ``lr``, scaled with
+        depth alone, which the column ``lr`` marks by "size".
 
     Raises
     ------
     MupError
-        If the model is not parametrized.
+        If the model is not parametrized, or the optimizer holds none of its parameters.
     """
-    return get_plan(model)
+    plan = get_plan(model)
+    if optimizer is None:
+        return plan
+    group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    parameters = dict(unwrap(model).named_parameters())
+    if not any(id(p) in group_of for p in parameters.values()):
+        raise MupError(
+            f"This {type(optimizer).__name__} holds no parameter of the model: pass the optimizer that was built for it."
+        )
+    return replace(plan, lrs={row.name: _lr_in(group_of.get(id(parameters[row.name]))) for row in plan.rows})
+
+
+def _lr_in(group: Mapping | None) -> str:
+    """A parameter's learning rate in words, from its param group."""
+    if group is None:
+        return "not in it"
+    lr = float(group["lr"]) * group.get("mode_mult", 1) * group.get("learned_mult", 1)
+    return f"{'size ' if group.get('layouts') else ''}{lr:.4g}"
 
 
 def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:

@@ -121,6 +121,8 @@ class Plan:
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
     training : dict
         How the training differs: ``steps`` at base and of the run (already inside the rows' ``lr_mult``).
+    lrs : dict
+        What ``summary(model, optimizer)`` adds for its table: each parameter's learning rate there, in words. Not saved.
     """
 
     rule: str
@@ -133,6 +135,7 @@ class Plan:
     reason: str = field(default="", compare=False)
     function: ModeRule | None = field(default=None, compare=False, repr=False)
     training: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    lrs: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def mode_rule(self) -> str | ModeRule:
@@ -167,7 +170,7 @@ class Plan:
         return state
 
     def __setstate__(self, state: dict) -> None:
-        vars(self).update({"training": {}, **state})  # a pickle of before there was training
+        vars(self).update({"training": {}, "lrs": {}, **state})  # a pickle of before there were these
         vars(self).update(_brought_up_to_date(state))
 
     @cached_property
@@ -198,7 +201,10 @@ class Plan:
             (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
             for r in self.rows
         )
-        return [head, *rows]
+        if not self.lrs:
+            return [head, *rows]
+        lrs = ("lr", *(self.lrs[r.name] for r in self.rows))
+        return [(*row[:-1], lr, row[-1]) for row, lr in zip([head, *rows], lrs, strict=True)]
 
     def __str__(self) -> str:
         cells = self._cells()
@@ -223,14 +229,16 @@ class Plan:
     def to_markdown(self) -> str:
         """The table as GitHub markdown."""
         head, *rows = ("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in self._cells())
-        return "\n".join([head, "|" + " --- |" * 7, *rows])
+        return "\n".join([head, "|" + " --- |" * (7 + bool(self.lrs)), *rows])
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
 
         Of a rule that was given as a function it has the name, the reason and every number that the function gave.
         """
-        return json.dumps(asdict(replace(self, function=None)), indent=indent)
+        stored = asdict(replace(self, function=None, lrs={}))
+        del stored["lrs"]
+        return json.dumps(stored, indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

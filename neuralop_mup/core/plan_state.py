@@ -9,21 +9,25 @@ dict is another thing.)
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 
-__all__ = ["ATTRIBUTE", "KEY", "SCALED", "check_same_plan", "remove_hooks", "stored_plan", "attach_hooks"]
+__all__ = ["ATTRIBUTE", "KEY", "SCALED", "VOUCHED", "check_same_plan", "remove_hooks", "stored_plan", "attach_hooks"]
 
 ATTRIBUTE = "_neuralop_mup_plan"
 SCALED = "_neuralop_mup_scaled"
+VOUCHED = "_neuralop_mup_vouched"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
+_NEURALOPS = "_metadata"  # constructor arguments, which state_dict() of neuralop's models holds beside the tensors
 
 
 def attach_hooks(model: nn.Module) -> None:
@@ -52,19 +56,39 @@ def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> 
 _write._from_public_api = True  # type: ignore[attr-defined]
 
 
-def _compare(module: nn.Module, state: Mapping, prefix: str, local_metadata: Mapping, *_: Any) -> None:
+def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping, *_: Any) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
+    if not isinstance(state.get(_NEURALOPS, 0), (torch.Tensor, int)):
+        # neuralop's models take this entry out when they load; a class that holds one does not, and would refuse it.
+        del state[_NEURALOPS]
     text = local_metadata.get(KEY)
     if text is not None:
         check_same_plan(plan, Plan.from_json(text), "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
-        # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is known.
+        # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is.
         raise MupError(
             "These weights carry no plan: they were saved from a model that was not parametrized, so they are not scaled as "
             f"this {type(module).__name__} says. To train on from them, parametrize a model with init=False and load them "
             "there."
         )
+    elif plan.init_applied and not hasattr(module, VOUCHED) and _are_weights(plan, state, prefix):
+        setattr(module, VOUCHED, True)
+        warnings.warn(_UNKNOWN.format(type(module).__name__), UserWarning, stacklevel=2)
     setattr(module, _LOADED, text)
+
+
+_UNKNOWN = (
+    "These weights say nothing of a plan: copied into a plain dict, they lost what state_dict() knows of itself. If they "
+    "are of a model as neuralop builds it, they are not scaled as this {} says: parametrize a model with init=False and "
+    "load them there. If they are of a model with this plan, all is well; neuralop_mup.load_plan(model, file) says so "
+    "beforehand. copy.deepcopy(state) keeps the plan, and so does "
+    "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, 'module.'). (Said once for each model.)"
+)
+
+
+def _are_weights(plan: Plan, state: Mapping, prefix: str) -> bool:
+    """Whether ``state`` holds a weight that the plan would have scaled: others are alike under every plan."""
+    return any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:

@@ -96,8 +96,28 @@ class Alias:
 Claims = Mapping[str, "Param | Place | Alias"]
 Adapter = Callable[[Any, Place], Claims]
 
+
+@dataclass(frozen=True)
+class _Known:
+    """What the registry holds of a type: its adapter, whether that is ours, and whether it is a model to be put anywhere."""
+
+    adapter: Adapter
+    ours: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """The adapter that a mapping makes: it says the same in every place."""
+
+    claims: Claims
+
+    def __call__(self, layer: nn.Module, place: Place) -> Claims:
+        return self.claims
+
+
 # By type; by name where the package is not imported here: "physicsnemo.FNO" is class FNO of top package physicsnemo.
-_ADAPTERS: dict[type | str, Adapter] = {}
+_ADAPTERS: dict[type | str, _Known] = {}
 
 
 def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
@@ -118,12 +138,12 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
         raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance.")
     if callable(roles):
-        _ADAPTERS[layer_type] = roles
+        _ADAPTERS[layer_type] = _Known(roles)
         return
     claims = dict(roles)
     for name, claim in claims.items():
         _check_claim(layer_type, name, claim)
-    _ADAPTERS[layer_type] = lambda layer, place: claims
+    _ADAPTERS[layer_type] = _Known(_Stated(claims))
 
 
 def _check_claim(layer_type: type, name: str, claim: object) -> None:
@@ -137,25 +157,27 @@ def _check_claim(layer_type: type, name: str, claim: object) -> None:
     if not set(claim.axes) <= set(AXES):
         raise MupError(f"{where}; axes are of the kinds {', '.join(AXES)}.")
     if claim.role != "vector" and claim.init == "constant":
-        raise MupError(f"{where}; say how it is drawn: init='fan_in' for torch's default, 'mean_fan' for a kernel.")
+        raise MupError(
+            f"{where}; say how it is drawn: init='fan_in' for torch's default, 'mean_fan' for a kernel, or a function of "
+            "its shape that returns its root mean square, such as lambda shape: 0.02."
+        )
 
 
-def adapter_of(*types: type) -> Callable[[Adapter], Adapter]:
-    """Decorator form of :func:`register_layer`, for several types at once."""
+def adapter_of(*types: type, whole: bool = False) -> Callable[[Adapter], Adapter]:
+    """Decorator for this package's own adapters; ``whole`` for models, whose inputs and outputs have fixed channels."""
 
     def register(function: Adapter) -> Adapter:
-        for layer_type in types:
-            register_layer(layer_type, function)
+        _ADAPTERS.update(dict.fromkeys(types, _Known(function, ours=True, whole=whole)))
         return function
 
     return register
 
 
-def adapter_of_name(*names: str) -> Callable[[Adapter], Adapter]:
+def adapter_of_name(*names: str, whole: bool = False) -> Callable[[Adapter], Adapter]:
     """The same for classes of a package that need not be installed, each as "top package.class"."""
 
     def register(function: Adapter) -> Adapter:
-        _ADAPTERS.update(dict.fromkeys(names, function))
+        _ADAPTERS.update(dict.fromkeys(names, _Known(function, ours=True, whole=whole)))
         return function
 
     return register
@@ -166,13 +188,48 @@ def name_of(layer_type: type) -> str:
     return f"{layer_type.__module__.partition('.')[0]}.{layer_type.__name__}"
 
 
+def _registered(layer: nn.Module) -> list[_Known]:
+    """What is registered for a layer's type and for the classes that it inherits from, nearest first."""
+    keys = (key for cls in type(layer).__mro__ for key in (cls, name_of(cls)))
+    return [_ADAPTERS[key] for key in keys if key in _ADAPTERS]
+
+
+def is_container(layer: nn.Module) -> bool:
+    """Whether a module only holds others."""
+    return isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential))
+
+
+def is_registered(layer: nn.Module) -> bool:
+    """Whether there is an adapter for a layer's type, whatever it says."""
+    return bool(_registered(layer))
+
+
+def by_user(layer: nn.Module) -> bool:
+    """Whether the adapter of a layer's type was given to :func:`register_layer`, and is none of this package's."""
+    return any(not known.ours for known in _registered(layer)[:1])
+
+
+def by_mapping(layer: nn.Module) -> bool:
+    """Whether the adapter of a layer's type is a mapping, which is the same in every place."""
+    return any(isinstance(known.adapter, _Stated) for known in _registered(layer)[:1])
+
+
+def is_whole(layer: nn.Module) -> bool:
+    """Whether a layer is a whole model that this package knows, or of a class derived from one."""
+    return any(known.whole for known in _registered(layer))
+
+
+def stands_alone(layer: nn.Module) -> bool:
+    """Whether a layer can be read without a word on its place."""
+    return is_whole(layer) or by_mapping(layer)
+
+
 def claims_of(layer: nn.Module, place: Place) -> Claims:
     """What the adapter of a layer's type claims, each claim checked; nothing where the type is unknown."""
-    if isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+    if is_container(layer):
         return dict.fromkeys(layer._modules, place)  # named_children leaves out a module's second name
-    keys = (key for cls in type(layer).__mro__ for key in (cls, name_of(cls)))
-    adapter = next((_ADAPTERS[key] for key in keys if key in _ADAPTERS), None)
-    claims = adapter(layer, place) if adapter else {}
+    known = _registered(layer)
+    claims = known[0].adapter(layer, place) if known else {}
     for name, claim in claims.items():
         _check_claim(type(layer), name, claim)
     return claims

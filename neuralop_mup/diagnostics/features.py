@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.core.registry import is_registered, is_whole
+
 __all__ = ["call", "features", "inputs_of", "rms"]
 
 
@@ -23,7 +25,8 @@ def call(model: nn.Module, inputs: torch.Tensor | Mapping[str, torch.Tensor]) ->
 def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Output of every block of ``model`` at ``x`` (several inputs: by name), from input to output.
 
-    A block is a child of the model that holds parameters (each member of a ModuleList counts as one); a child that is
+    A block is a child of the model that holds parameters (each member of a ModuleList or ModuleDict counts as one; of a
+    whole model inside a class that wraps it, its own blocks); a child that is
     called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, … Of a
     block that returns several tensors each is an entry, by its index or key: ``encoder[0]``, ``encoder[1]``, …
     """
@@ -68,7 +71,9 @@ def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     blocks = []
     for name, child in model.named_children():
-        if isinstance(child, nn.ModuleList):
+        # A class that only wraps a model has that model's blocks.
+        wraps = not is_registered(model) and is_whole(child) and bool(_blocks(child))
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)) or wraps:
             blocks += _blocks(child, f"{prefix}{name}.")
         elif any(True for _ in child.parameters()):
             blocks.append((prefix + name, child))

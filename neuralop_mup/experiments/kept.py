@@ -50,7 +50,7 @@ class KeptTarget:
         self.folder.mkdir(parents=True, exist_ok=True)
         content = {
             "format": FORMAT,
-            "weights": {k: v.cpu() for k, v in job.model.state_dict().items() if isinstance(v, torch.Tensor)},
+            "weights": _on_cpu(job.model.state_dict()),
             "plan": get_plan(job.model).to_json(),
             "processor": described(job.processor),
         }
@@ -63,6 +63,16 @@ class KeptTarget:
         for path in self.folder.glob("target-*.pt"):
             if path not in paths:
                 path.unlink()
+
+
+def _on_cpu(state: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a state dict, changed in place: a plain dict of them would lose what says of which plan they are."""
+    for key, value in list(state.items()):
+        if isinstance(value, torch.Tensor):
+            state[key] = value.cpu()
+        else:
+            del state[key]
+    return state
 
 
 def read_kept(path: Path) -> dict[str, Any] | None:

@@ -12,8 +12,10 @@ import torch
 
 __all__ = ["off_plan", "readable"]
 
-# Chained products of schedulers round by far less; a floor such as eta_min shows within a few steps.
-_TOLERANCE = 1e-5
+# What changes a learning rate by less than this changes no training: best learning rates are flat over much more.
+_TOLERANCE = 1e-2
+# Chained products of schedulers round by far less.
+_ROUNDING = 1e-6
 # At the end of a cosine every learning rate is zero but for rounding, and those leftovers stand in no ratio.
 _NEGLIGIBLE = 1e-9
 
@@ -49,14 +51,25 @@ def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
     scale = max(float(g["initial_lr"]) / g["lr_mult"] if readable(g.get("initial_lr")) else 0.0 for g in ours)
     if max(base) <= _NEGLIGIBLE * scale:
         return None
+    if (floor := _floor(ours)) is not None:
+        # A floor adds at most itself to each learning rate, next to what the group started with.
+        lowest = min(ours, key=lambda g: float(g["initial_lr"]))
+        if floor < _TOLERANCE * float(lowest["initial_lr"]):
+            return None
+        return (
+            f"Learning rates do not stand in the plan's ratios: all groups end at the same floor, {floor:.4g} (eta_min of a "
+            f"cosine, or swa_lr), and group {_name(lowest)} started at {float(lowest['initial_lr']):.4g}. Set the floor to "
+            "zero. Or give each group a share f of its own learning rate to end with: LambdaLR(optimizer, lambda t: f + "
+            "(1 - f) * (1 + math.cos(math.pi * t / steps)) / 2). (Said once for each optimizer.)"
+        )
     lrs = {float(g["lr"]) for g in ours}
     if len(lrs) == 1:
-        what = f"all {len(ours)} groups have the same learning rate, {lrs.pop():.4g}"
+        what = f"groups {_listed(ours)} have the same learning rate, {lrs.pop():.4g}"
     else:
         usual = median_low(base)
         group, _ = max(zip(ours, base, strict=True), key=lambda pair: abs(pair[1] - usual))
         what = (
-            f"group {group.get('name', '(unnamed)')!r} has a learning rate of {float(group['lr']):.4g}, where "
+            f"group {_name(group)} has a learning rate of {float(group['lr']):.4g}, where "
             f"{usual * group['lr_mult']:.4g} follows from the others"
         )
     return (
@@ -66,6 +79,35 @@ def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
         "leave floors (eta_min, min_lr) at zero or give them likewise. If you set a group's lr on purpose, set its "
         "'lr_mult' with it. (Said once for each optimizer.)"
     )
+
+
+def _floor(groups: Sequence[Mapping[str, Any]]) -> float | None:
+    """The learning rate that all groups are on the way to, where a schedule that began in the plan's ratios has one.
+
+    Such a schedule is lr = floor + (initial_lr - floor) · a, with one 0 < a < 1 for all groups.
+    """
+    if not all(readable(g.get("initial_lr")) for g in groups):
+        return None
+    starts, lrs = ([float(g[key]) for g in groups] for key in ("initial_lr", "lr"))
+    bases = [start / g["lr_mult"] for start, g in zip(starts, groups, strict=True)]
+    low, high = min(range(len(groups)), key=starts.__getitem__), max(range(len(groups)), key=starts.__getitem__)
+    if starts[low] == starts[high] or max(bases) - min(bases) > _ROUNDING * max(bases):
+        return None
+    a = (lrs[high] - lrs[low]) / (starts[high] - starts[low])
+    if not 0 < a < 1:
+        return None
+    floor = (lrs[low] - a * starts[low]) / (1 - a)
+    follows = all(abs(floor + (s - floor) * a - lr) <= _ROUNDING * s for s, lr in zip(starts, lrs, strict=True))
+    return floor if follows and floor > 0 else None
+
+
+def _name(group: Mapping[str, Any]) -> str:
+    return repr(group.get("name", "(unnamed)"))
+
+
+def _listed(groups: Sequence[Mapping[str, Any]]) -> str:
+    names = list(map(_name, groups))
+    return ", ".join(names[:-1]) + f" and {names[-1]}"
 
 
 def readable(lr: object) -> bool:

@@ -36,13 +36,13 @@ def codomain_attention(layer: CODALayer, place: Place) -> Claims:
     return dict.fromkeys((*blocks, *norms), place)
 
 
-@adapter_of(FNO)
+@adapter_of(FNO, whole=True)
 def fno(model: FNO, place: Place) -> Claims:
     """FNO, TFNO and SFNO: lifting and projection have hidden channels in proportion to width."""
     return {"lifting": LIFT, "fno_blocks": HIDDEN, "projection": PROJECT}
 
 
-@adapter_of(UNO)
+@adapter_of(UNO, whole=True)
 def uno(model: UNO, place: Place) -> Claims:
     """``lifting_channels`` and ``projection_channels`` are numbers of their own (256 by default), not in proportion."""
     return {
@@ -57,7 +57,7 @@ def _fixed_hidden_channels() -> dict[str, Place]:
     return {"lifting.fcs.0": FIXED, "lifting.fcs.1": LIFT, "projection.fcs.0": PROJECT, "projection.fcs.1": FIXED}
 
 
-@adapter_of(CODANO)
+@adapter_of(CODANO, whole=True)
 def codano(model: CODANO, place: Place) -> Claims:
     """Width is the codimension of each variable; class token and positional encodings are Fourier coefficients."""
     modes = ("modes",) * model.n_dim
@@ -72,17 +72,17 @@ def codano(model: CODANO, place: Place) -> Claims:
     return claims
 
 
-@adapter_of(GINO)
+@adapter_of(GINO, whole=True)
 def gino(model: GINO, place: Place) -> Claims:
     return {"gno_in": FIXED, "lifting": LIFT, "fno_blocks": HIDDEN, "gno_out": HIDDEN, "projection": PROJECT}
 
 
-@adapter_of(FNOGNO)
+@adapter_of(FNOGNO, whole=True)
 def fnogno(model: FNOGNO, place: Place) -> Claims:
     return {"lifting": LIFT, "fno_blocks": HIDDEN, "gno": HIDDEN, "projection": PROJECT}
 
 
-@adapter_of(UQNO)
+@adapter_of(UQNO, whole=True)
 def uqno(model: UQNO, place: Place) -> Claims:
     """Two whole models, each from data to data."""
     return {"base_model": FIXED, "residual_model": FIXED}

@@ -59,7 +59,7 @@ def encoder(model: Any, place: Place) -> Claims:
     return {"lift_network.0": LIFT, "lift_network.2": HIDDEN, "spconv_layers": HIDDEN, "conv_layers": HIDDEN}
 
 
-@adapter_of_name("physicsnemo.FNO")
+@adapter_of_name("physicsnemo.FNO", whole=True)
 def fno(model: Any, place: Place) -> Claims:
     """``decoder_layer_size`` is a number of its own, so the decoder's first layer, out of the width, is the readout."""
     first, *rest = [*(f"decoder_net.layers.{i}" for i in range(len(model.decoder_net.layers))), "decoder_net.final_layer"]
@@ -81,7 +81,7 @@ def afno_layer(layer: Any, place: Place) -> Claims:
     return {"w1": matrix, "b1": bias, "w2": matrix, "b2": bias}
 
 
-@adapter_of_name("physicsnemo.AFNO")
+@adapter_of_name("physicsnemo.AFNO", whole=True)
 def afno(model: Any, place: Place) -> Claims:
     """A vision transformer whose attention is the layer above; linear layers are drawn at its own constant std."""
     claims: dict[str, Param | Place] = {

@@ -21,7 +21,7 @@ def recurrent_block(layer: RNOBlock, place: Place) -> Claims:
     return {"cell": place, "bias_h": Param("vector", ())}
 
 
-@adapter_of(RNO)
+@adapter_of(RNO, whole=True)
 def rno(model: RNO, place: Place) -> Claims:
     """Lifting and projection have hidden channels in proportion to width."""
     return {"lifting": Place(False, True), "layers": HIDDEN, "projection": Place(True, False)}

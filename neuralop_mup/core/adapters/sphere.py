@@ -45,6 +45,6 @@ def local_blocks(layer: LocalNOBlocks, place: Place) -> Claims:
     }
 
 
-@adapter_of(LocalNO)
+@adapter_of(LocalNO, whole=True)
 def local_no(model: LocalNO, place: Place) -> Claims:
     return {"lifting": Place(False, True), "local_no_blocks": HIDDEN, "projection": Place(True, False)}

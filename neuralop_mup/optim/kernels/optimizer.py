@@ -306,8 +306,9 @@ class KernelOptimizer(torch.optim.Optimizer):
         if bad:
             where = repr(names[0]) if names else "a parameter, on another process,"
             raise MupError(
-                f"The gradient of {where} is not finite, so this step was not taken and nothing was changed: lower "
-                "the learning rate, clip gradients, or skip the batch."
+                f"The gradient of {where} is not finite{f', nor are {len(names) - 1} others' if len(names) > 1 else ''}, so "
+                "this step was not taken and nothing was changed: look at the loss and the batch first, then lower the "
+                "learning rate, clip gradients, or skip the batch."
             )
 
     def _over_ranks(self, number: torch.Tensor) -> None:
