@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -504,6 +505,27 @@ def test_coord_check_over_modes(capsys):
     assert main(line) == 3
     record = json.loads(Path("out/coord_check.json").read_text())
     assert record["varied"] == "n_modes" and record["base"]["n_modes"] == [4] and record["sizes"] == [4, 8]
+
+
+def test_coord_check_on_files(capsys):
+    x = np.random.default_rng(0).normal(size=(12, 1, 12)).astype("f4")
+    np.savez("heat.npz", a=x, b=np.roll(x, 1, -1))
+    line = words("coord-check --widths 4,8 --steps 1 --seeds 2 --data heat.npz")
+    assert main(line) == 2 and "Name input and output" in capsys.readouterr().err
+    line += words("--data.x a --data.y b")
+    assert main([*line, "--dry-run"]) == 0  # 12 points hold 12 of the 16 modes that are the default
+    out = capsys.readouterr().out
+    assert "coord-check on heat, rule" in out and "read as 1 → 1 channels on 12 points" in out
+    assert main([*line, "--model.n_modes", "16"]) == 2 and "beyond the grid of (12,) points" in capsys.readouterr().err
+    assert main(line) in (0, 1, 3)
+    record = json.loads(Path("runs/heat-coord-check/coord_check.json").read_text())
+    assert record["problem_args"]["files"] == ["heat.npz"] and record["model"]["n_modes"] == [12]
+    assert main(words("coord-check heat.npz")) == 2
+    assert "heat.npz is a file and no problem: for data of your own write --data heat.npz" in capsys.readouterr().err
+    assert main(words("coord-check burgers --data heat.npz")) == 2
+    assert "takes the place of a problem" in capsys.readouterr().err
+    assert main(words("coord-check --data.x a")) == 2
+    assert "give the file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["burgers", "darcy"])
