@@ -23,6 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 BASE_WIDTH, BASE_K = 16, 8
 WIDTHS = [16, 32, 64, 128]
 MODES = [4, 8, 16, 32, 64]  # K, modes per sign
+WORDS = {"passed": "PASS", "did not pass": "FAIL", "undecided": "UNDECIDED"}
 
 
 def fno(width: int = BASE_WIDTH, k: int = BASE_K) -> FNO:
@@ -84,7 +85,7 @@ def main() -> None:
         lines += [
             f"## {title}",
             "",
-            f"{'PASS' if check.passed(0.25, 0.1) else 'FAIL'}: largest |slope| of a block at init {worst['init']:.2f}, "
+            f"{WORDS[check.outcome(0.25, 0.1)]}: largest |slope| of a block at init {worst['init']:.2f}, "
             f"of an update {worst['update']:.2f}, of the output's update {worst_output:.2f}.",
             "",
             check.to_markdown(),

@@ -25,7 +25,7 @@ def _fno(rule):
 
 def test_verdict_on_width():
     """μP is flat over width; the standard parametrization is not, already after one step."""
-    kwargs = {"lr": 8e-3, "steps": (1, 3), "seeds": 6}
+    kwargs = {"lr": 8e-3, "steps": (1, 3), "seeds": 10}
     mup = nm.coord_check(_fno("log-modes"), [8, 32, 128], _batches(), **kwargs)
     sp = nm.coord_check(_fno("standard"), [8, 32, 128], _batches(), **kwargs)
     assert mup.passed(0.25, 0.15), mup.to_markdown()
@@ -69,11 +69,12 @@ def test_slopes_of_a_known_power_law():
     assert values == pytest.approx({4: 2.0, 16: 4.0, 64: 8.0})
 
 
-def _check(init, update, output_init=0.0):
-    """A result whose slopes are given: value = size^slope."""
+def _check(init, update, output_init=0.0, seeds=3):
+    """A result whose slopes are given, the same for every seed: value = size^slope."""
     records = [
-        {"size": s, "seed": 0, "step": step, "block": block, "kind": kind, "value": s**slope}
+        {"size": s, "seed": seed, "step": step, "block": block, "kind": kind, "value": s**slope}
         for s in (2, 8)
+        for seed in range(seeds)
         for block, kind, step, slope in (
             ("body", "init", 0, init),
             ("output", "init", 0, output_init),
@@ -99,7 +100,69 @@ def test_a_dead_or_diverged_feature_does_not_pass():
     for bad in (0.0, math.nan, math.inf):
         records = [dict(r) for r in check.records]
         records[0]["value"] = bad
-        assert not CoordCheck(records, "width").passed()
+        check = CoordCheck(records, "width")
+        assert not check.passed() and check.outcome() == "did not pass"  # however few the seeds
+        assert "body at init is zero or not finite for some seed" in check.verdict()
+
+
+def test_the_verdict_names_the_block_at_fault():
+    assert _check(0.05, 0.2).verdict() == (
+        "passed: the steepest is the update of body at t = 1, slope +0.20 ± 0.00 (-0.25 to +0.25 passes)."
+    )
+    said = _check(0.11, 0.1).verdict()
+    assert said == "did not pass: body at init, slope +0.11 ± 0.00 (-0.10 to +0.10 passes)."
+    said = _check(0.2, -0.8, output_init=0.5).verdict()
+    # The furthest first, in multiples of what passes: 0.55 of 0.5, 0.1 of 0.2, 0.25 of 1.
+    assert said.index("update of body") < said.index("body at init") < said.index("output at init")
+    assert "output at init, slope +0.50 ± 0.00 (-0.75 to +0.25 passes)" in said
+    assert "body at init, slope +0.11 ± 0.00 (-0.10 to +0.10 passes)" in _check(0.11, 0.1).verdict(tolerance=0.5)
+    assert _check(0.11, 0.1).verdict(init_tolerance=0.2).startswith("passed")
+
+
+def test_two_seeds_that_disagree_decide_nothing():
+    """Slopes +1 and −1 of single seeds: their RMS is flat. Without either seed the slope is ∓1, so the jackknife's error is
+    √(½ · 2) = 1 and the 95 % interval ± 12.706, Student's t of one degree of freedom."""
+    values = {0: {2: 1.0, 8: 4.0}, 1: {2: 4.0, 8: 1.0}}
+    check = _check(0.0, 0.0, seeds=2)
+    for r in check.records:
+        if (r["block"], r["kind"]) == ("body", "init"):
+            r["value"] = values[r["seed"]][r["size"]]
+    row = check.slopes[0]
+    assert (row["block"], row["kind"]) == ("body", "init")
+    assert row["slope"] == pytest.approx(0) and (row["low"], row["high"]) == pytest.approx((-1, 1))
+    assert row["reach"] == pytest.approx(12.7062, abs=1e-3)
+    assert check.outcome() == "undecided" and not check.passed()
+    assert check.verdict() == (
+        "undecided: take more seeds (10, say); these 2 show neither a pass nor a fail: body at init, slope +0.00 ± 13 "
+        "(-0.10 to +0.10 passes)."
+    )
+    for r in check.records:
+        if (r["block"], r["kind"]) == ("body", "update"):
+            r["value"] = r["size"] ** 0.9  # a fail that is certain outweighs it
+    assert check.outcome() == "did not pass" and "the update of body" in check.verdict()
+
+
+def test_a_slope_near_its_limit_is_decided_by_its_interval():
+    """Three seeds with slopes of 0.12 − d, 0.12, 0.12 + d, the interval roughly ± 4.3 d/√3 = ± 2.5 d."""
+    outcomes = {}
+    for d in (0.001, 0.02, 0.4):
+        check = _check(0.0, 0.0)
+        for r in check.records:
+            if (r["block"], r["kind"]) == ("body", "init"):
+                r["value"] = r["size"] ** (0.12 + (r["seed"] - 1) * d)
+        outcomes[d] = check.outcome(), check.outcome(init_tolerance=0.15)
+    # ±0.0025 lies beyond 0.1; ±0.05 reaches below it; ±1 is wider than any limits. 0.12 ± 0.05 is narrow enough for 0.15.
+    assert outcomes == {
+        0.001: ("did not pass", "passed"),
+        0.02: ("undecided", "passed"),
+        0.4: ("undecided", "undecided"),
+    }
+
+
+def test_one_seed_decides_nothing():
+    check = _check(0.0, 0.3, seeds=1)
+    assert check.slopes[0]["reach"] is None and check.outcome() == "undecided"
+    assert "take more seeds (10, say); one seed is too few to judge" in check.verdict() and "±" not in check.verdict()
 
 
 def test_rms_counts_complex_entries_by_their_modulus():

@@ -26,7 +26,8 @@ from neuralop_mup.losses.base import relative_l2
 from neuralop_mup.losses.checks import periodic
 from neuralop_mup.problems.burgers import periodic_field, solve_burgers
 from neuralop_mup.problems.darcy import Darcy, solve_darcy
-from neuralop_mup.problems.navier_stokes import solve_navier_stokes, torus_field
+from neuralop_mup.problems.navier_stokes import NavierStokes, solve_navier_stokes, torus_field
+from neuralop_mup.problems.pino import BurgersPino
 
 DOUBLE = torch.float64
 
@@ -72,6 +73,82 @@ def test_darcy_by_hand():
     assert float(DarcyEqnLoss(forcing=2.0)(u, x=a)) == pytest.approx(expected, rel=1e-8)
 
 
+def test_darcy_by_hand_with_the_arithmetic_mean():
+    # As above, with (3 + 12)/2 = 7.5 on the two faces: (3 + 3 + 7.5 + 7.5)·9 = 189 at (1, 1) and −67.5 at its neighbours.
+    u, a = torch.zeros(1, 1, 4, 4, dtype=DOUBLE), torch.full((1, 1, 4, 4), 3.0, dtype=DOUBLE)
+    u[0, 0, 1, 1] = 1
+    a[0, 0, 2, 1] = a[0, 0, 1, 2] = 12
+    expected = math.sqrt(187**2 + 2 * 69.5**2 + 2**2) / 4
+    assert float(DarcyEqnLoss(2.0, face_average="arithmetic")(u, x=a)) == pytest.approx(expected, rel=1e-8)
+    with pytest.raises(MupError, match="face_average is 'aritmetic': did you mean 'arithmetic'"):
+        DarcyEqnLoss(face_average="aritmetic")
+
+
+def five_points(a):
+    """−∇·(a∇u) = 1 node by node, a on a face the arithmetic mean of its nodes: a plain solver, independent of the losses."""
+    n = len(a)
+    matrix, right = np.eye(n * n), np.zeros(n * n)
+    for i in range(1, n - 1):
+        for j in range(1, n - 1):
+            row, right[i * n + j] = matrix[i * n + j], 1 / (n - 1) ** 2
+            row[i * n + j] = 0
+            for k, m in ((i + 1, j), (i - 1, j), (i, j + 1), (i, j - 1)):
+                row[k * n + m] = -(a[i, j] + a[k, m]) / 2
+                row[i * n + j] += (a[i, j] + a[k, m]) / 2
+    return np.linalg.solve(matrix, right).reshape(n, n)
+
+
+def test_darcy_data_of_another_scheme_is_warned_of_once():
+    x, _ = darcy_data(16)
+    y = torch.from_numpy(np.stack([five_points(a) for a in x[:, 0].numpy()]))[:, None]
+    assert float(DarcyEqnLoss(face_average="arithmetic")(y, x=x, y=y)) < 1e-10  # and no warning, which would be an error
+    loss = DarcyEqnLoss(reduction="mean")
+    own = float(loss(y, x=x))
+    assert own > 0.1
+    with pytest.warns(UserWarning, match="of u = 0 is 1, so the equation pulls against the data") as caught:
+        loss(0 * y, x=x, y=y)
+        with torch.no_grad():
+            loss(0 * y, x=x, y=y)
+    (warning,) = caught
+    assert f"residual is {own:.2g}," in str(warning.message) and warning.filename == __file__
+    assert "with the arithmetic mean of a on faces: take DarcyEqnLoss(face_average='arithmetic')" in str(warning.message)
+
+
+@pytest.mark.parametrize("n", [8, 16, 32])
+def test_darcy_data_sampled_from_a_finer_grid_is_warned_of(n):
+    x, y = Darcy(grid=n, solver_grid=3 * (n - 1) + 1).solve([rng(i) for i in range(2)])
+    with pytest.warns(UserWarning, match="solve on the data's own grid"):
+        DarcyEqnLoss()(y[:, None], x=x[:, None], y=y[:, None])
+    DarcyEqnLoss()(y[:, None], x=x[:, None])  # nothing to compare with
+
+
+def disagreements(loss, y):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loss(y, x=y[:, :, :1].expand_as(y), y=y)
+    return [str(w.message) for w in caught]
+
+
+@pytest.mark.parametrize(("grid", "times", "viscosity"), [(32, 4, 0.01), (32, 8, 0.1), (32, 16, 0.01)])
+def test_generated_burgers_data_agrees_even_on_coarse_grids(grid, times, viscosity):
+    p = BurgersPino(grid=grid, time_points=times, viscosity=viscosity)
+    y = p.solve([rng(i) for i in range(6)])[1][:, None]
+    assert disagreements(PeriodicBurgersEqnLoss(viscosity, 1.0), y) == []
+    (said,) = disagreements(PeriodicBurgersEqnLoss(viscosity, 1.0), y[:, :, :1].expand_as(y))
+    assert "residual is more than 1000 times as large" in said  # it does not change in time
+    (said,) = disagreements(PeriodicBurgersEqnLoss(5 * viscosity, 1.0), y)
+    assert "does not solve the equation of PeriodicBurgersEqnLoss" in said and "as large as its time derivative," in said
+
+
+def test_generated_navier_stokes_data_agrees_even_on_a_coarse_grid():
+    p = NavierStokes(grid=8, time_points=4, spin_up=2.0)
+    y = p.solve([rng(i) for i in range(2)])[1][:, None]
+    loss = lambda f: NavierStokesEqnLoss(p.reynolds, f, p.time)  # noqa: E731
+    assert disagreements(loss(p.forcing(8)), y) == []
+    (said,) = disagreements(loss(-p.forcing(8)), y)
+    assert "as large as the larger of its time derivative and the forcing" in said
+
+
 @pytest.mark.parametrize("n", [16, 33])
 def test_darcy_of_the_solvers_solution(n):
     x, y = darcy_data(n)
@@ -84,7 +161,7 @@ def test_darcy_with_forcing_of_the_solver():
     x, _ = darcy_data()
     y = solve_darcy(x[:, 0], f)[:, None]
     assert float(DarcyEqnLoss(forcing=f)(y, x=x, y=y)) < 1e-12
-    assert float(DarcyEqnLoss()(y, x=x, y=y)) > 1
+    assert float(DarcyEqnLoss()(y, x=x)) > 1
 
 
 def test_darcy_is_of_second_order_on_a_smooth_solution():
@@ -118,7 +195,7 @@ def cole_hopf(nt, nx, viscosity, time):
 def test_burgers_in_space_is_exact():
     # u = sin 2πx at all times: u u_x − ν u_xx = π sin 4πx + 4π²ν sin 2πx, mean square π²/2 + 8π⁴ν².
     u = torch.sin(2 * math.pi * torch.arange(16, dtype=DOUBLE) / 16).expand(3, 1, 6, 16)
-    loss = PeriodicBurgersEqnLoss(viscosity=0.1)(u, x=u, y=u)
+    loss = PeriodicBurgersEqnLoss(viscosity=0.1)(u, x=u)
     assert float(loss) == pytest.approx(3 * (math.pi**2 / 2 + 8 * math.pi**4 * 0.01), rel=1e-12)
 
 
@@ -528,7 +605,8 @@ def test_data_is_looked_at_once_a_grid(monkeypatch):
     loss, (x, y) = DarcyEqnLoss(), darcy_data(8, 3)
     for part in (slice(0, 2), slice(2, 3)):  # the last batch is smaller
         loss(y[part], x=x[part], y=y[part])
-    loss(y[..., :6, :6], x=x[..., :6, :6], y=y[..., :6, :6])
+    with pytest.warns(UserWarning, match="does not solve the equation"):  # a part of it, cut off on two sides
+        loss(y[..., :6, :6], x=x[..., :6, :6], y=y[..., :6, :6])
     with torch.no_grad():  # evaluation, where a processor may do something else
         loss(y, x=x, y=y)
         loss(y, x=x, y=y)

@@ -292,6 +292,9 @@ def test_coord_check_figure(tmp_path, suffix):
     if suffix == "svg":
         text = path.read_text(encoding="utf-8")
         assert text.count("fno_blocks.0  slope +0.50 !") == 2 and "lifting  slope +0.00 !" not in text
+        assert "!: steeper than 0.25" in text
+        # A mark that is nowhere is not explained.
+        assert "!: steeper" not in plots.plot_coord_check(check, path, tolerance=0.75).read_text(encoding="utf-8")
 
 
 def test_the_same_records_give_the_same_svg(tmp_path):

@@ -49,6 +49,11 @@ def own_data(files: str, texts: Mapping[str, str]) -> OwnData:
     return get_problem("data", files=tuple(f.strip() for f in files.split(",")), **given("data", texts, _OWN))
 
 
+def own_data_help() -> str:
+    """How own data may be read, for the help of a command."""
+    return f"how --data is read: x, y (keys), {', '.join(name for name in _OWN if name not in 'xy')}"
+
+
 def fno_defaults() -> dict[str, Any]:
     """Arguments of FNO that options set, with their defaults."""
     parameters = list(inspect.signature(FNO.__init__).parameters.values())[1:]

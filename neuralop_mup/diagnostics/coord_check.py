@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,6 +26,8 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.optim.optimizers import MuAdam
 
 __all__ = ["CoordCheck", "coord_check"]
+
+_NAMED = 3  # blocks that a verdict names; the others are counted
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ class CoordCheck:
         """Least-squares slope of log(value) against log(size).
 
         One dict per block, kind and step: ``block``, ``kind``, ``step``, ``slope`` (of the root mean square over
-        seeds, which one seed that happens to start near zero cannot bend), ``low`` and ``high`` (smallest and largest
-        slope of a single seed). NaN where some value is zero or not finite.
+        seeds, which one seed that happens to start near zero cannot bend), ``reach`` (half the width of its 95 % interval
+        over seeds, None with one seed), ``low`` and ``high`` (smallest and largest slope of a single seed). NaN where some
+        value is zero or not finite.
         """
         groups: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
         for r in self.records:
@@ -63,14 +66,16 @@ class CoordCheck:
             groups.setdefault(key, {}).setdefault(r["seed"], []).append((r["size"], r["value"]))
         rows = []
         for (block, kind, step), by_seed in groups.items():
-            each = [_slope(points) for points in by_seed.values()]
-            pooled = [(same[0][0], math.sqrt(fmean(v * v for _, v in same))) for same in zip(*by_seed.values(), strict=True)]
+            seeds = list(by_seed.values())
+            each = [_slope(points) for points in seeds]
+            bad = any(map(math.isnan, each))
             rows.append(
                 {
                     "block": block,
                     "kind": kind,
                     "step": step,
-                    "slope": math.nan if any(map(math.isnan, each)) else _slope(pooled),
+                    "slope": math.nan if bad else _pooled(seeds),
+                    "reach": math.nan if bad else _reach(seeds),
                     "low": min(each),
                     "high": max(each),
                 }
@@ -78,7 +83,17 @@ class CoordCheck:
         return sorted(rows, key=lambda r: (r["step"], self.blocks.index(r["block"])))
 
     def passed(self, tolerance: float = 0.25, init_tolerance: float = 0.1) -> bool:
-        """Whether every slope is flat.
+        """Whether every slope is flat: whether :meth:`outcome` is "passed"."""
+        return self.outcome(tolerance, init_tolerance) == "passed"
+
+    def outcome(
+        self, tolerance: float = 0.25, init_tolerance: float = 0.1
+    ) -> Literal["passed", "did not pass", "undecided"]:
+        """What the slopes and their 95 % intervals over seeds show.
+
+        A slope passes if it lies within its limits. It fails if its whole interval lies beyond them, or if features are zero
+        or not finite. A slope that is beyond them and whose interval reaches in decides nothing: more seeds would. One seed
+        has no interval, so there a slope passes or fails. The check fails if one slope does, and passes if all do.
 
         Parameters
         ----------
@@ -88,14 +103,41 @@ class CoordCheck:
             Largest |slope| of a block at initialisation. The output's may lie between −1/2 and 0, give or take
             ``tolerance``: under μP it starts as width^(-1/2) plus a bias, and as a single number a point it is noisy.
         """
-        output = self.blocks[-1]
+        found = {row["outcome"] for row in self._judged(tolerance, init_tolerance)}
+        return "did not pass" if "did not pass" in found else "undecided" if "undecided" in found else "passed"
+
+    def verdict(self, tolerance: float = 0.25, init_tolerance: float = 0.1) -> str:
+        """:meth:`outcome` as a sentence, with the blocks that decide it, their slopes and 95 % intervals over seeds."""
+        rows, outcome = self._judged(tolerance, init_tolerance), self.outcome(tolerance, init_tolerance)
+        if outcome == "passed":
+            steepest = max((r for r in rows if r["kind"] == "update"), key=lambda r: abs(r["slope"]))
+            return f"passed: the steepest is {_described(steepest)}."
+        # The furthest beyond its limits first, as a multiple of their distance.
+        named = sorted((r for r in rows if r["outcome"] == outcome), key=_excess, reverse=True)
+        said = "; ".join(map(_described, named[:_NAMED]))
+        if len(named) > _NAMED:
+            said += f"; and {len(named) - _NAMED} more"
+        if outcome == "did not pass":
+            return f"did not pass: {said}."
+        n = len({r["seed"] for r in self.records})
+        return f"undecided: take more seeds ({max(10, 2 * n)}, say); these {n} show neither a pass nor a fail: {said}."
+
+    def _judged(self, tolerance: float, init_tolerance: float) -> list[dict[str, Any]]:
+        """Rows of :attr:`slopes` with their ``limits`` and ``outcome``."""
+        output, rows = self.blocks[-1], []
         for row in self.slopes:
             start_of_output = row["kind"] == "init" and row["block"] == output
-            limit = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
-            lowest = -0.5 - tolerance if start_of_output else -limit
-            if not lowest <= row["slope"] <= limit:  # NaN does not pass
-                return False
-        return True
+            high = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
+            low = -0.5 - high if start_of_output else -high
+            slope, reach = row["slope"], row["reach"]
+            if low <= slope <= high:  # NaN is not
+                outcome = "passed"
+            elif reach is None or not (slope - reach <= high and slope + reach >= low):
+                outcome = "did not pass"
+            else:
+                outcome = "undecided"
+            rows.append({**row, "limits": (low, high), "outcome": outcome})
+        return rows
 
     def to_markdown(self) -> str:
         """Slopes as a table: a row a block, a column for init and each step, [smallest, largest of a seed]."""
@@ -147,7 +189,7 @@ def coord_check(
     steps : sequence of int
         After which training steps to measure.
     seeds : int or sequence of int
-        Seeds, or how many.
+        Seeds, or how many. With fewer than about ten the slopes at initialisation are mostly too noisy to judge.
     optimizer : callable
         ``optimizer(model, lr)``; Adam with μP learning rates by default.
     loss : callable, optional
@@ -158,7 +200,7 @@ def coord_check(
     Returns
     -------
     CoordCheck
-        With ``.records``, ``.slopes``, ``.passed()``, ``.to_markdown()`` and ``.plot(path)``.
+        With ``.records``, ``.slopes``, ``.verdict()``, ``.passed()``, ``.to_markdown()`` and ``.plot(path)``.
 
     Raises
     ------
@@ -246,3 +288,42 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
     xs, ys = [math.log(s) for s, _ in points], [math.log(v) for _, v in points]
     mx, my = fmean(xs), fmean(ys)
     return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
+
+
+def _pooled(seeds: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Slope of the root mean square over seeds; each seed is a list of (size, value)."""
+    return _slope([(same[0][0], math.sqrt(fmean(v * v for _, v in same))) for same in zip(*seeds, strict=True)])
+
+
+def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+    """Half the width of the 95 % interval of :func:`_pooled`: a jackknife over seeds with Student's t; None for one seed.
+
+    With θᵢ the slope without seed i, the variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)² (Efron & Stein 1981).
+    """
+    from scipy.special import stdtrit
+
+    n = len(seeds)
+    if n == 1:
+        return None
+    without = [_pooled([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
+    mean = fmean(without)
+    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) / n * sum((slope - mean) ** 2 for slope in without))
+
+
+def _excess(row: Mapping[str, Any]) -> float:
+    """How far slope and interval reach beyond the limits, the worst first; not finite before all."""
+    (low, high), slope = row["limits"], row["slope"]
+    if math.isnan(slope):
+        return math.inf
+    reach = row["reach"] or 0.0
+    return max(slope + reach - high, low - slope + reach) / max(high - low, 1e-12)
+
+
+def _described(row: Mapping[str, Any]) -> str:
+    """``the update of fno_blocks.2 at t = 1, slope +0.10 ± 0.05 (−0.25 to +0.25 passes)``."""
+    update, (low, high) = row["kind"] == "update", row["limits"]
+    what = f"the update of {row['block']} at t = {row['step']}" if update else f"{row['block']} at init"
+    if math.isnan(row["slope"]):
+        return f"{what} is zero or not finite for some seed"
+    reach = "" if row["reach"] is None else f" ± {row['reach']:.{2 if row['reach'] < 10 else 0}f}"
+    return f"{what}, slope {row['slope']:+.2f}{reach} ({low:+.2f} to {high:+.2f} passes)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -12,6 +13,8 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.losses.checks import finite, positive
 
 _EPS = 1e-8  # as in neuralop's LpLoss
+# The generated problems reach 0.5 at 8 points in time and 0.7 at 4; twice the viscosity or the time gives 0.9 to 1.1.
+_FAR = 0.8
 
 
 class FieldLoss(ABC):
@@ -27,6 +30,7 @@ class FieldLoss(ABC):
         if reduction not in ("sum", "mean"):
             raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, but it is {reduction!r}.")
         self.reduction = reduction
+        self._warned = False
         self._seen: set[tuple] = set()  # grids whose data has been looked at, in training and in evaluation
 
     @abstractmethod
@@ -35,6 +39,10 @@ class FieldLoss(ABC):
 
     def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:  # noqa: B027  (a loss may have none)
         """Raise MupError unless the data is what the equation needs; the first batch of each grid only."""
+
+    def disagreement(self, x: torch.Tensor | None, y: torch.Tensor) -> str | None:
+        """What to warn of if the data is far from what the loss asks for; the first batch of each grid only."""
+        return None
 
     @abstractmethod
     def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
@@ -59,6 +67,11 @@ class FieldLoss(ABC):
         MupError
             For shapes or data that the equation cannot use. Data is looked at in the first batch of each grid only,
             in training and in evaluation.
+
+        Warns
+        -----
+        UserWarning
+            Once, if the data's own solution is far from solving the equation as it is discretised here.
         """
         self.check_grid(y_pred)
         # A data processor may hand over other units in training than in evaluation, as neuralop's default does.
@@ -74,6 +87,12 @@ class FieldLoss(ABC):
                         )
             self.check_data(x, y)
             self._seen.add(kind)
+            if y is not None and not self._warned:
+                with torch.no_grad():
+                    message = self.disagreement(x, y)
+                if message:
+                    self._warned = True
+                    warnings.warn(message, UserWarning, stacklevel=2)
         half = y_pred.dtype in (torch.float16, torch.bfloat16)  # second derivatives would be all rounding
         losses = self.per_sample(y_pred.float() if half else y_pred, x)
         return losses.sum() if self.reduction == "sum" else losses.mean()
@@ -134,6 +153,30 @@ class SpaceTimeLoss(FieldLoss):
         """Operator − forcing at all times, both ends included: shape ``(batch, time, *space)``, as u."""
         operator, forcing = self.sides(u)
         return operator if forcing is None else operator - forcing
+
+    def disagreement(self, x: torch.Tensor | None, y: torch.Tensor) -> str | None:
+        """A sentence if the residual of y is as large as its time derivative and the forcing, in the median sample.
+
+        Neither u = 0 nor a mean over samples would tell: without forcing u = 0 solves the equation, and a few fronts that
+        the grid does not resolve are most of a mean.
+        """
+        u = y[:, 0].double()
+        operator, forcing = self.sides(u)
+        forcing = torch.zeros_like(operator) if forcing is None else forcing.expand_as(operator)
+        residual, change, forcing = (
+            values[:, 1:-1].flatten(1).norm(dim=1) for values in (operator - forcing, self.time_derivative(u), forcing)
+        )
+        size = torch.maximum(change, forcing)
+        ratio = float((residual / size.clamp_min(1e-300)).median())
+        if ratio <= _FAR:
+            return None
+        terms = "the larger of its time derivative and the forcing" if forcing.any() else "its time derivative"
+        times = f"{ratio:.2g}" if ratio < 1000 else "more than 1000"  # a y that does not change in time
+        return (
+            f"The sample's y does not solve the equation of {type(self).__name__}: its residual is {times} times as "
+            f"large as {terms}, so the equation pulls against the data. Check the equation's constants, the length of the "
+            "time interval, the order of the axes and the units, or leave the equation out."
+        )
 
     def time_derivative(self, u: torch.Tensor) -> torch.Tensor:
         """∂u/∂t: central differences of second order, at both ends one-sided of third."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
 
+_BEYOND = " !"  # after the slope of an update beyond the tolerance
+
 
 def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = None, title: str | None = None) -> Path:
     """Draw the coordinate check: feature sizes and updates against model size, one panel a step.
@@ -53,6 +55,7 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
     figure, grid = style.new_panels(rows, columns, longest, 3.3 * rows + 0.5)
     sizes = sorted({float(record["size"]) for record in records})
     slope_of = {(s["kind"], s["step"], s["block"]): float(s["slope"]) for s in check.slopes}
+    marked = False
     for axes, (kind, step) in zip(grid.flat, panels, strict=False):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -68,12 +71,13 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
         axes.set_title(title_of, fontsize=style.TEXT + 1, loc="left")
         style.value_axis(axes)
         style.label_lines(axes, [end for end in ends if end])
+        marked = marked or any(end[2].endswith(_BEYOND) for end in ends if end)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     if title:
         figure.suptitle(title, x=0.01, y=0.99, ha="left", va="top", fontsize=style.TITLE)
     parts = ["lines: geometric mean over seeds", "dots: seeds"]
-    style.key_line(figure, parts + ([f"!: steeper than {tolerance:g}"] if tolerance is not None else []))
+    style.key_line(figure, parts + ([f"!: steeper than {tolerance:g}"] if marked else []))
     return style.save(figure, path)
 
 
@@ -100,7 +104,7 @@ def _draw_block(
     text = block
     if slope is not None:
         beyond = tolerance is not None and not abs(slope) <= tolerance
-        text += f"  slope {slope:+.2f}{' !' if beyond else ''}"
+        text += f"  slope {slope:+.2f}{_BEYOND if beyond else ''}"
     sizes = sorted(by_size)
     # Feature sizes spread evenly on a log axis, so the line is the geometric mean: what the slopes are fitted to.
     means = [math.exp(fmean([math.log(v) for v in by_size[size]])) for size in sizes]
