@@ -456,8 +456,8 @@ def test_coord_check(capsys):
         1,
         2,
     }
-    # Two seeds of a tiny model: the features at init cannot be judged, whatever the updates are.
-    assert code == 3 and record["passed"] is None and record["base"]["hidden_channels"] == 4
+    # Two seeds of a tiny model: features at init scatter, whatever the updates are.
+    assert code == 1 and record["passed"] is None and record["base"]["hidden_channels"] == 4
     assert "undecided: take more seeds (10, say); these 2 show neither" in out and "with --seeds 10 goes on" in out
     assert re.search(r"at init, slope [+-]\d\.\d\d ± \S+ \(-0\.10 to \+0\.10 passes\)", out)
     assert Path("out/coord_check.png").stat().st_size > 5_000
@@ -490,16 +490,16 @@ def test_coord_check_goes_on_where_it_was_and_calls_one_seed_too_few(capsys, mon
     line = words(f"coord-check {TINY} --widths 4,8 --steps 1 --model.n_modes 4 --output out")
     assert main([*line, "--dry-run"]) == 0
     assert "2 sizes × 10 seeds" in capsys.readouterr().out and not Path("out").exists()
-    assert main([*line, "--seeds", "1"]) == 3
+    assert main([*line, "--seeds", "1"]) == 0
     captured = capsys.readouterr()
-    assert "one seed is too few to judge" in captured.out and "did not pass" not in captured.out
+    assert "One seed is too few to judge" in captured.out and "did not pass" not in captured.out
     assert "coord-check, models trained: 2 in all" in captured.err
     assert json.loads(Path("out/coord_check.json").read_text())["passed"] is None
     kept = Path("out/records.jsonl").read_text()
     Path("out/records.jsonl").write_text(kept + '[{"cut": ')
-    assert main([*line, "--seeds", "2"]) in (0, 1, 3)
+    assert main([*line, "--seeds", "2"]) in (0, 1)
     assert "models trained: 2 in all" in capsys.readouterr().err and Path("out/records.jsonl").read_text().startswith(kept)
-    assert main([*line, "--seeds", "2"]) in (0, 1, 3)
+    assert main([*line, "--seeds", "2"]) in (0, 1)
     assert "models trained" not in capsys.readouterr().err
     assert main([*line, "--lr", "0.5"]) == 2
     assert "other settings: lr was 0.001 and is now 0.5. Choose" in capsys.readouterr().err
@@ -507,7 +507,7 @@ def test_coord_check_goes_on_where_it_was_and_calls_one_seed_too_few(capsys, mon
 
 def test_coord_check_over_modes(capsys):
     line = words(f"coord-check {TINY} --modes 4,8 --steps 1 --seeds 1 --model.hidden_channels 4 --output out")
-    assert main(line) == 3
+    assert main(line) == 0
     record = json.loads(Path("out/coord_check.json").read_text())
     assert record["varied"] == "n_modes" and record["base"]["n_modes"] == [4] and record["sizes"] == [4, 8]
 
@@ -516,13 +516,13 @@ def test_coord_check_on_files(capsys):
     x = np.random.default_rng(0).normal(size=(12, 1, 12)).astype("f4")
     np.savez("heat.npz", a=x, b=np.roll(x, 1, -1))
     line = words("coord-check --widths 4,8 --steps 1 --seeds 2 --data heat.npz")
-    assert main(line) == 2 and "Name input and output" in capsys.readouterr().err
+    assert main(line) == 2 and "which is the input and which the output?" in capsys.readouterr().err
     line += words("--data.x a --data.y b")
     assert main([*line, "--dry-run"]) == 0  # 12 points hold 12 of the 16 modes that are the default
     out = capsys.readouterr().out
     assert "coord-check on heat, rule" in out and "read as 1 → 1 channels on 12 points" in out
     assert main([*line, "--model.n_modes", "16"]) == 2 and "beyond the grid of (12,) points" in capsys.readouterr().err
-    assert main(line) in (0, 1, 3)
+    assert main(line) in (0, 1)
     record = json.loads(Path("runs/heat-coord-check/coord_check.json").read_text())
     assert record["problem_args"]["files"] == ["heat.npz"] and record["model"]["n_modes"] == [12]
     assert main(words("coord-check heat.npz")) == 2

@@ -106,9 +106,10 @@ def run(argv: list[str]) -> int:
     outcome = check.outcome(options.tolerance) if options.seeds > 1 else None
     said = f"Coordinate check of {what} {'is ' if outcome == 'undecided' else ''}{check.verdict(options.tolerance)}"
     if outcome is None:
+        steepest = max((abs(row["slope"]) for row in check.slopes if row["kind"] == "update"), default=0.0)
         said = (
-            f"One seed is too few to judge the coordinate check of {what}: its slopes scatter by ±0.5. By itself it "
-            f"{check.verdict(options.tolerance)} Take --seeds 5 or more; this one is kept."
+            f"One seed is too few to judge the coordinate check of {what}: its slopes scatter by ±0.5 (the steepest update "
+            f"here is ±{steepest:.2f}). Take --seeds 5 or more; this one is kept."
         )
     _write(folder, title, check, said, settings, shlex.join(["neuralop-mup", "coord-check", *argv]))
     print(f"\n{check.to_markdown()}\n\n{said}")
