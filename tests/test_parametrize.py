@@ -113,6 +113,11 @@ def test_base_from_positional_arguments():
     model = FNO((16,), 1, 1, 24)
     plan = nm.summary(nm.parametrize(model, base={"hidden_channels": 8}))
     assert plan["lifting.fcs.0.weight"].base_shape == (16, 2, 1)
+    for wrong in (slice(0, 300), 0):
+        with pytest.raises(nm.MupError, match="indexed by the name of a parameter, not by.*its text is str.plan"):
+            plan[wrong]
+    with pytest.raises(KeyError, match="weights"):
+        plan["weights"]
 
 
 def test_max_n_modes_counts_the_active_modes():

@@ -605,6 +605,22 @@ def test_a_script_without_main_guard_is_told_so(tmp_path):
     assert "cannot start" in done.stderr.splitlines()[-1] and "__main__" in done.stderr.splitlines()[-1]
 
 
+def test_a_program_from_standard_input_is_told_so_without_a_traceback_of_each_worker(tmp_path):
+    program = f"""
+from neuralop_mup.tuning import sweep
+from tests.test_tuning import bowl  # of a module, so that only the program itself is at fault
+if __name__ == "__main__":
+    sweep(bowl, {{"lr": [1, 2]}}, folder={str(tmp_path / "s")!r}, n_workers=2)
+"""
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, env=environment(), capture_output=True, text=True, timeout=500,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stderr.count("Traceback") == 1
+    assert "cannot start: this program was read from <stdin>" in done.stderr.splitlines()[-1]
+    assert "pass n_workers=1" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.usefixtures("light_workers")
 def test_a_worker_that_dies_costs_one_retry_and_not_the_sweep(tmp_path):
     fixed = {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}

@@ -179,6 +179,11 @@ class Plan:
         return tuple(row.name for row in self.rows if row.role == "spectral")
 
     def __getitem__(self, name: str) -> Row:
+        if not isinstance(name, str):
+            raise MupError(
+                f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, and its text "
+                "is str(plan)."
+            )
         for row in self.rows:
             if row.name == name:
                 return row

@@ -330,6 +330,11 @@ def local_engine(
             "A worker process imported this script and met the same call again; put the call under "
             "`if __name__ == '__main__':`, or pass n_workers=1."
         )
+    main = sys.modules["__main__"]
+    # A worker runs the main program again from its file; without this each one would say with a traceback that it cannot.
+    program = None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
+    if program is not None and not os.path.exists(program):
+        raise _cannot_start(f"this program was read from {program}, which they cannot import")
     for what, value in (("train function", train), ("fixed config", {**study.fixed, "sizes": dict(study.sizes)})):
         try:
             pickle.dumps(value)
