@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 if the target's training or the coordinate check failed; 2 for something the user can mend, told in one
-        line on stderr; 3 if a coordinate check has too few seeds to tell; 130 after Ctrl-C.
+        0; 1 if the target's training or the coordinate check failed, or the check is undecided; 2 for something the user
+        can mend, told in one line on stderr; 130 after Ctrl-C.
     """
     argv = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
     verb = argv[0] if argv and argv[0] in _VERBS else None

@@ -189,7 +189,7 @@ def coord_check(
     steps : sequence of int
         After which training steps to measure.
     seeds : int or sequence of int
-        Seeds, or how many. With fewer than about ten the slopes at initialisation are mostly too noisy to judge.
+        Seeds, or how many. Slopes at initialisation are noisy: where the check says "undecided", ten settle it mostly.
     optimizer : callable
         ``optimizer(model, lr)``; Adam with μP learning rates by default.
     loss : callable, optional
