@@ -106,7 +106,7 @@ def _draw_block(
         beyond = tolerance is not None and not abs(slope) <= tolerance
         text += f"  slope {slope:+.2f}{_BEYOND if beyond else ''}"
     sizes = sorted(by_size)
-    # Feature sizes spread evenly on a log axis, so the line is the geometric mean. Slopes are fitted to the root mean square.
+    # Feature sizes spread evenly on a log axis, so the line is the geometric mean; slopes are of the root mean square.
     means = [math.exp(fmean([math.log(v) for v in by_size[size]])) for size in sizes]
     axes.plot(sizes, means, color=colour, marker=marker, markersize=4, linewidth=1.5)
     for size in sizes:
