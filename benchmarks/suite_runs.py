@@ -196,7 +196,7 @@ class Records:
         if self.path.exists():
             for line in self.path.read_text().splitlines():
                 record = json.loads(line)
-                self.done[_key({**_USUAL, **record["task"]})] = record["result"]
+                self.done[_key(record["task"])] = record["result"]
 
     def add(self, t: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +235,7 @@ def _line(t: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 
 def _key(t: Mapping[str, Any]) -> str:
-    return json.dumps({k: v for k, v in t.items() if k != "contender"}, sort_keys=True)
+    return json.dumps({k: v for k, v in {**_USUAL, **t}.items() if k != "contender"}, sort_keys=True)
 
 
 def run(records: Records, wanted: Callable[[Records], Iterable[dict[str, Any]]], workers: int) -> None:
