@@ -18,10 +18,10 @@ def walks(monkeypatch):
     """The models that were walked, in order."""
     walked, walk = [], classify._walk
 
-    def counted(module, prefix, place):
+    def counted(module, prefix, *more):
         if prefix == "":
             walked.append(module)
-        return walk(module, prefix, place)
+        return walk(module, prefix, *more)
 
     monkeypatch.setattr(classify, "_walk", counted)
     return walked

@@ -18,7 +18,7 @@ from neuralop.training import Trainer
 from torch import nn
 
 from neuralop_mup.core.classify import check_grid
-from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.core.parametrize import WIDER, parametrize
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.experiments.run_state import RunState
 from neuralop_mup.experiments.settings import Settings, build_optimizer, build_scheduler
@@ -79,7 +79,9 @@ def build_model(
         raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
     check_grid(fno, problem.grid_shape)
     on_meta = next(fno.parameters()).is_meta  # nothing to rescale: only the plan is wanted
-    return parametrize(fno, base=base, rule=rule, init_mult=init_mult, kernel_init=kernel_init, init=not on_meta)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=WIDER)  # the commands refuse a proxy that is too large, unless it is meant
+        return parametrize(fno, base=base, rule=rule, init_mult=init_mult, kernel_init=kernel_init, init=not on_meta)
 
 
 def n_params(model: nn.Module) -> int:
