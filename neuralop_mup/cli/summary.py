@@ -7,7 +7,7 @@ from neuralop.models import FNO
 
 from neuralop_mup.cli.arguments import fno_arguments, fno_help
 from neuralop_mup.cli.options import Parser, count, one_of, phrase
-from neuralop_mup.core.plan import make_plan
+from neuralop_mup.core.planning import make_plan
 from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.errors import MupError
 

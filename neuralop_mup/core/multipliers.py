@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.rules import ROLES, Size
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.validation import check_count, is_multiplier
 
-__all__ = ["KERNEL_INITS", "check_multipliers", "check_training", "init_multipliers"]
+__all__ = ["KERNEL_INITS", "check_multipliers", "check_training", "init_multipliers", "with_steps"]
 
 # Names of kernel initialisations, and what they make of neuralop's own. Its blocks have operator norm 2, as against about
 # 1 of the skip beside them; a tenth of that lets each layer begin as its skip (benchmarks/suite.py init).
@@ -66,3 +67,9 @@ def check_training(values: Mapping[str, Any] | None) -> dict[str, tuple[int, int
             )
         checked[name] = (pair[0], pair[1])
     return checked
+
+
+def with_steps(training: Mapping[str, tuple[int, int]], size: Size, base: Size) -> tuple[Size, Size]:
+    """Both sizes with the numbers of steps that the training has here and at base, where those differ."""
+    at_base, here = training.get("steps", (1, 1))
+    return (size, base) if at_base == here else (replace(size, steps=here), replace(base, steps=at_base))

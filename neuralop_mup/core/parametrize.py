@@ -16,8 +16,9 @@ from neuralop_mup.core.classify import classify
 from neuralop_mup.core.default_init import check_drawable
 from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
-from neuralop_mup.core.plan import Plan, make_plan
+from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, VOUCHED, attach_hooks, remove_hooks
+from neuralop_mup.core.planning import make_plan
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
