@@ -43,8 +43,11 @@ COSTLY = {"two": "two processes", "cluster": "Ray", "postgres": "PostgreSQL", "u
 def pytest_configure(config):
     if config.getoption("dist", "no") == "load":  # what -n means by itself; groups need another one
         config.option.dist = "loadgroup"
+    if hasattr(config, "workerinput"):  # a worker reads the command anew and does not see the line above
+        config.option.loadgroup = True
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(config, items):
     for item in items:
         for name in COSTLY.keys() & set(getattr(item, "fixturenames", ())):
