@@ -36,21 +36,25 @@ def light_workers(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
 
 
-# Fixtures that are costly to set up: what uses one runs in one worker of pytest-xdist.
-COSTLY = {"two": "two processes", "cluster": "Ray", "postgres": "PostgreSQL", "url": "PostgreSQL"}
+# Files with a fixture that takes long to set up (processes, a cluster, a database): one worker of pytest-xdist has them all.
+TOGETHER = ("tests/test_engines.py", "tests/test_wrapping.py")
 
 
-def pytest_configure(config):
-    if config.getoption("dist", "no") == "load":  # what -n means by itself; groups need another one
-        config.option.dist = "loadgroup"
-    if hasattr(config, "workerinput"):  # a worker reads the command anew and does not see the line above
-        config.option.loadgroup = True
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """What ``-n`` does by itself, but for the files above; xdist loses its own groups under pytest 9.2 (its #1386)."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0]
+            return file if file in TOGETHER else nodeid
+
+    return Scheduling(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        for name in COSTLY.keys() & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(COSTLY[name]))
     if hasattr(config, "workerinput"):  # so that no worker has a long one left when the others are done
         items.sort(key=lambda item: item.get_closest_marker("long") is None)
