@@ -309,7 +309,7 @@ def energy_rows() -> list[str]:
     lines = ["| K | " + " | ".join(map(str, MODES)) + " |", "|" + " --- |" * (len(MODES) + 1)]
     for of in ("targets", "inputs"):
         # On the last axis this layout keeps 0 … K-1, where neuralop's n_modes = 2K keeps 0 … K.
-        kept = " | ".join(f"{100 * min(energy.kept((k, k - 1), of)):.4g} %" for k in MODES)
+        kept = " | ".join(f"{100 * min(energy.kept((2 * k, 2 * (k - 1)), of)):.4g} %" for k in MODES)
         lines.append(f"| {of} | {kept} |")
     needed = energy.enough()[1] + 1
     return [*lines, "", f"The smallest K that keeps {100 * ENOUGH:g} % of the targets' energy is {needed}."]

@@ -63,7 +63,7 @@ def rows_of(records: suite.Records, problem: str, tasks: dict, energy: ModeEnerg
     target = optima[list(tasks)[-1]]
     rows = []
     for modes, found in optima.items():
-        kept = " / ".join(f"{100 * min(energy.kept(modes, of)):.4g} %" for of in ("targets", "inputs"))
+        kept = " / ".join(f"{100 * min(energy.kept([2 * k for k in modes], of)):.4g} %" for of in ("targets", "inputs"))
         done = [loss for t in tasks[modes] if (loss := records.loss(t, (t["seed"],))) is not None]
         error = min(done, default=math.nan)
         drift = drift_between(target, found)
@@ -76,7 +76,7 @@ def rows_of(records: suite.Records, problem: str, tasks: dict, energy: ModeEnerg
         moved = "–" if drift is None else f"×{2**drift.value:.2f}"
         if drift is not None and drift.low is not None:
             moved += f" ({2**drift.low:.2f} to {2**drift.high:.2f})" + (", level" if drift.level else "")
-        enough = "yes" if min(energy.kept(modes)) >= ENOUGH else "no"
+        enough = "yes" if min(energy.kept([2 * k for k in modes])) >= ENOUGH else "no"
         k = "×".join(map(str, modes))
         rows.append(f"| {problem} | {k} | {kept} | {enough} | {error:.4f} | {best} | {moved} |")
     return rows

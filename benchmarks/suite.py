@@ -159,7 +159,7 @@ def joint_table(records: Records) -> Iterator[str]:
     for problem, (enough, few, width, large) in JOINT.items():
         tuned_sp = records.best(at_target(records, problem, REFERENCE, enough), JOINT_SEEDS)
         for name in ("MuSOAP", "MuAdam", REFERENCE):
-            for modes in (enough, few):
+            for modes in filter(None, (enough, few)):
                 small, there = at_proxy(records, problem, name, modes), at_target(records, problem, name, modes)
                 carried, best = records.best(small, JOINT_SEEDS), records.best(there, JOINT_SEEDS) if there else None
                 if carried is None or best is None:
@@ -169,7 +169,7 @@ def joint_table(records: Records) -> Iterator[str]:
                 rows.append(
                     [
                         starred(problem),
-                        f"16, {modes[0]} → {width}, {large[0]}",
+                        f"16, {'×'.join(map(str, modes))} → {width}, {'×'.join(map(str, large))}",
                         "yes" if modes == enough else "no",
                         name,
                         f"{carried['lr']:g}",

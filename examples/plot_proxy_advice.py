@@ -33,12 +33,12 @@ x = (c[..., 0] @ torch.cos(angle) + c[..., 1] @ torch.sin(angle))[:, None]
 y = torch.tanh(x / 2)
 
 # %%
-# How much energy do K modes keep?
-# --------------------------------
-# ``n_modes`` counts modes of both signs, so a model with ``n_modes=(16,)`` keeps K = 8 frequencies.
+# How much energy do modes keep?
+# ------------------------------
+# ``n_modes`` counts modes of both signs, so a model with ``n_modes=(16,)`` keeps the frequencies up to 8.
 energy = mode_energy(x, y)
 (enough,) = energy.enough()
-print(f"{100 * ENOUGH:g} % of the targets' energy lies in K = {enough} modes, so n_modes = {2 * enough} is enough.")
+print(f"n_modes = {enough} keep {100 * ENOUGH:g} % of the targets' energy.")
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 axes[0].plot(x[0, 0], color="#0072B2", label="input")
@@ -46,13 +46,13 @@ axes[0].plot(y[0, 0], color="#D55E00", label="target")
 axes[0].set(xlabel="grid point", title="one sample")
 axes[0].legend(frameon=False)
 for name, shares, colour in (("targets", energy.targets[0], "#D55E00"), ("inputs", energy.inputs[0], "#0072B2")):
-    left = [1 - share for share in shares]
-    drawn = [(k, value) for k, value in enumerate(left) if value > 1e-7]
+    left = [(n, 1 - share) for n, share in enumerate(shares)][::2]
+    drawn = [(n, value) for n, value in left if value > 1e-7]
     axes[1].semilogy(*zip(*drawn, strict=True), "o-", markersize=3, color=colour, label=name)
 axes[1].legend(frameon=False)
 axes[1].axhline(1 - ENOUGH, color="#555555", linestyle="--", linewidth=1)
 axes[1].axvline(enough, color="#555555", linestyle=":", linewidth=1)
-axes[1].set(xlabel="K, modes per sign", ylabel="share of energy beyond K", title=f"K = {enough} is enough")
+axes[1].set(xlabel="n_modes", ylabel="share of energy left out", title=f"n_modes = {enough} is enough")
 for ax in axes:
     ax.spines[["top", "right"]].set_visible(False)
 plt.show()
@@ -62,7 +62,7 @@ plt.show()
 # ----------
 # For a target with 64 modes: a proxy with 8 modes is refused nothing, but we are told what it would miss. The threshold
 # comes from one problem so far (:doc:`/guide`), so read it as advice.
-for proxy in (8, 16, 2 * enough):
+for proxy in (8, 16, enough):
     print(f"n_modes = {proxy}:", proxy_advice(energy, proxy=(proxy,), target=(64,)) or "resolves the data.")
 
 

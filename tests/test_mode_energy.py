@@ -27,36 +27,59 @@ def fields(*rows):
 def test_shares_by_hand():
     """Two modes, amplitudes 3 and 1: energies 9 and 1 of 10. The mean, whatever it is, does not count."""
     energy = mode_energy(fields(wave(2)), fields(5 + wave(1, 3) + wave(6)))
-    assert energy.inputs[0][1] == pytest.approx(0, abs=1e-12) and energy.inputs[0][2] == pytest.approx(1)
-    assert energy.kept((0,)) == pytest.approx((0,), abs=1e-12)
-    assert [energy.kept((k,))[0] for k in (1, 5, 6, 99)] == pytest.approx([0.9, 0.9, 1, 1])
-    assert energy.enough() == (6,) and energy.enough(0.89) == (1,)
+    assert energy.inputs[0][3] == pytest.approx(0, abs=1e-12) and energy.inputs[0][4] == pytest.approx(1)
+    assert energy.kept((1,)) == pytest.approx((0,), abs=1e-12)
+    assert [energy.kept((n,))[0] for n in (2, 11, 12, 99)] == pytest.approx([0.9, 0.9, 1, 1])
+    assert energy.enough() == (12,) and energy.enough(0.89) == (2,)
 
 
 def test_each_axis_by_itself():
-    """cos(2πx) cos(2π 5y), a third of its size in cos(2π 3x): on axis 0 energies 9 : 1, on axis 1 all at 5 and 0."""
+    """cos(2πx) cos(2π 5y), a third of its size in cos(2π 3x): on axis 0 energies 9 : 1, on axis 1 all at 5 and 0.
+
+    Axis 0 keeps −n/2 … n/2 − 1, so n = 2 has half of frequency 1, and n = 6 half of frequency 3: 0.45 and 0.9 + 0.05.
+    """
     y = torch.outer(wave(1), wave(5)) + torch.outer(wave(3), torch.ones(32)) / math.sqrt(2) / 3
     energy = mode_energy(y[None, None], y[None, None])
-    assert energy.kept((1, 5)) == pytest.approx((0.9, 1)) and energy.enough() == (3, 5)
-    assert energy.kept((3, 0))[1] == pytest.approx(0.1)
+    assert [energy.kept((n, 10)) for n in (2, 3, 4, 6, 7)] == [pytest.approx((k, 1)) for k in (0.45, 0.9, 0.9, 0.95, 1)]
+    assert energy.enough() == (8, 10) and energy.kept((6, 1))[1] == pytest.approx(0.1)
 
 
 def test_complex_fields_and_either_sign():
     turning = torch.polar(torch.ones(32), 2 * math.pi * 4 * POINTS)
-    for field in (turning, turning.conj()):
-        assert mode_energy(fields(field), fields(field)).enough() == (4,)
+    for field, enough in ((turning, 10), (turning.conj(), 8)):  # frequencies 4 and −4: 8 modes are −4 … 3
+        assert mode_energy(fields(field), fields(field)).enough() == (enough,)
 
 
 def test_channels_count_alike_and_what_does_not_vary_not_at_all():
     """Normalized, as the model sees them: a large channel does not hide a small one, and a constant one is nothing."""
     y = torch.stack([wave(1, 100), wave(8, 0.01), torch.ones(32)])[None]
-    assert mode_energy(y, y).kept((7,)) == pytest.approx((0.5,))
-    assert mode_energy(torch.ones(4, 1, 16), torch.ones(4, 1, 16)).enough() == (0,)
+    assert mode_energy(y, y).kept((14,)) == pytest.approx((0.5,))
+    assert mode_energy(torch.ones(4, 1, 16), torch.ones(4, 1, 16)).enough() == (2,)
+
+
+@pytest.mark.parametrize("n_modes", [(6,), (5,), (6, 6), (5, 7), (4, 5, 6)])
+def test_what_is_kept_is_what_neuralops_layer_lets_through(n_modes):
+    """A kernel of ones passes the modes that it has. Fields whose energy is on one axis alone measure that axis."""
+    from neuralop.layers.spectral_convolution import SpectralConv
+
+    grid = (12, 14, 16)[-len(n_modes) :]
+    conv = SpectralConv(1, 1, n_modes, bias=False)
+    torch.nn.init.ones_(conv.weight.tensor)
+    for axis in range(len(grid)):
+        spectrum = torch.fft.fftn(torch.randn(4, 1, *grid), dim=tuple(range(2, len(grid) + 2)))
+        for other in set(range(len(grid))) - {axis}:  # frequencies 1 and −1 alone, which every n_modes here has
+            frequency = (torch.fft.fftfreq(grid[other]) * grid[other]).round().abs()
+            spectrum.movedim(other + 2, -1)[..., frequency != 1] = 0
+        y = torch.fft.ifftn(spectrum, dim=tuple(range(2, len(grid) + 2))).real
+        y = torch.cat([y, y.flip(axis + 2)])  # as much in each frequency as in its negative
+        y = y - y.mean()
+        through = conv(y).square().sum() / y.square().sum()
+        assert mode_energy(y, y).kept(n_modes)[axis] == pytest.approx(float(through), rel=1e-4), axis
 
 
 def test_not_periodic():
     """A ramp has no last mode: its energy falls as 1/k², so 99.9 % needs many; that is what the model's transform sees."""
-    assert mode_energy(fields(POINTS), fields(POINTS)).enough()[0] > 10
+    assert mode_energy(fields(POINTS), fields(POINTS)).enough()[0] > 20
 
 
 def test_no_grid_no_advice():
@@ -72,7 +95,9 @@ def test_advice():
     y = fields(wave(1, 3) + wave(6))
     energy = mode_energy(y, y)
     said = proxy_advice(energy, (4,), (32,))
-    assert "90 % on axis 0 (K = 2)" in said and f"{100 * ENOUGH:g} %" in said and said.endswith("Give it n_modes = 12.")
+    assert (
+        "90 % on axis 0 (n_modes = 4)" in said and f"{100 * ENOUGH:g} %" in said and said.endswith("Give it n_modes = 12.")
+    )
     assert proxy_advice(energy, (12,), (32,)) == ""
     assert "the target itself keeps less" in proxy_advice(energy, (4,), (8,)) and "n_modes = 8" in proxy_advice(
         energy, (4,), (8,)
@@ -140,7 +165,7 @@ def test_data_spectrum(tmp_path, monkeypatch, capsys):
     assert "keep 99.9 % of the targets' energy" in out and (tmp_path / "deep" / "spectrum.png").stat().st_size > 5000
 
 
-@pytest.mark.parametrize("name", ["burgers", "korteweg-de-vries", "darcy", "allen-cahn"])
+@pytest.mark.parametrize("name", ["burgers", "korteweg-de-vries", "darcy", "allen-cahn", "gray-scott", "burgers-pino"])
 def test_the_commands_own_proxies_follow_the_advice(name):
     """Data of fewer samples, and all else as ``neuralop-mup transfer`` has it without options."""
     preset = PRESETS[name, "cpu"]

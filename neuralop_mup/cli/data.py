@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     parser.flag("--list", "list the cached files and stop")
     parser.option("--plot", "also draw samples into this .png, .svg or .pdf", _drawable)
     parser.option(
-        "--spectrum", "also draw the energy that K modes leave out of inputs and targets, into this file", _drawable
+        "--spectrum", "also draw the energy that n_modes leave out of inputs and targets, into this file", _drawable
     )
     options, dotted = parser.read(argv)
     folder = cache_folder()
@@ -60,10 +60,8 @@ def run(argv: list[str]) -> int:
 
 def _sentence(energy: ModeEnergy, enough: tuple[int, ...]) -> str:
     kept = ", ".join(f"{100 * share:.4g} %" for share in energy.kept(enough, "inputs"))
-    return (
-        f"K = {', '.join(map(str, enough))} modes per sign on each axis, n_modes = {', '.join(str(2 * k) for k in enough)}, "
-        f"keep {100 * ENOUGH:g} % of the targets' energy (and {kept} of the inputs')."
-    )
+    n_modes = ", ".join(map(str, enough))
+    return f"n_modes = {n_modes} keep {100 * ENOUGH:g} % of the targets' energy (and {kept} of the inputs')."
 
 
 def _statistics(data: ProblemData) -> list[list[str]]:

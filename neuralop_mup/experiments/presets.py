@@ -73,7 +73,7 @@ _PAPER_DARCY = Preset(
 )
 _DARCY = {
     "cpu": Preset(
-        proxy=(8, 12),
+        proxy=(8, (14, 12)),
         target=(32, 16),
         epochs=8,
         lr=(2e-3, 1.28e-1),
@@ -137,8 +137,8 @@ PRESETS: dict[tuple[str, str], Preset] = {
         problem_args={"n_train": 100, "time_points": 48},
     ),
     ("korteweg-de-vries", "cpu"): Preset(proxy=(16, 32), target=(64, 64), epochs=20),
-    ("allen-cahn", "cpu"): Preset(proxy=(16, 8), target=(32, 16), epochs=10),
-    ("gray-scott", "cpu"): Preset(proxy=(16, 12), target=(32, 16), epochs=10),
+    ("allen-cahn", "cpu"): Preset(proxy=(16, (10, 8)), target=(32, 16), epochs=10),
+    ("gray-scott", "cpu"): Preset(proxy=(16, (14, 12)), target=(32, 16), epochs=10),
     # 50 000 iterations at batch 2 are 125 epochs of 800 samples; the learning rate halves at 20 000 and 40 000.
     ("navier-stokes", "paper"): Preset(
         proxy=(64, 6),
@@ -201,9 +201,9 @@ def fallback(problem: Problem, batch_size: int | None = None, energy: ModeEnergy
     target = tuple(max(4, min(most, points // 2 - points // 2 % 4)) for points in problem.grid_shape)
     proxy = tuple(max(4, modes // 4 - modes // 4 % 2) for modes in target)
     if energy is not None:
-        # n_modes counts both signs. A kernel's size goes with the product over the axes, so there is an end to it; there
-        # the advice says what the target itself leaves out.
-        needed = [min(_MOST_MODES[problem.n_dim], max(4, 2 * k)) for k in energy.enough()]
+        # A kernel's size goes with the product over the axes, so there is an end to it; there the advice says what the
+        # target itself leaves out.
+        needed = [min(_MOST_MODES[problem.n_dim], max(4, n)) for n in energy.enough()]
         target = tuple(max(modes, need) for modes, need in zip(target, needed, strict=True))
         proxy = tuple(needed)
     width = 32 if problem.n_dim > 2 else 64

@@ -1,4 +1,4 @@
-"""The share of a data set's energy beyond K modes, on each axis."""
+"""The share of a data set's energy that a number of modes leaves out, on each axis."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def plot_mode_energy(
     share: float,
     title: str | None = None,
 ) -> Path:
-    """Draw, a panel an axis, how much of the energy K modes leave out.
+    """Draw, a panel an axis, how much of the energy ``n_modes`` leave out.
 
     Parameters
     ----------
     inputs, targets : sequence of sequence of float
-        For each axis the share kept by modes up to K = 0, 1, …
+        For each axis the share that ``n_modes`` = 0, 1, … keep; even ones are drawn.
     path : str or Path
         Where to write; the suffix picks the format.
     enough : sequence of int
-        K of each axis that keeps ``share`` of the targets' energy.
+        ``n_modes`` of each axis that keep ``share`` of the targets' energy.
     share : float
     title : str, optional
     """
@@ -39,23 +39,30 @@ def plot_mode_energy(
     for axis, axes in enumerate(row[0]):
         wanted = []
         for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
-            left = [max(1 - kept, _FLOOR) for kept in shares]
+            left = [max(1 - kept, _FLOOR) for kept in shares[::2]]
             last = max(next((k for k, value in enumerate(left) if value <= _FLOOR), len(left)) - 1, 0)
             colour = style.PALETTE[i]
-            axes.plot(range(last + 1), left[: last + 1], color=colour, marker=style.MARKERS[i], markersize=3, linewidth=1.4)
-            wanted.append((last, left[last], name, colour))
+            axes.plot(
+                range(0, 2 * last + 2, 2),
+                left[: last + 1],
+                color=colour,
+                marker=style.MARKERS[i],
+                markersize=3,
+                linewidth=1.4,
+            )
+            wanted.append((2 * last, left[last], name, colour))
         axes.axhline(1 - share, color=style.GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=0)
         axes.axvline(enough[axis], color=style.GREY, linewidth=1, linestyle=(0, (1, 1.2)), zorder=0)
         axes.set_yscale("log")
         axes.set_ylim(_FLOOR / 2, 1.5)
-        axes.set_xlabel("K, modes per sign (n_modes = 2 K)", fontsize=style.TEXT)
-        axes.set_title(f"axis {axis}: K = {enough[axis]} is enough", fontsize=style.TEXT + 1, loc="left")
+        axes.set_xlabel("n_modes", fontsize=style.TEXT)
+        axes.set_title(f"axis {axis}: n_modes = {enough[axis]} is enough", fontsize=style.TEXT + 1, loc="left")
         style.value_axis(axes)
         style.label_lines(axes, wanted)
-    row[0, 0].set_ylabel("share of energy beyond K", fontsize=style.TEXT)
+    row[0, 0].set_ylabel("share of energy left out", fontsize=style.TEXT)
     if title:
         figure.suptitle(title, x=0.01, y=0.99, ha="left", fontsize=style.TITLE)
     style.key_line(
-        figure, [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the K from which the targets are below it"]
+        figure, [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the n_modes from which the targets are below it"]
     )
     return style.save(figure, path)

@@ -18,8 +18,8 @@ from neuralop_mup.errors import MupError
 
 __all__ = ["ENOUGH", "ModeEnergy", "mode_energy", "off_grid", "proxy_advice"]
 
-# Share of the targets' energy that a proxy's modes must keep on each axis. Measured on one 1D problem so far: with 90 % the
-# best learning rate of Adam was 4 times the target's, with 99.93 % and more it stayed within a grid step of √2 to 2.
+# Share of the targets' energy that a proxy's modes must keep on each axis. On one 1D problem, with 90 % the best learning
+# rate of Adam was 4 times the target's, with 99.93 % and more it stayed within a grid step of √2 to 2.
 # `python benchmarks/proxy_energy.py` measures it on the problems of the suite.
 ENOUGH = 0.999
 
@@ -34,20 +34,24 @@ class ModeEnergy:
     Attributes
     ----------
     inputs, targets : tuple of tuple of float
-        For each axis, the share that the modes of frequency 0 … K keep, either sign, for K = 0, 1, …, Nyquist's.
+        For each axis, the share that ``n_modes`` = 0, 1, …, the number of its points keep.
     """
 
     inputs: tuple[tuple[float, ...], ...]
     targets: tuple[tuple[float, ...], ...]
 
-    def kept(self, modes: Sequence[int], of: str = "targets") -> tuple[float, ...]:
-        """Share that K modes per sign keep, on each axis."""
-        return tuple(share[min(k, len(share) - 1)] for k, share in zip(modes, getattr(self, of), strict=True))
+    def kept(self, n_modes: Sequence[int], of: str = "targets") -> tuple[float, ...]:
+        """Share that ``n_modes`` keep, on each axis."""
+        return tuple(share[min(n, len(share) - 1)] for n, share in zip(n_modes, getattr(self, of), strict=True))
 
     def enough(self, share: float = ENOUGH) -> tuple[int, ...]:
-        """The smallest K on each axis that keeps this share of the targets' energy."""
-        # Rounding may leave the sum of all a little below 1.
-        return tuple(next(k for k, kept in enumerate(axis) if kept >= min(share, axis[-1])) for axis in self.targets)
+        """The smallest even ``n_modes`` on each axis that keep this share of the targets' energy."""
+
+        def of_axis(kept: tuple[float, ...]) -> int:
+            # Rounding may leave the sum of all a little below 1, and an odd number of points has no even n_modes for all.
+            return next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
+
+        return tuple(map(of_axis, self.targets))
 
 
 def mode_energy(x: torch.Tensor, y: torch.Tensor) -> ModeEnergy:
@@ -82,15 +86,27 @@ def _shares(fields: torch.Tensor) -> tuple[tuple[float, ...], ...]:
     fields = torch.where(scale > 0, fields / scale, 0)
     result = []
     for axis in range(2, fields.ndim):
-        n = fields.shape[axis]
+        points = fields.shape[axis]
         # By Parseval's theorem the other axes need no transform: every mode of theirs is counted.
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
-        frequency = (torch.fft.fftfreq(n) * n).abs().round().long()
-        by_frequency = torch.zeros(n // 2 + 1, dtype=torch.float64).index_add_(0, frequency, energy)
-        whole = by_frequency.sum()
-        shares = by_frequency.cumsum(0) / whole if whole > 0 else torch.ones_like(by_frequency)
+        frequency = (torch.fft.fftfreq(points) * points).round().long()
+        both_signs = axis == fields.ndim - 1 and not fields.is_complex()
+        kept = torch.stack([energy[_is_kept(frequency, n, both_signs)].sum() for n in range(points + 1)])
+        shares = kept / kept[-1] if kept[-1] > 0 else torch.ones_like(kept)
         result.append(tuple(shares.tolist()))
     return tuple(result)
+
+
+def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
+    """Which frequencies a ``SpectralConv`` with n modes on an axis keeps.
+
+    On the last axis of real fields half the spectrum is stored, frequencies 0 … n // 2, and stands for both signs. On other
+    axes n of them are cut out around 0: where n is even there is one more below 0 than above. (On the last axis of complex
+    fields neuralop 2.0 takes the first n of the spectrum as it is ordered then; here it counts as the others.)
+    """
+    if both_signs:
+        return frequency.abs() <= n // 2
+    return (frequency >= -(n // 2)) & (frequency <= (n - 1) // 2)
 
 
 def off_grid(sample: Mapping[str, Any]) -> bool:
@@ -113,16 +129,15 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
     """
     if len(proxy) != len(energy.targets) or len(target) != len(energy.targets):
         return ""
-    modes = [n // 2 for n in proxy]
-    kept, needed = energy.kept(modes), energy.enough()
+    kept, needed = energy.kept(proxy), energy.enough()
     short = [i for i, share in enumerate(kept) if proxy[i] < target[i] and share < ENOUGH]
     if not short:
         return ""
     better = [
-        max(n, min(2 * k, t)) if i in short else n for i, (n, k, t) in enumerate(zip(proxy, needed, target, strict=True))
+        max(n, min(need, t)) if i in short else n for i, (n, need, t) in enumerate(zip(proxy, needed, target, strict=True))
     ]
-    axes = ", ".join(f"{100 * kept[i]:.3g} % on axis {i} (K = {modes[i]})" for i in short)
-    beyond = [i for i in short if 2 * needed[i] > target[i]]
+    axes = ", ".join(f"{100 * kept[i]:.4g} % on axis {i} (n_modes = {proxy[i]})" for i in short)
+    beyond = [i for i in short if needed[i] > target[i]]
     text = (
         f"The proxy's modes keep too little of the targets' spectral energy: {axes}, where {100 * ENOUGH:g} % is needed for "
         "its best learning rate to be the target's. "
