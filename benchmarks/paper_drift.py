@@ -311,7 +311,8 @@ def energy_rows() -> list[str]:
         # On the last axis this layout keeps 0 … K-1, where neuralop's n_modes = 2K keeps 0 … K.
         kept = " | ".join(f"{100 * min(energy.kept((2 * k, 2 * (k - 1)), of)):.4g} %" for k in MODES)
         lines.append(f"| {of} | {kept} |")
-    needed = energy.enough()[1] + 1
+    rows, columns = energy.enough()
+    needed = max(rows // 2, columns // 2 + 1)
     return [*lines, "", f"The smallest K that keeps {100 * ENOUGH:g} % of the targets' energy is {needed}."]
 
 
