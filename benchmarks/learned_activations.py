@@ -1,6 +1,6 @@
-"""Learned activations on the suite: AdaGELU and the leaky form against GELU, with Adam and with MuSOAP.
+"""Learned activations and skips on the suite: against GELU and plain skips, with Adam and with MuSOAP.
 
-    python benchmarks/learned_activations.py            # 5 problems × 2 activations × 2 optimizers × 3 seeds, 1,000 steps
+    python benchmarks/learned_activations.py            # 5 problems × 3 variants × 2 optimizers × 3 seeds, 1,000 steps
     python benchmarks/learned_activations.py --tiny     # a few steps on one problem, nothing written
 
 GELU's runs, and the learning rate that was tuned with it (seed 0) and is kept, are those of benchmarks/results/suite.jsonl:
@@ -18,16 +18,16 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from learned_runs import RESULTS, Runs, of_seeds, task
+from learned_runs import RESULTS, SKIPS, Runs, of_seeds, task
 from suite_runs import CHOSEN_ON, PROBLEMS, Records
 from suite_stages import tuned
 
-ACTIVATIONS = ("AdaGELU", "LeakyGELU")
+ACTIVATIONS = ("AdaGELU", "LeakyGELU", SKIPS)
 OPTIMIZERS = ("MuAdam", "MuSOAP")
 
 
 def report(runs: Runs, problems: list[str], seeds: tuple[int, ...]) -> Iterator[str]:
-    yield "# Learned activations"
+    yield "# Learned activations and skips"
     yield ""
     yield (
         f"`python benchmarks/learned_activations.py --problems {' '.join(problems)} --seeds {len(seeds)}`: 1,000 steps, "

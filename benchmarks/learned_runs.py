@@ -23,6 +23,7 @@ from neuralop_mup.errors import Diverged
 
 RESULTS = Path(__file__).parent / "results"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "learned_activations.py"
+SKIPS = "learned skips"  # in the place of an activation
 
 
 def task(problem: str, **changes: Any) -> dict[str, Any]:
@@ -111,7 +112,10 @@ def built(t: Mapping[str, Any], in_channels: int, out_channels: int) -> torch.nn
         sys.modules["learned_activations"] = module
         spec.loader.exec_module(module)
     example = sys.modules["learned_activations"]
-    return example.AdaptiveFNO(*arguments, n_layers=t["depth"], non_linearity=getattr(example, t["activation"]))
+    learned = {"non_linearity": None, "learned_skips": True}
+    if t["activation"] != SKIPS:
+        learned = {"non_linearity": getattr(example, t["activation"])}
+    return example.AdaptiveFNO(*arguments, n_layers=t["depth"], **learned)
 
 
 def of_seeds(seeds: Sequence[int]) -> str:

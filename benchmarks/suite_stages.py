@@ -202,6 +202,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "aux_lr 0.002": ("MuSOAP", {"aux_lr": 2e-3}),
     "aux_lr 0.008": ("MuSOAP", {"aux_lr": 8e-3}),
     "aux_lr 0.016": ("MuSOAP", {"aux_lr": 1.6e-2}),
+    "weight_decay 0.1": ("MuSOAP", {"weight_decay": 0.1}),
     "linear layers × 0.5": ("MuSOAP", {"lr_mult": {"hidden": 0.5}}),
     "linear layers × 2": ("MuSOAP", {"lr_mult": {"hidden": 2.0}}),
     "MuMuon": ("MuMuon", {}),

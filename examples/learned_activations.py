@@ -1,4 +1,4 @@
-"""Activations with learned parameters for neuralop's ``non_linearity=``, and an FNO whose adapter knows them.
+"""Activations and skips with learned parameters, and an FNO whose adapter knows them.
 
 After Gardès, Juigner and Mazette's AdaGELU, x Φ̂(α x, β, γ) with tanh's approximation Φ̂ of the normal distribution. Here Φ is
 the distribution itself, as in neuralop's own GELU, so that both are the same at the start. Parameters are stored as
@@ -44,20 +44,43 @@ class LeakyGELU(nn.Module):
         return (1 + self.right) * x * normal_cdf(x) + self.left * x * normal_cdf(-x)
 
 
+class WeightedSkip(nn.Module):
+    """(1 + w) times a skip, w zero at the start."""
+
+    def __init__(self, skip: nn.Module) -> None:
+        super().__init__()
+        self.skip, self.weight = skip, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (1 + self.weight) * self.skip(x)
+
+
 class AdaptiveFNO(FNO):
     """An FNO whose ``non_linearity`` holds parameters: one activation for all blocks, one each for lifting and projection.
 
     ``FNO(non_linearity=AdaGELU())`` would share one activation between all of them. Blocks share theirs in any case, since
-    FNOBlocks calls one object for every layer.
+    FNOBlocks calls one object for every layer. ``non_linearity=None`` keeps neuralop's GELU. With ``learned_skips`` the skip
+    of each Fourier layer has a learned weight.
     """
 
-    def __init__(self, n_modes, in_channels, out_channels, hidden_channels, n_layers=4, non_linearity=AdaGELU) -> None:
+    def __init__(
+        self,
+        n_modes,
+        in_channels,
+        out_channels,
+        hidden_channels,
+        n_layers=4,
+        non_linearity=AdaGELU,
+        learned_skips=False,
+    ) -> None:
         # Every argument by its name, so that neuralop can store it, and with it the base model be built.
         super().__init__(n_modes, in_channels, out_channels, hidden_channels, n_layers)  # with GELU, without parameters
-        self.fno_blocks.non_linearity = non_linearity()
-        self.lifting.non_linearity = non_linearity()
-        self.projection.non_linearity = non_linearity()
-        del self.non_linearity
+        for part in (self.fno_blocks, self.lifting, self.projection) if non_linearity else ():
+            part.non_linearity = non_linearity()
+        if non_linearity:
+            del self.non_linearity
+        if learned_skips:
+            self.fno_blocks.fno_skips = nn.ModuleList(map(WeightedSkip, self.fno_blocks.fno_skips))
 
 
 # %%
@@ -65,14 +88,16 @@ class AdaptiveFNO(FNO):
 ACTIVATIONS = (AdaGELU, LeakyGELU)
 for activation in ACTIVATIONS:
     nm.register_layer(activation, {name: nm.Param("vector", ("fixed",)) for name, _ in activation().named_parameters()})
+nm.register_layer(WeightedSkip, lambda layer, place: {"skip": place, "weight": nm.Param("vector", ("fixed",))})
 
 HIDDEN = nm.Place(True, True)
 
 
 def adaptive_fno(model: AdaptiveFNO, place: nm.Place) -> dict:
-    """What neuralop_mup says of an FNO, and an activation in each of its three parts."""
+    """What neuralop_mup says of an FNO, and a learned activation in each of its three parts."""
     parts = {"lifting": nm.Place(False, True), "fno_blocks": HIDDEN, "projection": nm.Place(True, False)}
-    return {**parts, **{f"{part}.non_linearity": HIDDEN for part in parts}}
+    learned = parts if isinstance(model.fno_blocks.non_linearity, ACTIVATIONS) else ()
+    return {**parts, **{f"{part}.non_linearity": HIDDEN for part in learned}}
 
 
 nm.register_layer(AdaptiveFNO, adaptive_fno)
@@ -91,4 +116,4 @@ def shared_fno(model: SharedFNO, place: nm.Place) -> dict:
 
 nm.register_layer(SharedFNO, shared_fno)
 
-__all__ = ["AdaGELU", "AdaptiveFNO", "LeakyGELU", "SharedFNO"]
+__all__ = ["AdaGELU", "AdaptiveFNO", "LeakyGELU", "SharedFNO", "WeightedSkip"]

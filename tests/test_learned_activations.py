@@ -74,6 +74,23 @@ def test_their_role(example, activation, cls):
     assert all((p != 0).all() for p in parameters)
 
 
+def test_learned_skips(example):
+    """The plain FNO at the start; one weight a layer, a vector of fixed shape, that trains."""
+    torch.manual_seed(0)
+    plain = FNO((8,), 2, 3, 12, n_layers=2)
+    torch.manual_seed(0)
+    model = example.AdaptiveFNO((8,), 2, 3, 12, n_layers=2, non_linearity=None, learned_skips=True)
+    x = batch()["x"]
+    torch.testing.assert_close(model(x), plain(x), rtol=0, atol=0)
+    plan = nm.summary(nm.parametrize(model, base={"hidden_channels": 4}))
+    names = [f"fno_blocks.fno_skips.{i}.weight" for i in range(2)]
+    assert {(plan[name].role, plan[name].lr_mult, plan[name].init_mult) for name in names} == {("vector", 1.0, 1.0)}
+    assert plan["fno_blocks.fno_skips.0.skip.conv.weight"].role == "hidden"
+    nm.MuAdamW(model, lr=1e-2)
+    model(x).square().mean().backward()
+    assert all(model.get_parameter(name).grad.abs() > 0 for name in names)
+
+
 def test_coordinate_check_knows_them(example):
     def sized(width):
         return nm.parametrize(build(example, "AdaGELU", width), base={"hidden_channels": 8}, rule="none")
