@@ -1,9 +1,8 @@
-"""The plan: one row a parameter, with everything the rule made of it, as data, text and JSON."""
+"""The plan: one row a parameter, with everything the rule made of it, as data and JSON."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,6 +10,7 @@ from functools import cached_property
 
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.multipliers import check_training, init_multipliers, with_steps
+from neuralop_mup.core.plan_text import as_markdown, as_text, differences
 from neuralop_mup.core.registry import FIXED, Place
 from neuralop_mup.core.rules import FORMER_RULES, RULE_VERSION, RULES, ModeRule, Size, length_factor, reason_of
 from neuralop_mup.errors import MupError
@@ -174,49 +174,19 @@ class Plan:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def _deeper(self) -> bool:
-        return any(row.lacking for row in self.rows)
-
-    @property
-    def _lengths(self) -> list[tuple[int, int]]:
-        return [] if self.rule == "standard" else list(self.training.values())
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
-        rows = (
-            (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
-            for r in self.rows
-        )
-        if not self.lrs:
-            return [head, *rows]
-        lrs = ("lr", *(self.lrs[r.name] for r in self.rows))
-        return [(*row[:-1], lr, row[-1]) for row, lr in zip([head, *rows], lrs, strict=True)]
-
     def __str__(self) -> str:
-        cells = self._cells()
-        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-        lines.insert(1, "  ".join("-" * w for w in widths))
-        return "\n".join(
-            [
-                f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like"
-                + ("; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied")
-                + ")",
-                *([f"{self.rule}: {self.reason}"] if self.reason else []),
-                *(
-                    f"steps {base} at base, {here} here: every lr × √({base}/{here}), but SGD's"
-                    for base, here in self._lengths
-                ),
-                *(["base has fewer layers: nothing scales with depth but in MuMuon and MuSOAP"] if self._deeper else []),
-                *lines,
-            ]
-        )
+        return as_text(self)
 
     def to_markdown(self) -> str:
         """The table as GitHub markdown."""
-        head, *rows = ("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in self._cells())
-        return "\n".join([head, "|" + " --- |" * (7 + bool(self.lrs)), *rows])
+        return as_markdown(self)
+
+    def differences(self, other: Plan) -> list[str]:
+        """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
+
+        Whether the initialisation was applied does not count, nor do rounding errors of another machine.
+        """
+        return differences(self, other)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
@@ -257,53 +227,6 @@ class Plan:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
         return plan
 
-    def differences(self, other: Plan) -> list[str]:
-        """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
-
-        Whether the initialisation was applied does not count, nor do rounding errors of another machine.
-        """
-        lines = [
-            f"{what}: {a!r} → {b!r}"
-            for what, a, b in (
-                ("rule", self.rule, other.rule),
-                ("version of the rules", self.version, other.version),
-                ("init_mult", dict(self.init_mult), dict(other.init_mult)),
-                ("correct_tt", self.correct_tt, other.correct_tt),
-                ("training", dict(self.training), dict(other.training)),
-            )
-            if a != b
-        ]
-        ours, theirs = ({row.name: row for row in plan.rows} for plan in (self, other))
-        lines += [f"{name}: only in the first" for name in ours if name not in theirs]
-        lines += [f"{name}: only in the second" for name in theirs if name not in ours]
-        for name in ours.keys() & theirs.keys() if ours.keys() == theirs.keys() else ():
-            lines += _row_differences(ours[name], theirs[name])
-        return sorted(lines, key=lambda line: line.split(":")[0] in ours)
-
-
-def _row_differences(a: Row, b: Row) -> list[str]:
-    parts = [
-        f"{what} {x} → {y}"
-        for what, x, y in (
-            ("role", a.role, b.role),
-            ("axes", ", ".join(a.axes), ", ".join(b.axes)),
-            ("shape", _dims(a.shape), _dims(b.shape)),
-            ("base shape", _dims(a.base_shape), _dims(b.base_shape)),
-        )
-        if x != y
-    ]
-    parts += [
-        f"{what} {x:.4g} → {y:.4g}"
-        for what, x, y in (
-            ("init ×", a.init_mult, b.init_mult),
-            ("lr ×", a.lr_mult, b.lr_mult),
-            ("SGD lr ×", a.sgd_lr_mult, b.sgd_lr_mult),
-            ("eps ×", a.eps_mult, b.eps_mult),
-        )
-        if not math.isclose(x, y, rel_tol=1e-9)
-    ]
-    return [f"{a.name}: {', '.join(parts)}"] if parts else []
-
 
 def _brought_up_to_date(plan: Mapping) -> dict:
     """What changes in a plan of an older version of the rules: the names of rules, no number."""
@@ -327,7 +250,3 @@ def _row_from_json(stored: Mapping) -> Row:
 
 def _fields(stored: Mapping) -> dict:
     return {_FORMER_NAMES.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-
-
-def _dims(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
