@@ -54,6 +54,8 @@ def test_nothing_walks_it_again(name, walks, tmp_path):
     walks.clear()
     optimizer = nm.MuAdamW(model, lr=1e-3)
     nm.MuSGD(model, lr=1e-3)
+    nm.MuMuon(model, lr=0.02)
+    nm.MuSOAP(model, lr=0.02)
     nm.check_optimizer(model, optimizer)
     x, y = case.batch()
     with nm.Monitor(model, optimizer, every=1, probe=x):

@@ -26,8 +26,8 @@ _NOT_HERE = {
 
 def problem_of(name: str, texts: Mapping[str, str], preset: str = "cpu") -> Problem:
     """The problem with the preset's arguments and the user's on top."""
-    stock = dataclasses.asdict(problem_with(name, preset, {}))
-    readers = {argument: like(default) for argument, default in stock.items()}
+    defaults = dataclasses.asdict(problem_with(name, preset, {}))
+    readers = {argument: like(default) for argument, default in defaults.items()}
     return problem_with(name, preset, given("problem", texts, readers))
 
 

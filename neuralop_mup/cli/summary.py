@@ -37,8 +37,8 @@ def run(argv: list[str]) -> int:
         raise MupError("--base FILE and --base.NAME VALUE are two ways to give the base; use one.")
     n_dim = options.n_dim
     channels = {"in_channels": options.in_channels, "out_channels": options.out_channels}
-    stock = {"hidden_channels": 128, "n_modes": (64,) * n_dim}
-    model = {**channels, **stock, **fno_arguments("model", dotted["model"], n_dim)}
+    defaults = {"hidden_channels": 128, "n_modes": (64,) * n_dim}
+    model = {**channels, **defaults, **fno_arguments("model", dotted["model"], n_dim)}
     base = {"hidden_channels": 32, "n_modes": (12,) * n_dim, **fno_arguments("base", dotted["base"], n_dim)}
     # On the meta device a plan of a model with 10^9 parameters costs no memory.
     with torch.device("meta"):

@@ -138,8 +138,8 @@ def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> S
         raise MupError("--no-compare leaves out every comparison and --rules names some; give one of the two.")
     if options.lr is not None and "lr" in space:
         raise MupError("--lr and --search.lr are the same; give one of them.")
-    stock = tuning.log2_grid(*choice.lrs) if choice.lrs else preset.lrs
-    space = {"lr": options.lr or stock, **space}
+    grid = tuning.log2_grid(*choice.lrs) if choice.lrs else preset.lrs
+    space = {"lr": options.lr or grid, **space}
     run = {k: getattr(preset, k, None) if (value := getattr(options, k)) is None else value for k in _SETTINGS}
     run["aux_lr"] = choice.aux_lr if run["aux_lr"] is None else run["aux_lr"]
     if options.loss != "l2":
@@ -198,9 +198,9 @@ def _sizes(preset: Preset, dotted: Dotted, problem: Problem, from_data: bool = F
     own: dict[str, dict[str, Any]] = {}
     for which in ("proxy", "target"):
         width, modes = getattr(preset, which)
-        stock = {"hidden_channels": width, "n_modes": (modes,) * problem.n_dim if isinstance(modes, int) else modes}
+        defaults = {"hidden_channels": width, "n_modes": (modes,) * problem.n_dim if isinstance(modes, int) else modes}
         own[which] = {**shared, **fno_arguments(which, dotted[which], problem.n_dim)}
-        sizes[which] = {**stock, **own[which]}
+        sizes[which] = {**defaults, **own[which]}
     if from_data:  # what was given bounds what follows from the data
         ends = list(zip(sizes["proxy"]["n_modes"], sizes["target"]["n_modes"], strict=True))
         if "n_modes" not in own["proxy"]:
@@ -215,9 +215,9 @@ def _sizes(preset: Preset, dotted: Dotted, problem: Problem, from_data: bool = F
 
 def _same_otherwise(proxy: Mapping[str, Any], target: Mapping[str, Any]) -> None:
     """Refuse sizes that differ in what no rule scales: the base would not be the model that was tuned."""
-    stock = fno_defaults()
+    defaults = fno_defaults()
     for name in dict.fromkeys([*proxy, *target]):
-        ends = [size.get(name, stock[name]) for size in (proxy, target)]
+        ends = [size.get(name, defaults[name]) for size in (proxy, target)]
         if name not in _SCALED and ends[0] != ends[1]:
             raise MupError(
                 f"{name} is {ends[0]} at the proxy and {ends[1]} at the target, but no rule carries hyperparameters "

@@ -131,7 +131,7 @@ class _Trainer(Trainer):
         )
 
 
-def run_losses(n_dim: int, names: str = "l2", stock: Losses | None = None) -> Losses:
+def run_losses(n_dim: int, names: str = "l2", own: Losses | None = None) -> Losses:
     """What a run minimises, by name: a problem's own losses, with "data" as the named ones.
 
     Parameters
@@ -140,7 +140,7 @@ def run_losses(n_dim: int, names: str = "l2", stock: Losses | None = None) -> Lo
         Dimensions of the grid.
     names : str
         ``"l2"``, ``"h1"``, or several with commas, added up; by the first one, "data", runs are compared.
-    stock : mapping, optional
+    own : mapping, optional
         The problem's losses; without them the data counts once.
     """
     known = {"l2": lambda: LpLoss(d=n_dim, p=2), "h1": lambda: H1Loss(d=n_dim)}
@@ -150,11 +150,11 @@ def run_losses(n_dim: int, names: str = "l2", stock: Losses | None = None) -> Lo
             raise MupError(f"There is no loss {name!r}; {nearest(name, known)}")
     if len(set(chosen)) < len(chosen):
         raise MupError(f"loss = {names!r} names a loss twice; name each once.")
-    stock = stock or {"data": (1.0, known["l2"]())}
+    own = own or {"data": (1.0, known["l2"]())}
     if chosen == ["l2"]:
-        return stock
-    weight, first = stock["data"][0], chosen[0]
-    return {**stock, "data": (weight, known[first]()), **{name: (weight, known[name]()) for name in chosen[1:]}}
+        return own
+    weight, first = own["data"][0], chosen[0]
+    return {**own, "data": (weight, known[first]()), **{name: (weight, known[name]()) for name in chosen[1:]}}
 
 
 def training_loss(losses: Losses) -> Callable[..., torch.Tensor]:
