@@ -16,7 +16,7 @@ from torch import nn
 import neuralop_mup as nm
 from neuralop_mup.core import registry
 from neuralop_mup.optim.kernels.layouts import fourier_depth
-from neuralop_mup.optim.kernels.optimizer import AUX_LR
+from neuralop_mup.optim.kernels.optimizer import AUX_LR, as_real
 
 # With these every block moves at every step.
 EVERY = {nm.MuMuon: {"period": 1}, nm.MuSOAP: {"period": 1}}
@@ -340,6 +340,33 @@ def test_a_bad_gradient_is_refused_and_nothing_changes(kind, where, bad):
                 if not torch.is_tensor(tensor)
                 else torch.equal(tensor, state["state"][key][name])
             )
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])
+@pytest.mark.parametrize("where", ["fno_blocks.convs.1.weight.tensor", "projection.fcs.1.bias"])
+def test_a_gradient_whose_squares_overflow_is_refused_and_nothing_changes(kind, where, first):
+    """Finite, but averages of its squares would not be: MuSOAP's bases were NaN some steps later."""
+    model = small_fno()
+    optimizer = kind(model, **EVERY[kind])
+    random_gradients(model)
+    if not first:
+        optimizer.step()
+    before, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict()["state"])
+    dict(model.named_parameters())[where].grad *= 1e21
+    with pytest.raises(nm.MupError, match=f"gradient of '{where}' is finite, but so large .*changed: .*clip gradients"):
+        optimizer.step()
+    assert differing(model, before) == 0
+    torch.testing.assert_close(optimizer.state_dict()["state"], state, rtol=0, atol=0)
+
+
+def test_a_gradient_in_double_precision_may_be_larger(kind):
+    model = in_double(small_fno())
+    optimizer = kind(model, **EVERY[kind])
+    random_gradients(model)
+    for p in model.parameters():
+        p.grad *= 1e30
+    optimizer.step()
+    assert all(torch.isfinite(as_real(p)).all() for p in model.parameters())
 
 
 def test_a_learning_rate_of_adams_size_is_told(kind):

@@ -86,7 +86,7 @@ class MuMuon(KernelOptimizer):
     ------
     MupError
         If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
-        not finite, before anything is changed.
+        not finite or its squares overflow, before anything is changed.
 
     Notes
     -----

@@ -13,7 +13,7 @@ kernel has the conjugate block, and Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. Th
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
 
 import torch
 
@@ -67,8 +67,10 @@ def first_basis(c: torch.Tensor) -> torch.Tensor:
 
 def renewed(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """One step of orthogonal iteration from the bases ``q``. Without a Gram matrix (zero) they stay."""
-    product = torch.bmm(c, q)
+    # Over a power of two, which rounds nothing: the squares in its norm would underflow or overflow long before it does.
+    limit = log2(torch.finfo(c.dtype).max) - 2
+    exponent = torch.frexp(c.abs().amax((1, 2), keepdim=True)).exponent.to(c.dtype).clamp(-limit, limit)
+    product = torch.bmm(torch.ldexp(c, -exponent), q)
     size = torch.linalg.vector_norm(product, dim=(1, 2), keepdim=True)
-    # Over its norm, lest the squares of small gradients underflow in the decomposition.
     new = torch.linalg.qr(product / torch.where(size > 0, size, 1)).Q
     return torch.where(size > 0, new, q)

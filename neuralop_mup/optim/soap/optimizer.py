@@ -65,12 +65,11 @@ class MuSOAP(KernelOptimizer):
         2, 4, 8, … as well.
     nesterov : bool
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
-    size : {"rms", "operator", "adam"}
+    size : {"rms", "operator"}
         What is brought to lr·√(out/in). ``rms``: the operator norm that a matrix of random entries with the same root mean
         square would have, (√in + √out)/√(in·out) times the Frobenius norm. An update of low rank has a larger one, up to
         √n/2 times that in an n×n block. ``operator``: a bound on the operator norm, ‖(UU^H)²‖_F^(1/4), which takes two
-        matrix products more. ``adam``: nothing; lr is then in Adam's units. The block of a separable kernel is diagonal,
-        and its norm the largest modulus.
+        matrix products more. The block of a separable kernel is diagonal, and its norm the largest modulus.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
@@ -89,7 +88,7 @@ class MuSOAP(KernelOptimizer):
     ------
     MupError
         If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
-        not finite, before anything is changed.
+        not finite or its squares overflow, before anything is changed.
 
     Notes
     -----
@@ -183,6 +182,11 @@ class MuSOAP(KernelOptimizer):
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
         super()._check_state(state_dict)
         for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if theirs["size"] not in _SIZES:
+                raise MupError(
+                    f"The state of group {ours.get('name')!r} was saved with size={theirs['size']!r}, which MuSOAP does not "
+                    f"have: {nearest(str(theirs['size']), _SIZES)}"
+                )
             for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
                 saved = state_dict["state"].get(key)
                 if saved is None:
@@ -345,13 +349,15 @@ def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, in
         return _total(_squares(u, scratch), mixed).sqrt().amax(-3, keepdim=True)
     matrices = torch.view_as_complex(u.contiguous()) if u.shape[-1] == 2 else u[..., 0]
     a = matrices.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block)
+    # A mode that grows much while it waits for its turn: fourth powers of its entries would overflow. 2**0 otherwise.
+    exponent = (torch.frexp(a.abs().amax((1, 2))).exponent - 16).clamp(min=0)
+    a = a * torch.ldexp(torch.ones_like(exponent, dtype=u.dtype), -exponent)[:, None, None]
     a = a @ a.mH if block[0] <= block[1] else a.mH @ a
-    norm = torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25)
+    norm = torch.ldexp(torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25), exponent)
     return norm.view(len(u), *(1,) * len(mixed), *u.shape[-3:-1], 1).amax(-3, keepdim=True)
 
 
 _SIZES: dict[str, Callable[[torch.Tensor, tuple[int, ...], tuple[int, int], Scratch], torch.Tensor]] = {
     "rms": _rms_size,
     "operator": _operator_size,
-    "adam": lambda u, mixed, block, scratch: torch.ones((), dtype=u.dtype, device=u.device),
 }
