@@ -463,12 +463,14 @@ def _groups(
                     "name": role,
                     "layouts": [layouts[name] for name in of_role],
                     "lr": lr * multiplier * rule_mult,
+                    "base_lr": lr,
                     "lr_mult": multiplier * rule_mult,
                     "rule_mult": rule_mult,
                     "weight_decay": weight_decay / rule_mult,  # independent: lr · weight_decay is that at base_depth
                 }
             )
     for group in auxiliary:
+        group["base_lr"] = aux_lr
         group["params"] = [p for p in group["params"] if names[id(p)] not in layouts]
         group["param_names"] = [names[id(p)] for p in group["params"]]
         group["name"] = "aux " + "+".join(r for r in ROLES if r in {rows[name].role for name in group["param_names"]})

@@ -90,8 +90,9 @@ class MuMuon(KernelOptimizer):
 
     Notes
     -----
-    Groups carry ``name``, ``lr``, ``lr_mult`` (over ``lr``, or ``aux_lr``), ``rule_mult`` and ``weight_decay``, so
-    schedulers work as they are; those that cycle momentum cycle AdamW's ``betas`` alone. Float32 products are made in full
+    Groups carry ``name``, ``lr``, ``base_lr`` (``lr`` or ``aux_lr``, as it was given), ``lr_mult`` (over that),
+    ``rule_mult`` and ``weight_decay``. So schedulers that scale work as they are, and one that gives all groups the same
+    number is told of; those that cycle momentum cycle AdamW's ``betas`` alone. Float32 products are made in full
     precision, whatever torch is set to for others. ``torch.optim.Muon`` takes real 2-D parameters alone: kernels are
     complex and have modes, and the hidden linear layers of neuralop are convolution weights (out, in, 1).
 
