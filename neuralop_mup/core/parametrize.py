@@ -219,6 +219,16 @@ def unparametrize(model: Model) -> Model:
 
     To attach another plan afterwards pass ``init=False`` to :func:`parametrize`: the weights are scaled already.
 
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model, wrapped or not.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
+
     Raises
     ------
     MupError
@@ -236,7 +246,23 @@ def unparametrize(model: Model) -> Model:
 
 
 def is_parametrized(model: nn.Module) -> bool:
-    """Whether :func:`parametrize` was applied to ``model``."""
+    """Whether :func:`parametrize` was applied to ``model``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any model, wrapped or not.
+
+    Returns
+    -------
+    bool
+        True also for copies, and where :func:`~neuralop_mup.load_plan` attached the plan.
+
+    Raises
+    ------
+    MupError
+        If the model is wrapped by FSDP1, or in part.
+    """
     return hasattr(unwrap(model), ATTRIBUTE)
 
 
