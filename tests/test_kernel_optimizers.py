@@ -391,6 +391,15 @@ def test_models_it_does_not_take(kind):
         kind(mlp, **EVERY[kind])
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [({"nesterov": "no"}, "nesterov is 'no'; give True or False"), ({"process_group": "x"}, "is no group of processes")],
+)
+def test_arguments_of_another_kind(kind, argument, message):
+    with pytest.raises(nm.MupError, match=message):
+        kind(small_fno(), **argument)
+
+
 class Odd(nn.Module):
     """Pairs of real numbers that do not lie last."""
 

@@ -102,6 +102,11 @@ class KernelOptimizer(torch.optim.Optimizer):
         check_decay("betas", betas)
         check_number("weight_decay", weight_decay)
         check_number("eps", eps)
+        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+            raise MupError(
+                f"process_group is {process_group!r}, which is no group of processes: give a torch.distributed.ProcessGroup "
+                "such as torch.distributed.group.WORLD, or None where nothing is shared."
+            )
         if base_depth is not None:
             check_count("base_depth", base_depth, "Fourier layers")
         aux_lr, model = AUX_LR if aux_lr is None else aux_lr, unwrap(model)

@@ -23,7 +23,7 @@ from neuralop_mup.optim.kernels.optimizer import (
 )
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.muon.newton_schulz import orthogonalize
-from neuralop_mup.validation import check_count, check_decay
+from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MuMuon"]
 
@@ -131,6 +131,7 @@ class MuMuon(KernelOptimizer):
     ) -> None:
         check_decay("momentum", momentum)
         check_count("period", period, "steps")
+        check_flag("nesterov", nesterov)
         if not (isinstance(damping, Real) and not isinstance(damping, bool) and 0 <= damping <= 1):
             raise MupError(f"damping is {damping!r}; give a number from 0 (the polar factor) to 1; {DAMPING} is usual.")
         super().__init__(

@@ -15,7 +15,7 @@ from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_pair
 from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, as_real, inside_compiled
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
-from neuralop_mup.validation import check_count, check_decay
+from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MAX_BASIS", "MuSOAP"]
 
@@ -136,6 +136,7 @@ class MuSOAP(KernelOptimizer):
         for what, value in (("momentum", momentum), ("beta2", beta2), ("basis_beta", basis_beta)):
             check_decay(what, value)
         check_count("period", period, "steps")
+        check_flag("nesterov", nesterov)
         check_count("refresh", refresh, "steps")
         if size not in _SIZES:
             raise MupError(f"size is {size!r}; {nearest(str(size), _SIZES)}")
