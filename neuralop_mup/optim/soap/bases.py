@@ -7,8 +7,10 @@ of the Gram matrix of that axis,
 
     C_a ← β C_a + (1 − β) Σ_{modes, parts, other axes} X Xᵀ,
 
-which is renewed by one step of orthogonal iteration, Q_a ← qr(C_a Q_a). Bases are real since fields are: mode −k of a real
-kernel has the conjugate block, and Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. That also halves the price of a rotation.
+with the modes that move at this step, every other one at a time by default. They are renewed by one step of orthogonal
+iteration, Q_a ← qr(C_a Q_a). Bases are real since fields are: mode −k of a real kernel has the conjugate block, and
+Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. (Of complex fields this is not so: there it is a choice, at which the complex part of
+Σ_k G_k G_k^H is left out.) That also halves the price of a rotation.
 """
 
 from __future__ import annotations

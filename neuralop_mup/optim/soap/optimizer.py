@@ -34,9 +34,10 @@ class MuSOAP(KernelOptimizer):
     r"""SOAP for Fourier kernels, each mode's update of one size, and AdamW for the rest.
 
     A layer's modes share one orthonormal basis of its input channels and one of its output channels: the eigenvectors of
-    running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. (Fields are
-    real, so that mode −k has the conjugate block: over both signs these are the whole sums.) In these coordinates each entry
-    of each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
+    running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. Each step's
+    sum is over the modes that move at it (``period``). Of real fields mode −k has the conjugate block, so that over both
+    signs these are the whole sums; with ``complex_data=True`` real bases are a choice. In these coordinates each entry of
+    each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
     size is the operator norm (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one
     block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
@@ -59,7 +60,8 @@ class MuSOAP(KernelOptimizer):
         Decay of the Gram matrices whose eigenvectors are the bases.
     period : int
         Each mode moves once in so many steps, as far as it would have in all of them, in turn with the others; its momentum
-        follows every gradient. What is computed for each mode costs that much less. Maps with one block move at every step.
+        follows every gradient, its second moments and its part of the bases those of its turn. What is computed for each
+        mode costs that much less. Maps with one block move at every step.
     refresh : int
         Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
         2, 4, 8, … as well.
@@ -96,6 +98,9 @@ class MuSOAP(KernelOptimizer):
     one for each layer and quadrant that it holds. An axis of more than 2,048 entries keeps its own coordinates. Of a kernel
     the state takes three quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered, one
     group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
+
+    ``load_state_dict`` takes the settings of the state, as torch's optimizers do: its ``refresh``, ``size``, ``period``,
+    learning rates and decays replace those given here.
 
     References
     ----------
