@@ -8,7 +8,7 @@ from typing import Any
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["check_count", "check_decay", "check_number", "check_positive", "is_multiplier", "is_number"]
+__all__ = ["check_count", "check_decay", "check_flag", "check_number", "check_positive", "is_multiplier", "is_number"]
 
 
 def is_number(value: Any, tensor: bool = False) -> bool:
@@ -39,6 +39,12 @@ def check_count(what: str, value: Any, unit: str, least: int = 1) -> None:
     """Raise MupError unless ``value`` is a whole number of ``least`` or more."""
     if type(value) is not int or value < least:
         raise MupError(f"{what} is {value!r}; give a whole number of {unit}, {least} or more.")
+
+
+def check_flag(what: str, value: Any) -> None:
+    """Raise MupError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise MupError(f"{what} is {value!r}; give True or False.")
 
 
 def check_decay(what: str, value: Any) -> None:

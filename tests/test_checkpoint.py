@@ -418,6 +418,57 @@ def test_optimizer_state_of_other_groups(what, tmp_path):
         optimizer.load_state_dict({})
 
 
+class Failing(torch.optim.lr_scheduler.StepLR):
+    """Fails when it has taken a state of two steps: not when it gets its own back."""
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if state["last_epoch"] == 2:
+            raise RuntimeError("within")
+
+
+def test_nothing_is_loaded_where_learned_rates_refuse(tmp_path):
+    """Their groups are the same, so that only the hook of LearnedRates sees that the state has none."""
+    saved = parametrized(ONE)
+    parts = optimizer_of(saved)
+    train(ONE, saved, *parts, 2)
+    save_training_state(tmp_path, "model", saved, *parts, epoch=0)
+    model = parametrized(ONE, seed=1)
+    optimizer = nm.MuAdamW(model, lr=LR)
+    nm.LearnedRates(optimizer, by="group")
+    before = frozen(model)
+    with pytest.raises(nm.MupError, match="saved without learned rates"):
+        nm.load_checkpoint(tmp_path, model, optimizer)
+    assert unchanged(model, before) and not optimizer.state
+
+
+@pytest.mark.parametrize("how", ["another kind", "no mapping", "fails within"])
+def test_nothing_is_loaded_where_the_scheduler_cannot_take_its_state(how, tmp_path):
+    saved = parametrized(ONE)
+    parts = optimizer_of(saved)
+    train(ONE, saved, *parts, 2)
+    save_training_state(tmp_path, "model", saved, *parts, epoch=0)
+    model = parametrized(ONE, seed=1)
+    optimizer, scheduler = optimizer_of(model)
+    train(ONE, model, optimizer, scheduler, 1)
+    error, message = nm.MupError, "not that of a"
+    if how == "another kind":
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        message = "not that of a ReduceLROnPlateau .it has .*'step_size' and lacks .*'patience'"
+    elif how == "no mapping":
+        torch.save([1, 2], tmp_path / "scheduler.pt")
+    else:
+        scheduler = Failing(optimizer, step_size=4)
+        error, message = RuntimeError, "within"
+    before, groups = frozen(model), copy.deepcopy(optimizer.state_dict()["param_groups"])
+    states = copy.deepcopy((optimizer.state_dict()["state"], scheduler.state_dict()))
+    with pytest.raises(error, match=message):
+        nm.load_checkpoint(tmp_path, model, optimizer, scheduler)
+    assert unchanged(model, before)
+    torch.testing.assert_close(optimizer.state_dict()["state"], states[0], rtol=0, atol=0)
+    assert (optimizer.state_dict()["param_groups"], scheduler.state_dict()) == (groups, states[1])
+
+
 # ------------------------------------------------------------------------------------------ scaled once, never twice
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import neuralop_mup as nm
 from neuralop_mup.core import registry
 from neuralop_mup.optim.kernels.layouts import fourier_depth
-from neuralop_mup.optim.kernels.optimizer import AUX_LR
+from neuralop_mup.optim.kernels.optimizer import AUX_LR, as_real
 
 # With these every block moves at every step.
 EVERY = {nm.MuMuon: {"period": 1}, nm.MuSOAP: {"period": 1}}
@@ -342,6 +342,33 @@ def test_a_bad_gradient_is_refused_and_nothing_changes(kind, where, bad):
             )
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])
+@pytest.mark.parametrize("where", ["fno_blocks.convs.1.weight.tensor", "projection.fcs.1.bias"])
+def test_a_gradient_whose_squares_overflow_is_refused_and_nothing_changes(kind, where, first):
+    """Finite, but averages of its squares would not be: MuSOAP's bases were NaN some steps later."""
+    model = small_fno()
+    optimizer = kind(model, **EVERY[kind])
+    random_gradients(model)
+    if not first:
+        optimizer.step()
+    before, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict()["state"])
+    dict(model.named_parameters())[where].grad *= 1e21
+    with pytest.raises(nm.MupError, match=f"gradient of '{where}' is finite, but so large .*changed: .*clip gradients"):
+        optimizer.step()
+    assert differing(model, before) == 0
+    torch.testing.assert_close(optimizer.state_dict()["state"], state, rtol=0, atol=0)
+
+
+def test_a_gradient_in_double_precision_may_be_larger(kind):
+    model = in_double(small_fno())
+    optimizer = kind(model, **EVERY[kind])
+    random_gradients(model)
+    for p in model.parameters():
+        p.grad *= 1e30
+    optimizer.step()
+    assert all(torch.isfinite(as_real(p)).all() for p in model.parameters())
+
+
 def test_a_learning_rate_of_adams_size_is_told(kind):
     with pytest.warns(UserWarning, match="size of an update, not Adam's learning rate"):
         kind(small_fno(), lr=1e-3, **EVERY[kind])
@@ -362,6 +389,15 @@ def test_models_it_does_not_take(kind):
     nm.parametrize(mlp, base=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
     with pytest.raises(nm.MupError, match="has no Fourier kernel"):
         kind(mlp, **EVERY[kind])
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [({"nesterov": "no"}, "nesterov is 'no'; give True or False"), ({"process_group": "x"}, "is no group of processes")],
+)
+def test_arguments_of_another_kind(kind, argument, message):
+    with pytest.raises(nm.MupError, match=message):
+        kind(small_fno(), **argument)
 
 
 class Odd(nn.Module):

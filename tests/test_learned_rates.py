@@ -4,6 +4,7 @@ import copy
 import io
 import math
 
+import numpy as np
 import pytest
 import torch
 from support import in_double, small_fno
@@ -267,6 +268,8 @@ def plain(model):
         ({"hyper_lr": "fast"}, "hyper_lr is 'fast'"),
         ({"roles": ["spectrum"]}, "no role 'spectrum' to learn a rate for"),
         ({"roles": "spectral"}, "give a list of roles"),
+        ({"roles": 3}, "roles is 3; give a list of roles"),
+        ({"by": np.array(["role"])}, "cannot learn by"),
         ({"bounds": (1, 2)}, "one below 1 and one above"),
         ({"bounds": 3}, "bounds is 3"),
         ({"until": 0}, "until is 0"),
@@ -309,3 +312,42 @@ def test_a_state_of_other_units_is_refused():
     nm.LearnedRates(learned, by="group")
     with pytest.raises(nm.MupError, match="saved without learned rates"):
         learned.load_state_dict(plain_state)
+
+
+@pytest.mark.parametrize(
+    "edit", [lambda last: last.update({99: torch.ones(1)}), lambda last: last.update({0: torch.ones(1)}), dict.clear]
+)
+def test_a_state_whose_updates_are_of_other_parameters_is_refused(edit):
+    model = small_fno()
+    optimizer = nm.MuAdam(model)
+    rates = nm.LearnedRates(optimizer)
+    train(model, optimizer, range(2))
+    state = copy.deepcopy(optimizer.state_dict())
+    if edit is dict.clear:
+        del state["learned_rates"]["last"]
+    else:
+        edit(state["learned_rates"]["last"])
+    before, mults = copy.deepcopy(optimizer.state_dict()), rates.mults
+    with pytest.raises(nm.MupError, match="do not fit its parameters"):
+        optimizer.load_state_dict(state)
+    after = optimizer.state_dict()
+    torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+    torch.testing.assert_close(after["learned_rates"]["last"], before["learned_rates"]["last"], rtol=0, atol=0)
+    assert rates.mults == mults
+
+
+def test_a_parameter_that_was_added():
+    """Beside the model it has no unit and no rule; within it, it would need a role."""
+    extra = torch.nn.Parameter(torch.ones(2))
+    model = small_fno()
+    optimizer = nm.MuAdam(model)
+    optimizer.add_param_group({"params": [extra], "name": "weight of the loss"})
+    rates = nm.LearnedRates(optimizer)
+    train(model, optimizer, range(2))
+    assert "| weight of the loss | – | – | 1 | 0.001 |" in rates.summary()
+    model = small_fno()
+    optimizer = nm.MuAdam(model)
+    model.extra = extra
+    optimizer.add_param_group({"params": [extra]})
+    with pytest.raises(nm.MupError, match="'extra' was added to the model after parametrize"):
+        nm.LearnedRates(optimizer, by="group")

@@ -206,6 +206,30 @@ def test_weight_decay_is_independent(case):
             assert group["lr"] * group["weight_decay"] == pytest.approx(0.01 * 0.1)
 
 
+@pytest.mark.parametrize("lr", [math.nan, math.inf, -1e-3, torch.tensor(math.nan)])
+def test_check_optimizer_refuses_a_learning_rate_that_is_no_number(lr):
+    case = BY_NAME["1d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuAdam(model)
+    with pytest.raises(nm.MupError, match="no optimizer family 'foo'"):
+        nm.check_optimizer(model, optimizer, "foo")
+    optimizer.param_groups[0]["lr"] = lr
+    with pytest.raises(nm.MupError, match="lr of the optimizer's group .* give a finite number"):
+        nm.check_optimizer(model, optimizer)
+
+
+@pytest.mark.parametrize("build", [nm.MuAdam, nm.MuAdamW, nm.MuSGD])
+@pytest.mark.parametrize("setting", [{"lr": 3e-3}, {"weight_decay": 0.1}])
+def test_a_partial_that_sets_what_the_groups_set_is_refused(build, setting):
+    case = BY_NAME["1d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    (key,) = setting
+    for impl in (partial(torch.optim.AdamW, **setting), partial(partial(torch.optim.AdamW, **setting), foreach=False)):
+        with pytest.raises(nm.MupError, match=f"would replace: leave it out of the partial and give {key}="):
+            build(model, impl=impl)
+    assert build(model, impl=partial(torch.optim.AdamW, foreach=False)).defaults["foreach"] is False
+
+
 @pytest.mark.parametrize(
     ("impl", "coupled"),
     [

@@ -113,6 +113,77 @@ def test_a_warm_up_from_zero_hides_nothing():
     assert len(said(optimizer)) == 1
 
 
+def _assigned(model):
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    return model
+
+
+def _from_meta(model):
+    with torch.device("meta"):
+        again = CASE.build()
+    nm.parametrize(again, base=CASE.base).to_empty(device="cpu")
+    again.load_state_dict(model.state_dict())
+    return again
+
+
+MADE_ANEW = {
+    "deepcopy": copy.deepcopy,
+    "copy of a copy": lambda m: copy.deepcopy(copy.deepcopy(m)),
+    "copied with its optimizer": lambda m: copy.deepcopy((m, nm.MuAdam(m)))[0],
+    "unpickled copy": lambda m: copy.deepcopy(pickle.loads(pickle.dumps(m))),
+    "assigned": _assigned,
+    "from the meta device": _from_meta,
+    "averaged": lambda m: torch.optim.swa_utils.AveragedModel(m),
+}
+
+
+@pytest.mark.parametrize("how", MADE_ANEW)
+def test_a_model_whose_parameters_were_made_anew(how):
+    """They carry nothing of the plan; their model does."""
+    model = MADE_ANEW[how](parametrized())
+    assert not said(nm.MuAdam(model, lr=1e-3))
+    model = MADE_ANEW[how](parametrized())
+    assert len(said(torch.optim.AdamW(model.parameters(), 1e-3))) == 1
+
+
+def test_a_copy_of_a_model_without_a_plan_any_more():
+    model = parametrized()
+    copied = copy.deepcopy(model)
+    nm.unparametrize(copied)
+    assert not said(torch.optim.AdamW(copied.parameters(), 1e-3))
+    assert not said(torch.optim.AdamW(copy.deepcopy(nm.unparametrize(model)).parameters(), 1e-3))
+
+
+def test_copies_are_let_go():
+    copied = copy.deepcopy(parametrized())
+    gone = weakref.ref(copied)
+    del copied
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_a_model_whose_own_constructor_freezes_a_parameter(all_of_it):
+    case = BY_NAME["like_physicsnemo_fno_2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    assert not all(p.requires_grad for p in model.parameters())
+    parameters = [p for p in model.parameters() if all_of_it or p.requires_grad]
+    assert len(said(torch.optim.AdamW(parameters, 1e-3))) == 1
+    assert not said(nm.MuAdamW(model, lr=1e-3))
+    model.spec_encoder.requires_grad_(False)  # and by the user's own hand
+    assert not said(torch.optim.AdamW(parameters, 1e-3))
+
+
+def test_groups_of_ours_beside_plain_ones():
+    model = parametrized()
+    first, *others = nm.param_groups(model, 1e-3)
+    assert others
+    rest = [p for group in others for p in group["params"]]
+    assert len(said(torch.optim.Adam([first, {"params": rest}], 1e-3))) == 1
+    rows = {id(model.get_parameter(row.name)): row for row in nm.summary(model).rows}
+    assert not said(torch.optim.Adam([first, *({"params": [p], "lr": 1e-3 * rows[id(p)].lr_mult} for p in rest)]))
+
+
 def _half(model):
     half = list(model.parameters())[::2]
     return torch.optim.Adam(half, 1e-3)

@@ -177,6 +177,83 @@ def test_muons_two_base_learning_rates():
     assert start == [0.02, 0.02, 4e-3, 2e-3]
 
 
+def two_rates(kind, lr=0.02, aux_lr=4e-3, **kwargs):
+    """At base: one group of AdamW's, so that it has no other to be compared with but the kernels'."""
+    torch.manual_seed(0)
+    model = nm.parametrize(FNO((8,), 1, 1, 8, n_layers=kwargs.pop("n_layers", 4)), base={})
+    optimizer = kind(model, lr, aux_lr, **kwargs)
+    assert len([g for g in optimizer.param_groups if not g["layouts"]]) == 1
+    return model, optimizer
+
+
+def _ratios(optimizer, make, steps=STEPS):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        list(run(optimizer, make, steps))
+    return [str(w.message) for w in caught if "plan's ratios" in str(w.message)]
+
+
+@pytest.mark.parametrize("kind", [nm.MuMuon, nm.MuSOAP])
+@pytest.mark.parametrize("key", BREAKING)
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_scheduler_that_gives_kernels_and_the_rest_the_same_number_is_warned_of(key, layers, kind):
+    """OneCycleLR(max_lr=0.1) took AdamW's 0.004 to 0.1."""
+    model, optimizer = two_rates(kind, n_layers=layers)
+    assert len(_ratios(optimizer, BREAKING[key])) == 1
+    model, optimizer = two_rates(kind, n_layers=layers)
+    S.OneCycleLR(optimizer, 0.02, STEPS)
+    with pytest.raises(nm.MupError, match="have the same learning rate"):
+        nm.check_optimizer(model, optimizer)
+    model, optimizer = two_rates(kind, n_layers=layers)
+    S.OneCycleLR(optimizer, [0.02 * g["lr_mult"] for g in optimizer.param_groups], STEPS)
+    with pytest.raises(nm.MupError, match="plan's ratios"):
+        nm.check_optimizer(model, optimizer)
+
+
+@pytest.mark.parametrize("by_hand", [1, 3])
+@pytest.mark.parametrize("key", FOLLOWING)
+def test_two_base_learning_rates_that_scale_alike_are_not_told_of(key, by_hand):
+    """As they were given, or in another ratio that was set before there was a scheduler."""
+    model, optimizer = two_rates(nm.MuSOAP)
+    optimizer.param_groups[-1]["lr"] *= by_hand
+    start = [g["lr"] for g in optimizer.param_groups]
+    absolute = {
+        "CyclicLR": lambda o: S.CyclicLR(o, [lr / 10 for lr in start], start, 4),
+        "OneCycleLR": lambda o: S.OneCycleLR(o, start, STEPS + 1),
+        "SWALR": lambda o: swa_utils.SWALR(o, [lr / 10 for lr in start], anneal_epochs=5),
+    }
+    assert not _caught(optimizer)
+    assert not _ratios(optimizer, absolute.get(key, FOLLOWING[key]))
+    nm.check_optimizer(model, optimizer)
+
+
+def test_two_base_learning_rates_that_somebody_means():
+    _, same = two_rates(nm.MuSOAP, 0.02, 0.02)
+    assert not _ratios(same, lambda o: S.OneCycleLR(o, 0.02, STEPS + 1))
+    _, frozen = two_rates(nm.MuSOAP, 0.02, 0.0)
+    assert not _ratios(frozen, lambda o: S.CosineAnnealingLR(o, STEPS))
+    _, later = two_rates(nm.MuSOAP)
+    S.StepLR(later, 5)
+    for key in ("lr", "lr_mult"):  # as the message says
+        later.param_groups[-1][key] *= 3
+    assert not _caught(later)
+
+
+def test_a_state_without_base_learning_rates_is_loaded():
+    """Saved before they were kept: nothing is said of what nobody knows."""
+    _, optimizer = two_rates(nm.MuSOAP)
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        del group["base_lr"]
+    _, again = two_rates(nm.MuSOAP, 0.5)
+    again.load_state_dict(state)
+    assert not _ratios(again, FOLLOWING["CosineAnnealingLR"])
+    _, other = two_rates(nm.MuSOAP, 0.5)
+    other.load_state_dict(optimizer.state_dict())
+    assert not _ratios(other, FOLLOWING["CosineAnnealingLR"])
+    assert _ratios(other, BREAKING["OneCycleLR"])
+
+
 def test_at_base_absolute_values_are_right():
     torch.manual_seed(0)
     optimizer = nm.MuAdam(nm.parametrize(FNO((8,), 1, 1, 8, n_layers=1), base={}), LR)

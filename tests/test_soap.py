@@ -12,6 +12,7 @@ from support import differing, random_gradients, small_fno, train
 from torch import nn
 
 import neuralop_mup as nm
+from neuralop_mup.optim.kernels.optimizer import as_real
 from neuralop_mup.optim.soap import optimizer as soap
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
 
@@ -203,6 +204,27 @@ def test_bases_become_eigenvectors():
     assert torch.equal(renewed(torch.zeros_like(c), q), q)
 
 
+@pytest.mark.parametrize("scale", [1e-28, 1e-18, 1e18, 1e28])
+def test_bases_do_not_depend_on_the_size_of_gradients(scale):
+    """The squares of Gram matrices, which are squares themselves, would leave float32."""
+    generator = torch.Generator().manual_seed(0)
+    c = gram(torch.randn(2, 5, 40, 1, 1, generator=generator), 1)
+    q = first_basis(gram(torch.randn(2, 5, 40, 1, 1, generator=generator), 1))
+    assert torch.allclose(renewed(c * scale, q), renewed(c, q), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", ["rms", "operator"])
+def test_one_gradient_a_million_million_times_larger_is_survived(size):
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, size=size)
+    for step in range(25):
+        random_gradients(model, step)
+        for p in model.parameters():
+            p.grad *= 1e12 if step == 7 else 1
+        optimizer.step()
+    assert all(torch.isfinite(as_real(p)).all() for p in model.parameters())
+
+
 def test_layers_and_quadrants_have_bases_of_their_own():
     """A joint kernel holds several; each has its own basis, which all its modes share."""
     case = BY_NAME["legacy_joint"]
@@ -282,6 +304,10 @@ def test_state_of_other_settings_or_another_optimizer():
     fresh = nm.MuSOAP(copy.deepcopy(model), refresh=3)
     with pytest.raises(nm.MupError, match="bases"):
         fresh.load_state_dict(state)
+    state = one.state_dict()
+    state["param_groups"][0]["size"] = "adam"  # which it had before it was released
+    with pytest.raises(nm.MupError, match="saved with size='adam'"):
+        fresh.load_state_dict(state)
 
 
 def test_resumes_in_the_middle_of_a_refresh_bit_for_bit():
@@ -314,6 +340,7 @@ def test_resumes_in_the_middle_of_a_refresh_bit_for_bit():
         ({"basis_beta": math.nan}, "basis_beta is nan"),
         ({"refresh": 0}, "refresh is 0"),
         ({"size": "big"}, "size is 'big'"),
+        ({"size": "adam"}, "size is 'adam'"),
         ({"base_depth": 0}, "base_depth is 0"),
         ({"weight_decay": math.nan}, "weight_decay is nan"),
         ({"lr_mult": {"kernel": 2}}, "no role 'kernel'"),

@@ -44,7 +44,9 @@ class MupShape(InfShape):
     adam_lr, sgd_lr : float
         Learning-rate multipliers for Adam-like optimizers and for SGD.
     of : int
-        Number of parameters in the plan that this one belongs to.
+        Number of parameters, but those that their layers freeze, in the plan that this one belongs to.
+    frozen : bool
+        Whether its layer's own constructor freezes this one.
     """
 
     def __new__(cls, axes: Sequence[str], shape: Sequence[int], base_shape: Sequence[int], **_: float):
@@ -60,9 +62,10 @@ class MupShape(InfShape):
         adam_lr: float = 1.0,
         sgd_lr: float = 1.0,
         of: int = 1,
+        frozen: bool = False,
     ) -> None:
         InfShape.__init__(self, self)  # it passes its first argument on to tuple.__init__
-        self.axes, self.adam_lr, self.sgd_lr, self.of = tuple(axes), adam_lr, sgd_lr, of
+        self.axes, self.adam_lr, self.sgd_lr, self.of, self.frozen = tuple(axes), adam_lr, sgd_lr, of, frozen
 
     def ninf(self) -> int:
         """mup's class: 2 = "matrix-like" (both optimizers divide the lr), 0 = "fixed" (neither touches it).
@@ -81,11 +84,11 @@ class MupShape(InfShape):
 
     def __reduce__(self):
         base = [d.dim if d.base_dim is None else d.base_dim for d in self]
-        return _rebuild, (self.axes, self.shape(), base, self.adam_lr, self.sgd_lr, self.of)
+        return _rebuild, (self.axes, self.shape(), base, self.adam_lr, self.sgd_lr, self.of, self.frozen)
 
 
-def _rebuild(axes, shape, base_shape, adam_lr, sgd_lr, of=1) -> MupShape:
-    return MupShape(axes, shape, base_shape, adam_lr=adam_lr, sgd_lr=sgd_lr, of=of)
+def _rebuild(axes, shape, base_shape, adam_lr, sgd_lr, of=1, frozen=False) -> MupShape:
+    return MupShape(axes, shape, base_shape, adam_lr=adam_lr, sgd_lr=sgd_lr, of=of, frozen=frozen)
 
 
 _MARK = "# Written by neuralop_mup: mode dimensions are the active modes.\n"

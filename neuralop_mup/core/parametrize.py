@@ -17,20 +17,18 @@ from neuralop_mup.core.default_init import check_drawable
 from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_state import ATTRIBUTE, SCALED, VOUCHED, attach_hooks, remove_hooks
+from neuralop_mup.core.plan_state import ATTRIBUTE, PLANNED, SCALED, VOUCHED, attach_hooks, remove_hooks
+from neuralop_mup.core.planned import Planned, planned_models
 from neuralop_mup.core.planning import make_plan
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 
-__all__ = ["ON_PLAN", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
+__all__ = ["attach_all_shapes", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
 WIDER = "The base is wider than the model"  # how the warning begins, for those who mean it
-
-# Called when a model is given a plan: what is built on the core puts its functions here, as the core imports none of it.
-ON_PLAN: list[Callable[[], None]] = []
 
 
 def parametrize(
@@ -174,8 +172,7 @@ def set_plan(model: nn.Module, plan: Plan) -> None:
     setattr(model, ATTRIBUTE, plan)
     _attach_shapes(model, plan)
     attach_hooks(model)
-    for call in ON_PLAN:
-        call()
+    setattr(model, PLANNED, Planned(model))
 
 
 def _check_untouched(model: nn.Module, init: bool) -> None:
@@ -204,15 +201,33 @@ def _attach_shapes(model: nn.Module, plan: Plan) -> None:
     if plan.init_pending:
         return  # mup's optimizers, too, then refuse the model
     parameters = dict(model.named_parameters())
+    of = sum(not row.frozen for row in plan.rows)
     for row in plan.rows:
         if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
-            parameters[row.name].infshape = row.mup_shape(len(plan))  # type: ignore[attr-defined]
+            parameters[row.name].infshape = row.mup_shape(of)  # type: ignore[attr-defined]
+
+
+def attach_all_shapes() -> None:
+    """Give the parameters of every planned model, copies among them, the ``infshape`` that they may have lost."""
+    for model in planned_models():
+        if is_parametrized(model):
+            _attach_shapes(model, getattr(model, ATTRIBUTE))
 
 
 def unparametrize(model: Model) -> Model:
     """Take the plan off a model; its weights stay as they are.
 
     To attach another plan afterwards pass ``init=False`` to :func:`parametrize`: the weights are scaled already.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model, wrapped or not.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
 
     Raises
     ------
@@ -221,7 +236,7 @@ def unparametrize(model: Model) -> Model:
     """
     get_plan(model)
     bare = unwrap(model)
-    for attribute in (ATTRIBUTE, VOUCHED):
+    for attribute in (ATTRIBUTE, PLANNED, VOUCHED):
         vars(bare).pop(attribute, None)
     remove_hooks(bare)
     for parameter in bare.parameters():
@@ -231,7 +246,23 @@ def unparametrize(model: Model) -> Model:
 
 
 def is_parametrized(model: nn.Module) -> bool:
-    """Whether :func:`parametrize` was applied to ``model``."""
+    """Whether :func:`parametrize` was applied to ``model``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any model, wrapped or not.
+
+    Returns
+    -------
+    bool
+        True also for copies, and where :func:`~neuralop_mup.load_plan` attached the plan.
+
+    Raises
+    ------
+    MupError
+        If the model is wrapped by FSDP1, or in part.
+    """
     return hasattr(unwrap(model), ATTRIBUTE)
 
 

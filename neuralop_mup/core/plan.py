@@ -49,6 +49,8 @@ class Row:
         The numbers that the rule read, here and at base; None where a parameter holds no numbers.
     lacking : bool
         Whether base, which has fewer layers, lacks the parameter; ``base_shape`` is then that of its last layer.
+    frozen : bool
+        Whether the layer's own constructor freezes it.
     """
 
     name: str
@@ -70,10 +72,12 @@ class Row:
     size: Size | None = None
     base_size: Size | None = None
     lacking: bool = False
+    frozen: bool = False
 
     def mup_shape(self, of: int = 1) -> MupShape:
-        """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan."""
-        return MupShape(self.axes, self.shape, self.base_shape, adam_lr=self.lr_mult, sgd_lr=self.sgd_lr_mult, of=of)
+        """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan that are not frozen."""
+        lrs = {"adam_lr": self.lr_mult, "sgd_lr": self.sgd_lr_mult}
+        return MupShape(self.axes, self.shape, self.base_shape, **lrs, of=of, frozen=self.frozen)
 
 
 @dataclass(frozen=True)

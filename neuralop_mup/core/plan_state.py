@@ -20,9 +20,20 @@ from torch import nn
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 
-__all__ = ["ATTRIBUTE", "KEY", "SCALED", "VOUCHED", "check_same_plan", "remove_hooks", "stored_plan", "attach_hooks"]
+__all__ = [
+    "ATTRIBUTE",
+    "KEY",
+    "PLANNED",
+    "SCALED",
+    "VOUCHED",
+    "check_same_plan",
+    "remove_hooks",
+    "stored_plan",
+    "attach_hooks",
+]
 
 ATTRIBUTE = "_neuralop_mup_plan"
+PLANNED = "_neuralop_mup_planned"
 SCALED = "_neuralop_mup_scaled"
 VOUCHED = "_neuralop_mup_vouched"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"

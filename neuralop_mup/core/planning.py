@@ -102,6 +102,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers
         tensor_shape=f.tensor_shape,
         init="own" if callable(f.param.init) else f.param.init,
         lacking=layers.lacking,
+        frozen=f.param.frozen,
     )
     if not _holds_numbers(name, found, shapes):
         return row

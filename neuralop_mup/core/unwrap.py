@@ -45,7 +45,15 @@ def _inner(module: nn.Module) -> nn.Module | None:
 def unwrap(model: Any) -> Any:
     """The bare model inside DistributedDataParallel, DataParallel, torch.compile, AveragedModel, or several of them.
 
-    What is no wrapper is returned as it is.
+    Parameters
+    ----------
+    model : Any
+        A model, wrapped or not. What is no module is returned as it is.
+
+    Returns
+    -------
+    Any
+        The model without its wrappers.
 
     Raises
     ------

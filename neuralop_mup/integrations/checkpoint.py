@@ -58,7 +58,8 @@ def load_checkpoint(
     ------
     MupError
         If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's state
-        was saved with other weights or is of other groups, or the model is sharded. Nothing is loaded then.
+        was saved with other weights or is of other groups, the scheduler's is of another kind, or the model is sharded.
+        Nothing is loaded then, nor where the optimizer or the scheduler itself refuses its state.
     """
     folder, bare = Path(folder), unwrap(model)
     check_unsharded(bare, "load_checkpoint")
@@ -86,11 +87,20 @@ def load_checkpoint(
         states.append((part, load_file(folder / file)))
     if optimizer is not None:
         check_optimizer_state(optimizer, states[0][1])
+    if scheduler is not None:
+        _check_scheduler_state(scheduler, states[-1][1])
 
+    # Optimizer and scheduler, of whatever class, may still refuse: the weights, which were checked, come after them.
+    before = [(part, part.state_dict()) for part, _ in states]
+    try:
+        for part, state in states:
+            part.load_state_dict(state)
+    except BaseException:
+        for part, state in before:
+            part.load_state_dict(state)
+        raise
     set_plan(bare, plan)
     bare.load_state_dict(weights)
-    for part, state in states:
-        part.load_state_dict(state)
     return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
 
 
@@ -130,4 +140,26 @@ def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:
         raise MupError(
             f"{str(path)!r} has {key!r} of shape {theirs.get(key, 'none')}, the model {ours.get(key, 'none')}: build the "
             "model with the arguments that it was saved with."
+        )
+
+
+def _check_scheduler_state(scheduler: Any, state: Any) -> None:
+    """Refuse the state of another kind of scheduler: torch's take whatever attributes a state has."""
+
+    def kept(state: Any) -> set[str]:
+        # Without underscore are the settings; verbose is of some versions of torch only.
+        return (
+            {key for key in state if not key.startswith("_") and key != "verbose"} if isinstance(state, Mapping) else set()
+        )
+
+    ours, theirs = kept(scheduler.state_dict()), kept(state)
+    if ours != theirs:
+        differing = " and ".join(
+            f"{what} {', '.join(map(repr, sorted(keys)))}"
+            for what, keys in (("has", theirs - ours), ("lacks", ours - theirs))
+            if keys
+        )
+        raise MupError(
+            f"The scheduler's state that was saved is not that of a {type(scheduler).__name__} (it {differing}): build the "
+            "scheduler as it was, or pass None to go on without its state."
         )

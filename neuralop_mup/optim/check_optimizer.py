@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.incremental_modes import present_plan
 from neuralop_mup.optim.lr_ratios import off_plan
-from neuralop_mup.optim.step_hooks import follower_of, rule_mult
+from neuralop_mup.optim.step_hooks import FAMILIES, follower_of, rule_mult
+from neuralop_mup.validation import check_number
 
 __all__ = ["check_optimizer", "check_optimizer_state"]
 
@@ -37,8 +38,13 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     Raises
     ------
     MupError
-        If a parameter is missing from the optimizer, or learning rates are not in the plan's ratios.
+        If there is no such family, a parameter is missing from the optimizer, a learning rate is not a number of 0 or more,
+        or learning rates are not in the plan's ratios.
     """
+    if family not in FAMILIES:
+        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
+    for i, group in enumerate(optimizer.param_groups):
+        check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)
     plan, model = present_plan(model), unwrap(model)
     lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     parameters = dict(model.named_parameters())

@@ -28,7 +28,7 @@ Stochastic Meta-Optimization", ICLR 2018, arXiv:1803.02021).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -160,7 +160,8 @@ class LearnedRates:
             learned = group.get("learned_mult", 1.0)
             lr = float(group["lr"]) * group.get("mode_mult", 1.0) * learned
             of = group["learned"]["of"] if "learned" in group else "–"
-            lines.append(f"| {group.get('name', '')} | {of} | {group['lr_mult']:.4g} | {learned:.4g} | {lr:.4g} |")
+            rule = f"{group['lr_mult']:.4g}" if "lr_mult" in group else "–"  # a group that somebody added
+            lines.append(f"| {group.get('name', '')} | {of} | {rule} | {learned:.4g} | {lr:.4g} |")
         return "\n".join(lines)
 
     def close(self) -> None:
@@ -264,15 +265,28 @@ class LearnedRates:
             [group["learned"]["of"] if "learned" in group else None for group in groups]
             for groups in (optimizer.param_groups, state.get("param_groups", []))
         )
-        if saved is None or ours != theirs:
-            what = "without learned rates" if saved is None else f"with rates learned by {saved['by']!r} over other units"
+        if not isinstance(saved, Mapping) or ours != theirs:
+            by = f"with rates learned by {saved.get('by')!r} over other units" if isinstance(saved, Mapping) else None
             raise MupError(
-                f"This optimizer state was saved {what}, and here they are learned by {self.by!r}: build LearnedRates as it "
-                "was when the state was saved, or load the state first and build LearnedRates after."
+                f"This optimizer state was saved {by or 'without learned rates'}, and here they are learned by {self.by!r}: "
+                "build LearnedRates as it was when the state was saved, or load the state first and build LearnedRates "
+                "after."
             )
-        parameters = _parameters(optimizer)
-        self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in saved["last"].items()}
+        parameters, last = dict(enumerate(_parameters(optimizer))), saved.get("last")
+        if not (isinstance(last, Mapping) and _are_updates(last, parameters)):
+            raise MupError(
+                "The last updates in this optimizer state do not fit its parameters (their numbers or shapes differ): it "
+                "was cut off or edited; load it as optimizer.state_dict() gave it."
+            )
+        self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in last.items()}
         self._inside = False
+
+
+def _are_updates(last: Mapping, parameters: Mapping[int, torch.Tensor]) -> bool:
+    """Whether ``last`` is what :meth:`LearnedRates._save` writes for these parameters."""
+    return all(
+        i in parameters and torch.is_tensor(update) and update.shape == parameters[i].shape for i, update in last.items()
+    )
 
 
 def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Tensor]) -> torch.Tensor | None:
@@ -309,7 +323,7 @@ def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, unti
         )
     if optimizer in _LEARNING:
         raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
-    if by not in _BY:
+    if not isinstance(by, str) or by not in _BY:
         raise MupError(f"LearnedRates cannot learn by {by!r}: {nearest(str(by), _BY)}")
     if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
         raise MupError(
@@ -324,7 +338,9 @@ def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, unti
         low = high = None
     if not (is_multiplier(low) and is_multiplier(high) and low < 1 < high):
         raise MupError(f"bounds is {bounds!r}; give two numbers, one below 1 and one above, such as (1/32, 32).")
-    if isinstance(roles, str) or (roles is not None and not all(isinstance(role, str) for role in roles)):
+    if roles is not None and not (
+        isinstance(roles, Collection) and not isinstance(roles, str) and all(isinstance(role, str) for role in roles)
+    ):
         raise MupError(f"roles is {roles!r}; give a list of roles, such as ['spectral', 'hidden'].")
     model = follower.model
     if is_sharded(model):
@@ -341,6 +357,11 @@ def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, unti
     group_of = {p: str(g.get("name", i)) for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
     units: dict[torch.Tensor, str] = {}
     for name, p in model.named_parameters():
+        if p in group_of and name not in rows:
+            raise MupError(
+                f"Parameter {name!r} was added to the model after parametrize, so that it has no role and no rule: "
+                "parametrize the finished model, or leave the parameter to an optimizer of its own."
+            )
         if p in group_of and (roles is None or rows[name].role in roles):
             units[p] = {"role": rows[name].role, "layer": rows[name].owner, "group": group_of[p]}[by]
     return units

@@ -25,7 +25,8 @@ def off_plan(groups: Sequence[Mapping[str, Any]]) -> str | None:
 
     Every group of :func:`neuralop_mup.param_groups` holds ``lr_mult``, its learning rate over the base's. While
     schedulers scale, ``lr / lr_mult`` is one number for all groups: the base learning rate of this step. MuMuon and MuSOAP
-    have two, that of kernels and hidden layers (groups with ``layouts``) and AdamW's.
+    have two, that of kernels and hidden layers (groups with ``layouts``) and AdamW's, which stand to each other as the
+    ``base_lr`` that they were given do, or as somebody set them before a scheduler began.
 
     Parameters
     ----------
@@ -33,27 +34,53 @@ def off_plan(groups: Sequence[Mapping[str, Any]]) -> str | None:
         An optimizer's param groups. Groups without ``lr_mult`` (added by somebody else), frozen ones (``lr = 0``) and
         those whose lr is a tensor on an accelerator (reading it would wait for the device) are left out.
     """
-    matrices = [bool(g.get("layouts")) for g in groups]
-    if any(matrices):
-        sets = [[g for g, own in zip(groups, matrices, strict=True) if own == kind] for kind in (True, False)]
-        return next(filter(None, (_off_base(part, "g['lr']") for part in sets)), None)
-    return _off_base(groups, "max_lr * g['lr_mult']")
-
-
-def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
-    """What is wrong among groups of one base learning rate; ``each`` is what a scheduler may be given for group g."""
     ours = [g for g in groups if g.get("lr_mult") and readable(g["lr"]) and g["lr"] != 0]
-    if len(ours) < 2:
+    if not any(g.get("layouts") for g in groups):
+        return _off_base(ours, [g["lr_mult"] for g in ours], "max_lr * g['lr_mult']")
+    each = "g['lr']"
+    for kind in (True, False):
+        part = [g for g in ours if bool(g.get("layouts")) == kind]
+        if problem := _off_base(part, [g["lr_mult"] for g in part], each):
+            return problem
+    return _off_each_other(ours, each)
+
+
+def _off_each_other(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
+    """What is wrong between groups of two base learning rates."""
+    if not all(g.get("base_lr") for g in groups):  # zero, or in a state that was saved before it was kept
         return None
-    base = [float(g["lr"]) / g["lr_mult"] for g in ours]
+    given = [g["lr_mult"] * g["base_lr"] for g in groups]
+    if (problem := _off_base(groups, given, each)) is None:
+        return None
+    lrs = [float(g["lr"]) for g in groups]
+    if _is_one(lrs) or _is_one([lr / g["lr_mult"] for lr, g in zip(lrs, groups, strict=True)]):
+        return problem  # absolute values, as if there were one base
+    # Somebody may have set another ratio by hand. What a schedule started from, it has to keep.
+    if not all(readable(g.get("initial_lr")) and g["initial_lr"] > 0 for g in groups):
+        return None
+    return _off_base(groups, [float(g["initial_lr"]) for g in groups], each)
+
+
+def _is_one(values: Sequence[float]) -> bool:
+    return max(values, default=0.0) - min(values, default=0.0) <= _ROUNDING * max(values, default=0.0)
+
+
+def _off_base(groups: Sequence[Mapping[str, Any]], mults: Sequence[float], each: str) -> str | None:
+    """What is wrong among groups whose learning rates ought to be these multiples of one number.
+
+    ``each`` is what a scheduler may be given for group g.
+    """
+    if len(groups) < 2:
+        return None
+    base = [float(g["lr"]) / mult for g, mult in zip(groups, mults, strict=True)]
     if max(base) - min(base) <= _TOLERANCE * max(base):
         return None
-    scale = max(float(g["initial_lr"]) / g["lr_mult"] if readable(g.get("initial_lr")) else 0.0 for g in ours)
-    if max(base) <= _NEGLIGIBLE * scale:
+    starts = [float(g["initial_lr"]) / m for g, m in zip(groups, mults, strict=True) if readable(g.get("initial_lr"))]
+    if max(base) <= _NEGLIGIBLE * max(starts, default=0.0):
         return None
-    if (floor := _floor(ours)) is not None:
+    if (floor := _floor(groups, mults)) is not None:
         # A floor adds at most itself to each learning rate, next to what the group started with.
-        lowest = min(ours, key=lambda g: float(g["initial_lr"]))
+        lowest = min(groups, key=lambda g: float(g["initial_lr"]))
         if floor < _TOLERANCE * float(lowest["initial_lr"]):
             return None
         return (
@@ -62,15 +89,15 @@ def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
             "zero. Or give each group a share f of its own learning rate to end with: LambdaLR(optimizer, lambda t: f + "
             "(1 - f) * (1 + math.cos(math.pi * t / steps)) / 2). (Said once for each optimizer.)"
         )
-    lrs = {float(g["lr"]) for g in ours}
+    lrs = {float(g["lr"]) for g in groups}
     if len(lrs) == 1:
-        what = f"groups {_listed(ours)} have the same learning rate, {lrs.pop():.4g}"
+        what = f"groups {_listed(groups)} have the same learning rate, {lrs.pop():.4g}"
     else:
         usual = median_low(base)
-        group, _ = max(zip(ours, base, strict=True), key=lambda pair: abs(pair[1] - usual))
+        i = max(range(len(base)), key=lambda i: abs(base[i] - usual))
         what = (
-            f"group {_name(group)} has a learning rate of {float(group['lr']):.4g}, where "
-            f"{usual * group['lr_mult']:.4g} follows from the others"
+            f"group {_name(groups[i])} has a learning rate of {float(groups[i]['lr']):.4g}, where "
+            f"{usual * mults[i]:.4g} follows from the others"
         )
     return (
         f"Learning rates do not stand in the plan's ratios: {what}. A scheduler or callback set absolute values over the "
@@ -81,7 +108,7 @@ def _off_base(groups: Sequence[Mapping[str, Any]], each: str) -> str | None:
     )
 
 
-def _floor(groups: Sequence[Mapping[str, Any]]) -> float | None:
+def _floor(groups: Sequence[Mapping[str, Any]], mults: Sequence[float]) -> float | None:
     """The learning rate that all groups are on the way to, where a schedule that began in the plan's ratios has one.
 
     Such a schedule is lr = floor + (initial_lr - floor) · a, with one 0 < a < 1 for all groups.
@@ -89,7 +116,7 @@ def _floor(groups: Sequence[Mapping[str, Any]]) -> float | None:
     if not all(readable(g.get("initial_lr")) for g in groups):
         return None
     starts, lrs = ([float(g[key]) for g in groups] for key in ("initial_lr", "lr"))
-    bases = [start / g["lr_mult"] for start, g in zip(starts, groups, strict=True)]
+    bases = [start / mult for start, mult in zip(starts, mults, strict=True)]
     low, high = min(range(len(groups)), key=starts.__getitem__), max(range(len(groups)), key=starts.__getitem__)
     if starts[low] == starts[high] or max(bases) - min(bases) > _ROUNDING * max(bases):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ def MuAdam(
         Learning rate at base. torch's Adam moves the real and the imaginary part of a kernel by lr each, neuralop's
         AdamW its modulus: a learning rate tuned with one does not carry over to the other.
     impl : callable
-        ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``.
+        ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``. A ``functools.partial`` may
+        set all but lr and weight_decay, which belong to the groups.
     weight_decay : float
         At base (see :func:`param_groups`). It is independent of width only where ``impl`` decouples it: torch's Adam
         adds it to the gradient and then normalises both, so that its effect grows with width. A warning says so; use
@@ -57,10 +59,11 @@ def MuAdam(
     Raises
     ------
     MupError
-        If the model is not parametrized or a number is not usable.
+        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
     """
     if scale_eps and "eps" not in kwargs:
         raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
+    _check_impl(impl)
     groups = param_groups(
         model,
         lr,
@@ -77,6 +80,18 @@ def MuAdam(
             stacklevel=2,
         )
     return _hold_to_plan(model, built, "adam")
+
+
+def _check_impl(impl: object) -> None:
+    """Refuse settings that the groups' own would take the place of."""
+    if not isinstance(impl, partial):
+        return
+    for key in ("lr", "weight_decay"):
+        if key in impl.keywords:
+            raise MupError(
+                f"impl is a partial with {key}={impl.keywords[key]!r}, which every group's own {key}, scaled by the plan, "
+                f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
+            )
 
 
 # torch's optimizers that add weight decay to the gradient before they divide it by its size.
@@ -114,7 +129,23 @@ def MuAdamW(
     weight_decay: float = 1e-2,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
-    """AdamW with μP learning rates and independent weight decay; arguments as for :func:`MuAdam`."""
+    """AdamW, or any ``impl`` like it, with μP learning rates and independent weight decay.
+
+    Parameters
+    ----------
+    model, lr, impl, weight_decay, **kwargs
+        As for :func:`MuAdam`, ``lr_mult`` and ``scale_eps`` included.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        What ``impl`` returns.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+    """
     return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
 
 
@@ -130,7 +161,25 @@ def MuSGD(
     """SGD, or any SGD-like ``impl``, with μP learning rates.
 
     They follow the width rule alone, since the mode rules are for Adam: parametrize with ``rule="none"`` for SGD, or
-    the kernels' initialisation alone follows the modes. Parameters and errors are those of :func:`MuAdam`.
+    the kernels' initialisation alone follows the modes.
+
+    Parameters
+    ----------
+    model, lr, impl, weight_decay, lr_mult
+        As for :func:`MuAdam`.
+    **kwargs
+        Passed on: ``momentum``, ``nesterov``, …
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        What ``impl`` returns.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
     """
+    _check_impl(impl)
     groups = param_groups(model, lr, "sgd", weight_decay=weight_decay, lr_mult=lr_mult)
     return _hold_to_plan(model, impl(groups, lr=lr, **kwargs), "sgd")

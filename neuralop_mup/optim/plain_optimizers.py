@@ -2,7 +2,8 @@
 
 ``AdamW(model.parameters())`` after ``parametrize`` is the likeliest mistake there is, and nothing else in a training script
 shows it. A hook that torch runs before the step of every optimizer looks at each one once. It holds neither models nor
-optimizers: what it has to know stands in the ``infshape`` of the parameters.
+optimizers: what it has to know stands in the ``infshape`` of the parameters. Where they are new tensors that have none (of a
+copied model), the planned models of this process are gone through first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from neuralop_mup.core.infshape import MupShape
-from neuralop_mup.core.parametrize import ON_PLAN
+from neuralop_mup.core.parametrize import attach_all_shapes
+from neuralop_mup.core.planned import ON_PLAN
 from neuralop_mup.optim.lr_ratios import readable
 
 __all__ = ["watch_optimizers"]
@@ -56,20 +58,31 @@ def _look(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
 def _follows_plan(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer's learning rates stand in the ratios of the plan, or no plan can be meant."""
     groups = optimizer.param_groups
-    if isinstance(optimizer, torch.optim.LBFGS) or any("rule_mult" in group for group in groups):
-        return True  # it has one group and finds its scale by itself; or it was built from param_groups
-    held = [
-        (group["lr"], p.infshape, p.requires_grad)
-        for group in groups
-        for p in group["params"]
-        if isinstance(getattr(p, "infshape", None), MupShape)
-    ]
-    # Part of a model, or a model with frozen parts, is finetuned: with which learning rates is for the user to say.
-    is_whole = len(held) >= max((shape.of for _, shape, _ in held), default=math.inf)
-    if not is_whole or not all(trainable for *_, trainable in held) or not all(readable(lr) for lr, *_ in held):
+    plain = [p for group in groups if "rule_mult" not in group for p in group["params"]]  # the others are of param_groups
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return True  # it has one group and finds its scale by itself
+    if not all(hasattr(p, "infshape") for p in plain):
+        attach_all_shapes()
+    if not any(_has_plan(p) for p in plain):
         return True
-    families = ([shape.adam_lr for _, shape, _ in held], [shape.sgd_lr for _, shape, _ in held])
-    return any(_is_one_number(float(lr) / mult for (lr, *_), mult in zip(held, mults, strict=True)) for mults in families)
+    held = [(group, p) for group in groups for p in group["params"] if _has_plan(p)]
+    ours = [p for _, p in held if not p.infshape.frozen]
+    # Part of a model, or a model with frozen parts, is finetuned: with which learning rates is for the user to say.
+    is_whole = len(ours) >= max((p.infshape.of for p in ours), default=math.inf)
+    if not is_whole or not all(p.requires_grad for p in ours) or not all(readable(group["lr"]) for group, _ in held):
+        return True
+    held = [(group, p) for group, p in held if not group.get("layouts")]  # MuMuon's and MuSOAP's own have no rule
+    return any(
+        _is_one_number(
+            float(group["lr"]) / (group["lr_mult"] if "rule_mult" in group else getattr(p.infshape, mult))
+            for group, p in held
+        )
+        for mult in ("adam_lr", "sgd_lr")
+    )
+
+
+def _has_plan(p: Any) -> bool:
+    return isinstance(getattr(p, "infshape", None), MupShape)
 
 
 def _is_one_number(values: Iterable[float]) -> bool:

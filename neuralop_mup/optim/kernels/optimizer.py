@@ -37,6 +37,9 @@ BASE_DEPTH = 4
 _CHUNK = {"cpu": 2**17}
 _CHUNK_ELSEWHERE = 2**25
 
+# States keep sums of squares of gradients. A norm of this times less than the root of the largest number leaves them finite.
+_HEADROOM = 2.0**10
+
 # torch.compile is kept to the functions of tensors, where the work is. A method of an optimizer would, compiled, take every
 # parameter for the first one that it saw (torch 2.13), and the rest would be compiled anew for each shape and layout.
 # torch's own optimizers use this decorator: unlike torch.compiler.disable it loads the compiler when it is called first.
@@ -74,7 +77,7 @@ class KernelOptimizer(torch.optim.Optimizer):
     ------
     MupError
         If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient
-        is not finite, before anything is changed.
+        is not finite or its squares overflow, before anything is changed.
     """
 
     sharded_state: ClassVar[tuple[str, ...]]
@@ -99,6 +102,11 @@ class KernelOptimizer(torch.optim.Optimizer):
         check_decay("betas", betas)
         check_number("weight_decay", weight_decay)
         check_number("eps", eps)
+        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+            raise MupError(
+                f"process_group is {process_group!r}, which is no group of processes: give a torch.distributed.ProcessGroup "
+                "such as torch.distributed.group.WORLD, or None where nothing is shared."
+            )
         if base_depth is not None:
             check_count("base_depth", base_depth, "Fourier layers")
         aux_lr, model = AUX_LR if aux_lr is None else aux_lr, unwrap(model)
@@ -168,7 +176,8 @@ class KernelOptimizer(torch.optim.Optimizer):
         Raises
         ------
         MupError
-            If a gradient holds a NaN or an infinity: nothing was changed then.
+            If a gradient holds a NaN or an infinity, or is so large that its squares overflow (in float32 from a norm of
+            1e16 on): nothing was changed then.
         """
         loss = None
         if closure is not None:
@@ -295,21 +304,29 @@ class KernelOptimizer(torch.optim.Optimizer):
         ]
         if not pairs:
             return
-        # A sum is finite only if all its terms are: one pass, one synchronisation. An overflow is looked into below.
-        total = torch.stack([grad.sum().float().to(pairs[0][2].device) for *_, grad in pairs]).sum()
-        self._over_ranks(total)
-        if total.isfinite():
+        norms = [_norm(grad).to(pairs[0][2].device) for *_, grad in pairs]
+        # One number for all, and so one synchronisation: 0 times what is finite is 0, times what overflows NaN.
+        worst = [torch.stack([x for x in norms if x.dtype == dtype]).amax() for dtype in {x.dtype for x in norms}]
+        fault = torch.stack([(_squared(x) * 0).float() for x in worst]).sum()
+        self._over_ranks(fault)
+        if fault == 0:
             return
-        names = [_name(group, i) for group, i, grad in pairs if not grad.isfinite().all()]
-        bad = torch.tensor(float(len(names)), device=total.device)
-        self._over_ranks(bad)
-        if bad:
-            where = repr(names[0]) if names else "a parameter, on another process,"
-            raise MupError(
-                f"The gradient of {where} is not finite{f', nor are {len(names) - 1} others' if len(names) > 1 else ''}, so "
-                "this step was not taken and nothing was changed: look at the loss and the batch first, then lower the "
-                "learning rate, clip gradients, or skip the batch."
-            )
+        not_finite = [_name(group, i) for group, i, grad in pairs if not grad.isfinite().all()]
+        too_large = [_name(group, i) for (group, i, _), x in zip(pairs, norms, strict=True) if not _squared(x).isfinite()]
+        overflows = "is finite, but so large that sums of its squares overflow"
+        for names, what, others, remedy in (
+            (not_finite, "is not finite", "nor are", "look at the loss and the batch first, then lower the learning rate"),
+            (too_large, overflows, "as those of", "look at the loss and the batch first"),
+        ):
+            count = torch.tensor(float(len(names)), device=fault.device)
+            self._over_ranks(count)
+            if count:
+                where = repr(names[0]) if names else "a parameter, on another process,"
+                more = f", {others} {len(names) - 1} others" if len(names) > 1 else ""
+                raise MupError(
+                    f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: {remedy}, "
+                    "clip gradients, or skip the batch."
+                )
 
     def _over_ranks(self, number: torch.Tensor) -> None:
         """Add a number over the processes that share parameters, so that all refuse a step or none."""
@@ -368,6 +385,15 @@ def full_precision() -> Iterator[None]:
 def as_real(x: torch.Tensor) -> torch.Tensor:
     """Complex numbers as pairs of real ones, a view; real ones as they are."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _norm(grad: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(grad, dtype=torch.promote_types(grad.dtype, torch.float32))
+
+
+def _squared(norm: torch.Tensor) -> torch.Tensor:
+    """The sum of squares, with room for those of many processes and for what is computed from averages of them."""
+    return (norm * _HEADROOM).square()
 
 
 def chunk_size(device: torch.device) -> int:
@@ -442,12 +468,14 @@ def _groups(
                     "name": role,
                     "layouts": [layouts[name] for name in of_role],
                     "lr": lr * multiplier * rule_mult,
+                    "base_lr": lr,
                     "lr_mult": multiplier * rule_mult,
                     "rule_mult": rule_mult,
                     "weight_decay": weight_decay / rule_mult,  # independent: lr · weight_decay is that at base_depth
                 }
             )
     for group in auxiliary:
+        group["base_lr"] = aux_lr
         group["params"] = [p for p in group["params"] if names[id(p)] not in layouts]
         group["param_names"] = [names[id(p)] for p in group["params"]]
         group["name"] = "aux " + "+".join(r for r in ROLES if r in {rows[name].role for name in group["param_names"]})

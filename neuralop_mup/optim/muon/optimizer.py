@@ -23,7 +23,7 @@ from neuralop_mup.optim.kernels.optimizer import (
 )
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.muon.newton_schulz import orthogonalize
-from neuralop_mup.validation import check_count, check_decay
+from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MuMuon"]
 
@@ -86,12 +86,13 @@ class MuMuon(KernelOptimizer):
     ------
     MupError
         If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
-        not finite, before anything is changed.
+        not finite or its squares overflow, before anything is changed.
 
     Notes
     -----
-    Groups carry ``name``, ``lr``, ``lr_mult`` (over ``lr``, or ``aux_lr``), ``rule_mult`` and ``weight_decay``, so
-    schedulers work as they are; those that cycle momentum cycle AdamW's ``betas`` alone. Float32 products are made in full
+    Groups carry ``name``, ``lr``, ``base_lr`` (``lr`` or ``aux_lr``, as it was given), ``lr_mult`` (over that),
+    ``rule_mult`` and ``weight_decay``. So schedulers that scale work as they are, and one that gives all groups the same
+    number is told of; those that cycle momentum cycle AdamW's ``betas`` alone. Float32 products are made in full
     precision, whatever torch is set to for others. ``torch.optim.Muon`` takes real 2-D parameters alone: kernels are
     complex and have modes, and the hidden linear layers of neuralop are convolution weights (out, in, 1).
 
@@ -130,6 +131,7 @@ class MuMuon(KernelOptimizer):
     ) -> None:
         check_decay("momentum", momentum)
         check_count("period", period, "steps")
+        check_flag("nesterov", nesterov)
         if not (isinstance(damping, Real) and not isinstance(damping, bool) and 0 <= damping <= 1):
             raise MupError(f"damping is {damping!r}; give a number from 0 (the polar factor) to 1; {DAMPING} is usual.")
         super().__init__(

@@ -7,13 +7,15 @@ of the Gram matrix of that axis,
 
     C_a ← β C_a + (1 − β) Σ_{modes, parts, other axes} X Xᵀ,
 
-which is renewed by one step of orthogonal iteration, Q_a ← qr(C_a Q_a). Bases are real since fields are: mode −k of a real
-kernel has the conjugate block, and Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. That also halves the price of a rotation.
+with the modes that move at this step, every other one at a time by default. They are renewed by one step of orthogonal
+iteration, Q_a ← qr(C_a Q_a). Bases are real since fields are: mode −k of a real kernel has the conjugate block, and
+Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. (Of complex fields this is not so: there it is a choice, at which the complex part of
+Σ_k G_k G_k^H is left out.) That also halves the price of a rotation.
 """
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
 
 import torch
 
@@ -67,8 +69,10 @@ def first_basis(c: torch.Tensor) -> torch.Tensor:
 
 def renewed(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """One step of orthogonal iteration from the bases ``q``. Without a Gram matrix (zero) they stay."""
-    product = torch.bmm(c, q)
+    # Over a power of two, which rounds nothing: the squares in its norm would underflow or overflow long before it does.
+    limit = log2(torch.finfo(c.dtype).max) - 2
+    exponent = torch.frexp(c.abs().amax((1, 2), keepdim=True)).exponent.to(c.dtype).clamp(-limit, limit)
+    product = torch.bmm(torch.ldexp(c, -exponent), q)
     size = torch.linalg.vector_norm(product, dim=(1, 2), keepdim=True)
-    # Over its norm, lest the squares of small gradients underflow in the decomposition.
     new = torch.linalg.qr(product / torch.where(size > 0, size, 1)).Q
     return torch.where(size > 0, new, q)

@@ -15,7 +15,7 @@ from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_pair
 from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, as_real, inside_compiled
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
-from neuralop_mup.validation import check_count, check_decay
+from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MAX_BASIS", "MuSOAP"]
 
@@ -34,9 +34,10 @@ class MuSOAP(KernelOptimizer):
     r"""SOAP for Fourier kernels, each mode's update of one size, and AdamW for the rest.
 
     A layer's modes share one orthonormal basis of its input channels and one of its output channels: the eigenvectors of
-    running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. (Fields are
-    real, so that mode −k has the conjugate block: over both signs these are the whole sums.) In these coordinates each entry
-    of each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
+    running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. Each step's
+    sum is over the modes that move at it (``period``). Of real fields mode −k has the conjugate block, so that over both
+    signs these are the whole sums; with ``complex_data=True`` real bases are a choice. In these coordinates each entry of
+    each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
     size is the operator norm (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one
     block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
@@ -59,18 +60,18 @@ class MuSOAP(KernelOptimizer):
         Decay of the Gram matrices whose eigenvectors are the bases.
     period : int
         Each mode moves once in so many steps, as far as it would have in all of them, in turn with the others; its momentum
-        follows every gradient. What is computed for each mode costs that much less. Maps with one block move at every step.
+        follows every gradient, its second moments and its part of the bases those of its turn. What is computed for each
+        mode costs that much less. Maps with one block move at every step.
     refresh : int
         Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
         2, 4, 8, … as well.
     nesterov : bool
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
-    size : {"rms", "operator", "adam"}
+    size : {"rms", "operator"}
         What is brought to lr·√(out/in). ``rms``: the operator norm that a matrix of random entries with the same root mean
         square would have, (√in + √out)/√(in·out) times the Frobenius norm. An update of low rank has a larger one, up to
         √n/2 times that in an n×n block. ``operator``: a bound on the operator norm, ‖(UU^H)²‖_F^(1/4), which takes two
-        matrix products more. ``adam``: nothing; lr is then in Adam's units. The block of a separable kernel is diagonal,
-        and its norm the largest modulus.
+        matrix products more. The block of a separable kernel is diagonal, and its norm the largest modulus.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
@@ -89,7 +90,7 @@ class MuSOAP(KernelOptimizer):
     ------
     MupError
         If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
-        not finite, before anything is changed.
+        not finite or its squares overflow, before anything is changed.
 
     Notes
     -----
@@ -97,6 +98,9 @@ class MuSOAP(KernelOptimizer):
     one for each layer and quadrant that it holds. An axis of more than 2,048 entries keeps its own coordinates. Of a kernel
     the state takes three quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered, one
     group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
+
+    ``load_state_dict`` takes the settings of the state, as torch's optimizers do: its ``refresh``, ``size``, ``period``,
+    learning rates and decays replace those given here.
 
     References
     ----------
@@ -137,6 +141,7 @@ class MuSOAP(KernelOptimizer):
         for what, value in (("momentum", momentum), ("beta2", beta2), ("basis_beta", basis_beta)):
             check_decay(what, value)
         check_count("period", period, "steps")
+        check_flag("nesterov", nesterov)
         check_count("refresh", refresh, "steps")
         if size not in _SIZES:
             raise MupError(f"size is {size!r}; {nearest(str(size), _SIZES)}")
@@ -183,6 +188,11 @@ class MuSOAP(KernelOptimizer):
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
         super()._check_state(state_dict)
         for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if theirs["size"] not in _SIZES:
+                raise MupError(
+                    f"The state of group {ours.get('name')!r} was saved with size={theirs['size']!r}, which MuSOAP does not "
+                    f"have: {nearest(str(theirs['size']), _SIZES)}"
+                )
             for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
                 saved = state_dict["state"].get(key)
                 if saved is None:
@@ -345,13 +355,15 @@ def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, in
         return _total(_squares(u, scratch), mixed).sqrt().amax(-3, keepdim=True)
     matrices = torch.view_as_complex(u.contiguous()) if u.shape[-1] == 2 else u[..., 0]
     a = matrices.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block)
+    # A mode that grows much while it waits for its turn: fourth powers of its entries would overflow. 2**0 otherwise.
+    exponent = (torch.frexp(a.abs().amax((1, 2))).exponent - 16).clamp(min=0)
+    a = a * torch.ldexp(torch.ones_like(exponent, dtype=u.dtype), -exponent)[:, None, None]
     a = a @ a.mH if block[0] <= block[1] else a.mH @ a
-    norm = torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25)
+    norm = torch.ldexp(torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25), exponent)
     return norm.view(len(u), *(1,) * len(mixed), *u.shape[-3:-1], 1).amax(-3, keepdim=True)
 
 
 _SIZES: dict[str, Callable[[torch.Tensor, tuple[int, ...], tuple[int, int], Scratch], torch.Tensor]] = {
     "rms": _rms_size,
     "operator": _operator_size,
-    "adam": lambda u, mixed, block, scratch: torch.ones((), dtype=u.dtype, device=u.device),
 }
