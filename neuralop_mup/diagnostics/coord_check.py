@@ -296,8 +296,8 @@ def _measure(model, batches, lr, steps, optimizer, loss, silent):
     if not start:
         raise MupError(
             f"No block of this {type(model).__name__} returns a tensor of numbers, so there is nothing to measure: a block "
-            "is a child of the model that holds parameters, and returns such a tensor or a tuple, list, dict or dataclass of "
-            "them."
+            "is a child of the model that holds parameters, and returns such a tensor, or a tuple, list, dict or dataclass "
+            "of them."
         )
     for block, value in start.items():
         yield block, "init", 0, rms(value)
