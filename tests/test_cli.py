@@ -512,6 +512,20 @@ def test_coord_check_over_modes(capsys):
     assert record["varied"] == "n_modes" and record["base"]["n_modes"] == [4] and record["sizes"] == [4, 8]
 
 
+def test_coord_check_tells_of_the_base_s_modes_whatever_is_left_to_do(capsys):
+    """White noise: 4 of 12 modes keep a third of its energy."""
+    x = np.random.default_rng(0).normal(size=(40, 1, 12)).astype("f4")
+    np.savez("noise.npz", x=x, y=np.roll(x, 1, -1))
+    line = words("coord-check --data noise.npz --modes 4,8 --steps 1 --seeds 1 --model.hidden_channels 4 --output out")
+    for more in (["--dry-run"], [], []):  # the last has nothing to train
+        assert main([*line, *more]) == 0
+        assert "note    The proxy's modes keep too little of the targets' spectral energy" in capsys.readouterr().out
+    assert main(words(f"coord-check {TINY} --modes 1,4 --model.hidden_channels 4 --dry-run")) == 0
+    assert "The proxy's modes keep too little" in capsys.readouterr().out
+    assert main(words("coord-check --data noise.npz --widths 4,8 --dry-run")) == 0
+    assert "note" not in capsys.readouterr().out
+
+
 def test_coord_check_on_files(capsys):
     x = np.random.default_rng(0).normal(size=(12, 1, 12)).astype("f4")
     np.savez("heat.npz", a=x, b=np.roll(x, 1, -1))
@@ -546,6 +560,32 @@ def test_data(name, capsys, elsewhere):
     assert main(["data", "--list"]) == 0
     out = capsys.readouterr().out
     assert file.name in out and "1 cached file in" in out
+
+
+def test_data_of_ones_own(capsys):
+    x = np.random.default_rng(0).normal(size=(30, 1, 12)).astype("f4")
+    np.savez("heat.npz", a=x, b=np.roll(x, 1, -1))
+    line = words("data --data heat.npz --data.x a --data.y b")
+    assert main([*line, "--plot", "samples.png", "--spectrum", "energy.png"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("heat: 1 → 1 channels on 12 points; 24 train, 3 val, 3 test") and "input   a (" in out
+    assert "| train x | 24×1×12 " in out and "keep 99.9 % of the targets' energy" in out
+    assert min(Path(name).stat().st_size for name in ("samples.png", "energy.png")) > 5_000
+    assert main([*line, "--preset", "cpu", "burgers"]) == 2 and "takes the place of a problem" in capsys.readouterr().err
+    assert main(words("data heat.npz --spectrum energy.png")) == 2
+    assert "heat.npz is a file and no problem: for data of your own write --data heat.npz" in capsys.readouterr().err
+
+
+def test_data_of_ones_own_that_is_read_batch_by_batch(capsys):
+    h5py = pytest.importorskip("h5py")
+    x = np.random.default_rng(0).normal(3, 2, size=(100, 1, 12)).astype("f4")
+    with h5py.File("heat.h5", "w") as file:
+        file["x"], file["y"] = x, np.roll(x, 1, -1)
+    said = []
+    for more in ([], words("--data.in_memory 1e-9")):
+        assert main([*words("data --data heat.h5 --plot a.png --spectrum b.png"), *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
 
 
 def test_module_and_a_closed_pipe():

@@ -1,6 +1,7 @@
 """The coordinate check: its numbers on a model whose slopes are known, its verdict on neuralop's FNO."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -229,8 +230,20 @@ class _OfPairs(nn.Module):
     def forward(self, x):
         out = self.encoder(x)
         while not isinstance(out, torch.Tensor):
+            out = vars(out) if isinstance(out, (_Fields, _Opaque)) else out
             out = next(value for value in (out.values() if isinstance(out, dict) else out) if value is not None)
         return self.head(out)
+
+
+@dataclass
+class _Fields:
+    out: torch.Tensor
+    mask: torch.Tensor | None = None
+
+
+class _Opaque:
+    def __init__(self, out):
+        self.out = out
 
 
 @pytest.mark.parametrize(
@@ -239,6 +252,12 @@ class _OfPairs(nn.Module):
         (lambda y: (y, 2 * y), ["encoder[0]", "encoder[1]"]),
         (lambda y: (y, None), ["encoder"]),
         (lambda y: {"out": y, "attention": [y, y]}, ["encoder[out]", "encoder[attention][0]", "encoder[attention][1]"]),
+        (lambda y: (y, y > 0), ["encoder"]),
+        (lambda y: (y, torch.arange(3)), ["encoder"]),
+        (lambda y: (y, y[:0]), ["encoder"]),
+        (lambda y: (y, torch.complex(y, y)), ["encoder[0]", "encoder[1]"]),
+        (_Fields, ["encoder"]),
+        (lambda y: _Fields(y, y), ["encoder.out", "encoder.mask"]),
     ],
 )
 def test_a_block_that_returns_several_tensors(form, names):
@@ -246,10 +265,22 @@ def test_a_block_that_returns_several_tensors(form, names):
     kwargs = {"lr": 0.01, "steps": (1,), "seeds": 1, "loss": lambda out, y, **_: out.square().mean()}
     adam = lambda m, lr: torch.optim.Adam(m.parameters(), lr=lr)  # noqa: E731
     check = nm.coord_check(lambda size: _OfPairs(form), [1, 2], batch, optimizer=adam, **kwargs)
-    assert check.blocks == [*names, "head"]
+    assert check.blocks == [*names, "head"] and check.outcome() == "passed"
     assert {r["block"] for r in check.slopes} == set(check.blocks)
     with pytest.raises(nm.MupError, match="No block of this Identity returns a tensor"):
         nm.coord_check(lambda size: nn.Identity(), [1, 2], batch, optimizer=lambda m, lr: None, **kwargs)
+    with pytest.warns(UserWarning, match=r"knows nothing of blocks that return no tensor of numbers: encoder \(a _Opaque\)"):
+        check = nm.coord_check(lambda size: _OfPairs(_Opaque), [1, 2], batch, optimizer=adam, **kwargs)
+    assert check.blocks == ["head"]
+
+
+def test_features_that_change_shape_are_named():
+    batch = [{"x": torch.ones(4, 1), "y": torch.zeros(4, 1)}]
+    sizes = iter([4, 3, 2, 1] * 9)
+    form = lambda y: (y, y[: next(sizes)])  # noqa: E731
+    adam = lambda m, lr: torch.optim.Adam(m.parameters(), lr=lr)  # noqa: E731
+    with pytest.raises(nm.MupError, match=r"What encoder\[1\] returns .* went from \(4, 1\) to \(2, 1\) by step 1"):
+        nm.coord_check(lambda size: _OfPairs(form), [1, 2], batch, lr=0.01, steps=(1,), optimizer=adam)
 
 
 def test_table_and_figure(tmp_path):
@@ -266,11 +297,24 @@ def test_table_and_figure(tmp_path):
         ([8, 16], 0, {}, "a batch"),
         ([8, 16], 1, {"steps": (0, 1)}, "1 or more"),
         ([8, 16], 1, {"seeds": 0}, "a seed"),
+        (16, 1, {}, "sizes is 16; give several, as a list"),
+        ([8, 16], 1, {"steps": 3}, "steps is 3; give several, as a list"),
+        ([8, 16], 1, {"seeds": 2.5}, "seeds is 2.5; give a whole number"),
     ],
 )
 def test_too_little_to_check(sizes, batches, kwargs, match):
     with pytest.raises(nm.MupError, match=match):
         nm.coord_check(_fno("none"), sizes, _batches(1) * batches, lr=1e-3, **kwargs)
+
+
+def test_a_batch_without_y_and_a_build_without_a_model():
+    x = [{"x": batch["x"]} for batch in _batches(1)]
+    with pytest.raises(nm.MupError, match="A batch has 'x' and no 'y'.*loss=… that does without"):
+        nm.coord_check(_fno("none"), [8, 16], x, lr=1e-3)
+    loss = lambda out, **_: out.square().mean()  # noqa: E731
+    assert nm.coord_check(_fno("none"), [8, 16], x, lr=1e-3, steps=(1,), seeds=1, loss=loss).records
+    with pytest.raises(nm.MupError, match=r"build\(8\) returns None; it must return a new model"):
+        nm.coord_check(lambda w: None, [8, 16], _batches(1), lr=1e-3)
 
 
 def test_batches_must_be_dicts_which_is_seen_before_anything_is_built():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cases import MODEL_CASES
 from neuralop.models import FNO
 from support import in_double
 
@@ -138,7 +139,9 @@ def test_bad_input():
         nm.kernels(model, None)
     with pytest.raises(nm.MupError, match="is a list"):
         nm.kernels(model, [1, 2])
-    with pytest.raises(nm.MupError, match=r"output gives \(\); it must give one real number a sample, of shape \(3,\)"):
+    with pytest.raises(
+        nm.MupError, match=r"output gives \(\); it must give one real number a sample, of shape \(samples,\)"
+    ):
         nm.kernels(model, x, output=torch.mean)
     with pytest.raises(nm.MupError, match="has no Fourier layer"):
         nm.kernels(torch.nn.Linear(2, 2), torch.ones(3, 2))
@@ -161,3 +164,42 @@ def test_a_layer_without_a_known_transform_has_the_other_kernels():
     assert len(found.forward) == 2
     with pytest.raises(nm.MupError, match=r"tangent kernel of 'fno_blocks.convs.0' is not known: .* even grid"):
         _ = found.tangent
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("fnogno", "1 row of features and the output is 15 numbers"), ("codano", "96 rows"), ("codano_token", "4")],
+)
+def test_a_model_whose_layers_do_not_see_samples_is_refused(name, rows):
+    case = next(case for case in MODEL_CASES if case.name == name)
+    with pytest.raises(nm.MupError, match=f"has {rows}.* so the rows are not the samples"):
+        nm.kernels(case.build(), case.batch()[0], output=lambda y: y.flatten(1).mean(1))
+
+
+def test_a_model_of_several_inputs_has_kernels_of_its_samples():
+    case = next(case for case in MODEL_CASES if case.name == "gino")
+    assert {k.shape for k in nm.kernels(case.build(), case.batch()[0]).forward.values()} == {(2, 2)}
+
+
+@pytest.mark.parametrize("output", [lambda y: y.detach().flatten(1).mean(1), lambda y: torch.ones(3)])
+def test_an_output_without_a_gradient_is_refused(output):
+    with pytest.raises(nm.MupError, match="What output gives has no gradient"):
+        nm.kernels(model_of((6,)), batch_of((16,)), output=output)
+
+
+def test_an_output_that_a_layer_has_no_part_in_is_refused():
+    case = next(case for case in MODEL_CASES if case.name == "uqno")  # its first model is trained before, without gradients
+    with pytest.raises(nm.MupError, match="does not follow from 'base_model.fno_blocks.convs.0'"):
+        nm.kernels(case.build(), case.batch()[0], output=lambda y: y[1].flatten(1).mean(1))
+
+
+def test_a_change_from_zero_is_told():
+    model, x = model_of((6,)), batch_of((16,))
+    with torch.no_grad():
+        for p in model.projection.fcs[-1].parameters():
+            p.zero_()
+    before = nm.kernels(model, x)
+    with pytest.warns(UserWarning, match="The backward kernel of fno_blocks.convs.0, .* were zero before.* value is NaN"):
+        changes = before.change(before)
+    assert {r["kernel"] for r in changes if r["value"] != r["value"]} == {"backward", "mixed"}
+    assert [r["value"] for r in changes if r["kernel"] == "forward"] == [0.0] * 3

@@ -9,7 +9,7 @@ import torch
 from neuralop_mup import MupError
 from neuralop_mup.cli import main
 from neuralop_mup.experiments.presets import PRESETS, problem_with
-from neuralop_mup.experiments.proxy import FEW_STEPS, resolution_notes, training_notes
+from neuralop_mup.experiments.proxy import FEW_STEPS, modes_of, resolution_notes, training_notes
 from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
 from neuralop_mup.tuning import Results, transfer_study
 
@@ -87,7 +87,7 @@ def test_no_grid_no_advice():
         mode_energy(torch.zeros(4, 3), torch.zeros(4, 1, 8))
     graph = {"x": torch.zeros(4, 1, 9), "y": torch.zeros(4, 1, 9), "input_geom": torch.zeros(9, 2)}
     for sample in (graph, {"x": torch.zeros(9, 2), "y": torch.zeros(9, 1)}, {"y": torch.zeros(4, 1, 8)}):
-        (note,) = resolution_notes(sample, {"n_modes": (4,)}, {"n_modes": (16,)})
+        (note,) = resolution_notes(sample, (4,), (16,))
         assert "does not apply" in note
 
 
@@ -104,8 +104,8 @@ def test_advice():
     )
     assert proxy_advice(energy, (4,), (4,)) == ""  # nothing moves there
     sample = {"x": y, "y": y}
-    assert resolution_notes(sample, {"n_modes": (4,)}, {"n_modes": (32,)}) == (said,)
-    for sizes in (({"hidden_channels": 8}, {"hidden_channels": 32}), ({"n_modes": (8,)}, {"n_modes": (8,)})):
+    assert resolution_notes(sample, (4,), (32,)) == (said,)
+    for sizes in ((None, (32,)), ((8,), (8,))):
         assert resolution_notes(sample, *sizes) == ()
 
 
@@ -149,10 +149,34 @@ def test_tune_warns(tmp_path):
     assert metrics["steps"] == 3 and metrics["mean_loss"] == pytest.approx(float(expected), rel=1e-4)
 
 
-def _fno(**size):
+def _fno(n_modes=(16,), **size):
     from neuralop.models import FNO
 
-    return FNO(in_channels=1, out_channels=1, n_layers=1, **size)
+    return FNO(n_modes=n_modes, in_channels=1, out_channels=1, n_layers=1, **size)
+
+
+def test_tune_knows_modes_that_are_a_default_of_build(tmp_path):
+    import neuralop_mup as nm
+
+    x = torch.randn(24, 1, 32, generator=torch.Generator().manual_seed(0))
+    data = {"train": (x, x.roll(1, -1)), "val": (x[:4], x[:4].roll(1, -1))}
+    base, target = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8}
+    with pytest.warns(UserWarning, match="spectral energy.*Give it n_modes = 16"):
+        nm.tune(
+            _fno, data, base=base, target=target, folder=tmp_path, epochs=1, batch_size=8, seeds=(0,), compare=(),
+            space={"lr": [1e-2]}, progress=False, n_workers=1,
+        )  # fmt: skip
+
+
+def test_modes_are_those_of_the_layers():
+    from neuralop.models import FNO, UNO
+
+    assert modes_of({"hidden_channels": 4}, FNO((8, 6), 1, 1, 4, n_layers=1)) == (8, 6)
+    assert modes_of({"n_modes": (8, 6)}, torch.nn.Linear(1, 1)) == (8, 6)
+    assert modes_of({}, torch.nn.Linear(1, 1)) is None
+    several = {"uno_out_channels": [8, 8], "uno_n_modes": [[8, 8], [4, 4]], "uno_scalings": [[1, 1], [1, 1]]}
+    uno = UNO(1, 1, 8, n_layers=2, channel_mlp_skip="linear", **several)
+    assert modes_of({}, uno) is None  # what of the data its layers keep is not one number an axis
 
 
 def test_data_spectrum(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,50 @@ def test_the_jackknife_of_a_mean_by_hand():
     found = find_optimum(losses)
     assert (found.value, found.error) == (pytest.approx(2.0**-7), pytest.approx(0.2 / 3**0.5))
     assert (found.low, found.high) == pytest.approx((2.0**-7.4969, 2.0**-6.5031), rel=1e-3)
+
+
+def test_a_lopsided_curve_widens_the_interval_by_hand():
+    """Log losses 0.5, 0.1, 0, 0.3, 1 at log2 lr = -9 to -5, two seeds alike, so that seeds add nothing.
+
+    1 is beyond log 2 and not fitted. About their centre -7.5 the other four have the slope
+    (-1.5·0.5 - 0.5·0.1 + 1.5·0.3) / 5 = -0.07 and the curvature (0.5 - 0.1 - 0 + 0.3) / 4 = 0.175, so the vertex -7.3.
+    Through three neighbours y0, y1, y2 the vertex is (y0 - y2) / (2 (y0 - 2 y1 + y2)) from the middle one: -8 + 5/6,
+    -7 - 1/4 and -6 - 5/4. None lies below -7.3.
+    """
+    logs = [0.5, 0.1, 0.0, 0.3, 1.0]
+    found = find_optimum({2.0 ** (k - 9): [math.exp(y)] * 2 for k, y in enumerate(logs)})
+    assert [math.log2(v) for v in (found.value, found.low, found.high)] == pytest.approx([-7.3, -7.3, -8 + 5 / 6])
+    assert found.error == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("curve", "step", "least"),
+    [
+        (lambda u: 0.1 * u**2, 1.0, 0.9),
+        (lambda u: 0.02 * u**2, 0.5, 0.85),
+        (lambda u: 0.1 * u**2 + 0.3 * max(u, 0) ** 3, 1.0, 0.8),
+    ],
+    ids=["a parabola", "a flat one", "a lopsided curve"],
+)
+@pytest.mark.parametrize("n_seeds", [3, 5])
+def test_how_often_the_interval_holds_the_minimum(curve, step, least, n_seeds):
+    """5 % of noise; the minimum lies anywhere between grid points."""
+    draw = np.random.default_rng(0)
+    held = 0
+    for _ in range(150):
+        at = draw.uniform(-0.5, 0.5) * step
+        noise = draw.standard_normal((11, n_seeds))
+        grid = [step * k for k in range(-5, 6)]
+        found = find_optimum({2.0**x: list(np.exp(curve(x - at) + 0.05 * noise[i])) for i, x in enumerate(grid)})
+        held += math.log2(found.low) <= at <= math.log2(found.high)
+    assert held / 150 >= least
+
+
+def test_where_a_seed_decides_the_interval_is_at_least_what_was_fitted():
+    """Without the second seed losses fall up to the highest value, so there is no minimum inside."""
+    losses = {1.0: [1.2, 1.2], 2.0: [1.1, 1.0], 4.0: [1.0, 1.4]}
+    found = find_optimum(losses)
+    assert found.low <= 1 and found.high >= 4
 
 
 def test_an_edge_is_a_bound():

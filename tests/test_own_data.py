@@ -307,6 +307,12 @@ def test_files_that_are_missing_damaged_or_of_another_kind_are_told(tmp_path):
             _ = get_problem("data", files=(name,)).n_dim
 
 
+def test_one_sample_is_one(tmp_path):
+    write(tmp_path / "d.npz", x=array(1, 1, 16), y=array(1, 1, 16))
+    with pytest.raises(MupError, match="d.npz has 1 sample of shape"):
+        _ = OwnData(files=tmp_path / "d.npz", channels="first").n_train
+
+
 def test_transfer_on_ones_own_data(tmp_path, capsys):
     x = array(24, 33).cumsum(-1)
     write(tmp_path / "heat.npz", x=x, y=np.roll(x, 1, -1))

@@ -101,7 +101,7 @@ def test_nothing_stays_of_a_run_that_ended(every_epoch, monkeypatch):
     """A checkpoint of a large kernel takes gigabytes: neither a divergence nor a kill while saving may leave one."""
     run, epoch = RunState(every_epoch, asdict(Settings.of(CONFIG))), training._Trainer.train_one_batch
     every_epoch.mkdir()
-    run.path.with_suffix(".tmp").write_bytes(b"cut off")
+    run.path.with_name(f".{run.path.name}.0.part").write_bytes(b"cut off")
     training.train_run(CONFIG, checkpoints=every_epoch)
     assert not list(every_epoch.iterdir())
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from neuralop.models import FNO
 
-from neuralop_mup.cli.options import count, filled, given, like, listed, positive
+from neuralop_mup.cli.options import Dotted, count, filled, given, like, listed, positive
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.presets import problem_with
 from neuralop_mup.problems import PROBLEMS, OwnData, Problem, get_problem
+from neuralop_mup.problems.own_files import READERS
 
 #: Arguments of FNO that no option sets, and why.
 _NOT_HERE = {
@@ -29,6 +32,30 @@ def problem_of(name: str, texts: Mapping[str, str], preset: str = "cpu") -> Prob
     defaults = dataclasses.asdict(problem_with(name, preset, {}))
     readers = {argument: like(default) for argument, default in defaults.items()}
     return problem_with(name, preset, given("problem", texts, readers))
+
+
+def chosen_problem(options: argparse.Namespace, dotted: Dotted, preset: str = "cpu") -> Problem:
+    """The problem that a command names, by default burgers, or the user's own files.
+
+    Raises
+    ------
+    MupError
+        If both are given, or options of the one with the other; or if files are not there.
+    """
+    if options.data is not None:
+        if options.problem or dotted["problem"]:
+            raise MupError("--data FILE takes the place of a problem; leave the problem and its arguments out.")
+        return own_data(options.data, dotted["data"])
+    if dotted["data"]:
+        raise MupError(f"--data.{next(iter(dotted['data']))} says how --data FILE is read; give the file.")
+    name = options.problem or "burgers"
+    if name not in PROBLEMS and (Path(name).suffix.lower() in READERS or Path(name).is_file()):
+        raise MupError(
+            f"{name} is a file and no problem: for data of your own write --data {name} (several files with commas)."
+        )
+    problem = problem_of(name, dotted["problem"], preset)
+    getattr(problem, "check_files", lambda: None)()
+    return problem
 
 
 #: How the arguments of one's own data are read.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import shlex
@@ -14,19 +13,19 @@ from typing import Any
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup.cli.arguments import fno_arguments, fno_help, own_data, own_data_help, problem_help, problem_of
-from neuralop_mup.cli.options import Dotted, Parser, count, listed, made, not_negative, one_of, positive
+from neuralop_mup.cli.arguments import chosen_problem, fno_arguments, fno_help, own_data_help, problem_help
+from neuralop_mup.cli.options import Parser, count, listed, made, not_negative, one_of, positive
 from neuralop_mup.core.classify import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import report, wording
-from neuralop_mup.experiments.proxy import resolution_notes
+from neuralop_mup.experiments.proxy import is_coarser, modes_of, resolution_notes, sample_of
 from neuralop_mup.experiments.settings import OPTIMIZERS, build_optimizer, default_lr
 from neuralop_mup.experiments.training import build_model, n_params, training_loss
+from neuralop_mup.files import write_atomically
 from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import PROBLEMS, Problem
-from neuralop_mup.problems.own_files import READERS
 from neuralop_mup.tuning.study import describe, differences
 
 
@@ -41,7 +40,7 @@ def run(argv: list[str]) -> int:
         raise MupError(f"{flag} {sizes[0]} is one size; a slope needs at least two sizes.")
     if varied in dotted["model"]:
         raise MupError(f"--model.{varied} is what {flag} varies; leave it out.")
-    problem = _problem(options, dotted)
+    problem = chosen_problem(options, dotted)
     title, n_dim = getattr(problem, "title", problem.name), problem.n_dim
     # A coarse grid of the user's own has fewer; a generated one is refused below, as what its options say.
     modes = tuple(min(16, n) for n in problem.grid_shape) if options.data else (16,) * n_dim
@@ -74,16 +73,14 @@ def run(argv: list[str]) -> int:
         "steps": options.steps,
     }
     print(_plan(settings, title, getattr(problem, "description", ""), options.seeds, folder, build))
-    if options.dry_run:
+    records, path = ([], None) if options.dry_run else _kept(made(folder), settings)
+    for note in _notes(problem, base, sized(sizes[-1])):
+        print(f"\nnote    {note}")
+    if path is None:
         return 0
-    made(folder)
-    records, path = _kept(folder, settings)
     missing = [seed for seed in range(options.seeds) if seed not in {r["seed"] for r in records}]
     if missing:
         batches, loss = _batches(problem, options.batch_size, max(options.steps))
-        sample = {name: torch.cat([batch[name] for batch in batches]) for name in ("x", "y")}
-        for note in resolution_notes(sample, base, sized(sizes[-1])):
-            print(f"\nnote    {note}")
 
         def optimizer(built: Any, lr: float) -> torch.optim.Optimizer:
             return build_optimizer(built, {"optimizer": options.optimizer, "lr": lr})
@@ -119,18 +116,10 @@ def run(argv: list[str]) -> int:
     return 0 if outcome in (None, "passed") else 1
 
 
-def _problem(options: argparse.Namespace, dotted: Dotted) -> Problem:
-    """A problem by its name, or the user's own files, read as ``transfer`` reads them."""
-    if options.data is not None:
-        if options.problem or dotted["problem"]:
-            raise MupError("--data FILE takes the place of a problem; leave the problem and its arguments out.")
-        return own_data(options.data, dotted["data"])
-    if dotted["data"]:
-        raise MupError(f"--data.{next(iter(dotted['data']))} says how --data FILE is read; give the file.")
-    name = options.problem or "burgers"
-    if name not in PROBLEMS and (Path(name).suffix.lower() in READERS or Path(name).is_file()):
-        raise MupError(f"{name} is a file and no problem: for data of your own write --data {name} (several with commas).")
-    return problem_of(name, dotted["problem"])
+def _notes(problem: Problem, base: Mapping[str, Any], largest: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the training data says of the base's modes; it is read only where the sizes differ in them."""
+    modes = modes_of(base), modes_of(largest)
+    return resolution_notes(dict(zip("xy", sample_of(problem), strict=True)), *modes) if is_coarser(*modes) else ()
 
 
 def _plan(
@@ -157,11 +146,11 @@ def _kept(folder: Path, settings: Mapping[str, Any]) -> tuple[list[dict[str, Any
     """Records of the seeds that an earlier command measured, and the file that holds them: settings, then a line a seed."""
     path, described = folder / "records.jsonl", describe(settings)
     if not path.exists():
-        path.write_text(json.dumps(described) + "\n", encoding="utf-8")
+        write_atomically(path, json.dumps(described) + "\n")
         return [], path
     # A last line without its end was cut off by a kill.
     lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-    path.write_text("".join(lines), encoding="utf-8")
+    write_atomically(path, "".join(lines))
     if differ := differences(json.loads(lines[0]) if lines else {}, described):
         raise MupError(
             f"{folder} holds a coordinate check with other settings: {'; '.join(differ)}. Choose another --output."
@@ -236,7 +225,7 @@ def _write(folder: Path, title: str, check: nm.CoordCheck, said: str, settings: 
         "slopes": check.slopes,
         "records": check.records,
     }
-    (folder / "coord_check.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_atomically(folder / "coord_check.json", json.dumps(record, indent=1) + "\n")
     parts = [
         f"# Coordinate check on {title}",
         f"**{said}**",
@@ -245,6 +234,6 @@ def _write(folder: Path, title: str, check: nm.CoordCheck, said: str, settings: 
         "![RMS features and updates against size](coord_check.png)",
         f"```\n{command}\n```",
     ]
-    (folder / "coord_check.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_atomically(folder / "coord_check.md", "\n\n".join(parts) + "\n")
     above = f"{title}, rule {settings['rule']}"
     plot_coord_check(check, folder / "coord_check.png", tolerance=tolerance, title=above)

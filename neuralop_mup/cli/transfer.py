@@ -12,7 +12,7 @@ import torch
 
 from neuralop_mup import tuning
 from neuralop_mup.cli import studies
-from neuralop_mup.cli.arguments import fno_arguments, fno_defaults, fno_help, own_data, problem_help, problem_of
+from neuralop_mup.cli.arguments import chosen_problem, fno_arguments, fno_defaults, fno_help, problem_help
 from neuralop_mup.cli.options import (
     Dotted,
     Parser,
@@ -32,12 +32,11 @@ from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, wording
 from neuralop_mup.experiments.presets import EXTENDS, PRESETS, SIZES, Preset, odd_grid_note, preset_of
-from neuralop_mup.experiments.proxy import few_samples_notes, resolution_notes
+from neuralop_mup.experiments.proxy import few_samples_notes, modes_of, resolution_notes, sample_of
 from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, OwnData, Problem
 from neuralop_mup.problems.mode_energy import ModeEnergy, mode_energy
-from neuralop_mup.problems.own_files import READERS
 from neuralop_mup.tuning import Study
 from neuralop_mup.tuning.space import is_search
 
@@ -69,7 +68,7 @@ _SCALED = ("hidden_channels", "n_modes", "max_n_modes", "n_layers")
 def run(argv: list[str]) -> int:
     """Plan, train, report. 1 if the target's training failed under the rule."""
     options, dotted = _parser().read(argv)
-    problem = _problem(options, dotted)
+    problem = chosen_problem(options, dotted, options.preset)
     title = getattr(problem, "title", problem.name)
     options.output = options.output or f"runs/{title}-transfer"
     study = study_of(options, dotted, problem)
@@ -83,41 +82,16 @@ def run(argv: list[str]) -> int:
 
 def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
     """What the data says of the proxy's modes."""
-    x, y = _sample(problem)
-    return resolution_notes({"x": x, "y": y}, study.sizes[study.base], study.sizes[study.target], "--proxy.n_modes")
-
-
-def _sample(problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training data for a spectrum: all of it, or some hundred samples of what may not fit in memory."""
-    return problem.sample() if isinstance(problem, OwnData) else problem.load().train
+    x, y = sample_of(problem)
+    modes = (modes_of(study.sizes[size]) for size in (study.base, study.target))
+    return resolution_notes({"x": x, "y": y}, *modes, flag="--proxy.n_modes")
 
 
 def _energy(problem: Problem, size: str) -> ModeEnergy | None:
     """Of data in files whose sizes no preset gives: the default sizes follow from it."""
     if problem.file_name is not None or (problem.name, size) in PRESETS:
         return None
-    return mode_energy(*_sample(problem))
-
-
-def _problem(options: argparse.Namespace, dotted: Dotted) -> Problem:
-    if options.data is None:
-        if dotted["data"]:
-            raise MupError(f"--data.{next(iter(dotted['data']))} says how --data FILE is read; give the file.")
-        if options.problem and _is_file(options.problem):
-            raise MupError(
-                f"{options.problem} is a file and no problem: for data of your own write --data {options.problem} "
-                "(several files with commas)."
-            )
-        problem = problem_of(options.problem or "burgers", dotted["problem"], options.preset)
-        getattr(problem, "check_files", lambda: None)()
-        return problem
-    if options.problem or dotted["problem"]:
-        raise MupError("--data FILE takes the place of a problem; leave the problem and its arguments out.")
-    return own_data(options.data, dotted["data"])
-
-
-def _is_file(word: str) -> bool:
-    return word not in PROBLEMS and (Path(word).suffix.lower() in READERS or Path(word).is_file())
+    return mode_energy(*sample_of(problem))
 
 
 def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> Study:

@@ -374,7 +374,7 @@ def _check_tensor(tensor: torch.Tensor, where: str, other: str | None, trainable
         raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
 
 
-def _fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""
     for name, module in model.named_modules():
         if hasattr(module, "n_modes") and isinstance(getattr(module, "convs", None), nn.ModuleList):
@@ -382,7 +382,7 @@ def _fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _check_modes(model: nn.Module) -> None:
-    for name, module in _fourier_blocks(model):
+    for name, module in fourier_blocks(model):
         if any(n < 1 for n in module.n_modes):
             raise MupError(
                 f"n_modes = {tuple(module.n_modes)} of {name!r} must be at least 1 on every axis (neuralop builds a kernel "
@@ -410,7 +410,7 @@ def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:
     MupError
         If some ``n_modes`` exceeds the number of points on its axis.
     """
-    for _, module in _fourier_blocks(model):
+    for _, module in fourier_blocks(model):
         axes = tuple(grid)[-len(module.n_modes) :]
         if any(n > g for n, g in zip(module.n_modes, axes, strict=False)):
             raise MupError(

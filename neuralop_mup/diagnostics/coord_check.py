@@ -21,9 +21,10 @@ from torch import nn
 
 from neuralop_mup.core.classify import check_grid
 from neuralop_mup.core.parametrize import WIDER
-from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
+from neuralop_mup.diagnostics.features import call, features, features_and_silent, inputs_of, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.optimizers import MuAdam
+from neuralop_mup.validation import check_count
 
 __all__ = ["CoordCheck", "coord_check"]
 
@@ -205,22 +206,37 @@ def coord_check(
     Raises
     ------
     MupError
-        If fewer than two sizes are given, no batch, a batch that is no dict, no positive step, a model with more modes than
-        the grid has, or an unparametrized model with the default optimizer.
+        If fewer than two sizes are given, no batch, a batch that is no dict or has no ``y`` for the default loss, no
+        positive step, a ``build`` that returns no model, a block whose features change shape while the model trains, a
+        model with more modes than the grid has, or an unparametrized model with the default optimizer.
+
+    Warns
+    -----
+    UserWarning
+        If a block returns no tensor of numbers: nothing is known of it, and the check is of the others.
     """
-    sizes, batches, steps = sorted(set(sizes)), list(batches), sorted(set(steps))
+    sizes, steps = (sorted(set(_listed(what, v))) for what, v in (("sizes", sizes), ("steps", steps)))
+    batches = _listed("batches", batches)
     for batch in batches:
         if not isinstance(batch, Mapping):
             raise MupError(
                 f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
             )
+        if loss is None and "y" not in batch:
+            raise MupError(
+                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
+                "give it, or a loss=… that does without."
+            )
+    if not isinstance(seeds, Iterable):
+        check_count("seeds", seeds, "seeds", least=0)
     seeds = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
     if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
         raise MupError(
             f"A coordinate check needs two sizes, a batch, a seed and steps of 1 or more; got sizes {sizes}, "
             f"{len(batches)} batches, seeds {seeds}, steps {steps}."
         )
-    records = []
+    records: list[dict[str, Any]] = []
+    silent: dict[str, str] = {}
     with _own_random_state():
         for size in sizes:
             for seed in seeds:
@@ -228,7 +244,10 @@ def coord_check(
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", WIDER)  # sizes on both sides of base are a line all the same
                     model = build(size)
-                for block, kind, step, value in _measure(model, batches, lr, steps, optimizer, loss):
+                if not isinstance(model, nn.Module):
+                    what = "None" if model is None else f"a {type(model).__name__}"
+                    raise MupError(f"build({size!r}) returns {what}; it must return a new model, parametrized.")
+                for block, kind, step, value in _measure(model, batches, lr, steps, optimizer, loss, silent):
                     records.append(
                         {
                             "size": size,
@@ -239,7 +258,20 @@ def coord_check(
                             "value": value,
                         }
                     )
+    if silent:
+        said = ", ".join(f"{block} (a {kind})" for block, kind in silent.items())
+        warnings.warn(
+            f"The coordinate check knows nothing of blocks that return no tensor of numbers: {said}. Return a tensor, or a "
+            "tuple, list, dict or dataclass of them, to have these checked.",
+            stacklevel=2,
+        )
     return CoordCheck(records, size_name)
+
+
+def _listed(what: str, values: Any) -> list:
+    if not isinstance(values, Iterable):
+        raise MupError(f"{what} is {values!r}; give several, as a list.")
+    return list(values)
 
 
 @contextmanager
@@ -253,17 +285,19 @@ def _own_random_state() -> Iterator[None]:
         torch.cuda.manual_seed_all(torch.initial_seed())
 
 
-def _measure(model, batches, lr, steps, optimizer, loss):
-    """Yield (block, kind, step, RMS) for one model."""
+def _measure(model, batches, lr, steps, optimizer, loss, silent):
+    """Yield (block, kind, step, RMS) for one model; blocks without features are put into ``silent``."""
     if batches[0].keys() == {"x", "y"}:
         check_grid(model, tuple(batches[0]["x"].shape[2:]))
     loss = loss or _relative_l2
     opt = optimizer(model, lr)
-    start = features(model, inputs_of(batches[0]))
+    start, without = features_and_silent(model, inputs_of(batches[0]))
+    silent.update(without)
     if not start:
         raise MupError(
-            f"No block of this {type(model).__name__} returns a tensor, so there is nothing to measure: a block is a "
-            "child of the model that holds parameters, and returns a tensor or a tuple, list or dict of them."
+            f"No block of this {type(model).__name__} returns a tensor of numbers, so there is nothing to measure: a block "
+            "is a child of the model that holds parameters, and returns such a tensor, or a tuple, list, dict or dataclass "
+            "of them."
         )
     for block, value in start.items():
         yield block, "init", 0, rms(value)
@@ -274,8 +308,20 @@ def _measure(model, batches, lr, steps, optimizer, loss):
         loss(call(model, inputs_of(batch)), **batch).backward()
         opt.step()
         if step in steps:
-            for block, value in features(model, inputs_of(batches[0])).items():
+            now = features(model, inputs_of(batches[0]))
+            if (shapes := _shapes(now)) != (before := _shapes(start)):
+                block = next(b for b in {**before, **shapes} if shapes.get(b) != before.get(b))
+                raise MupError(
+                    f"What {block} returns on the first batch went from {before.get(block, 'nothing')} to "
+                    f"{shapes.get(block, 'nothing')} by step {step}, so the change of its features is not defined: check a "
+                    "model that returns the same shapes throughout."
+                )
+            for block, value in now.items():
                 yield block, "update", step, rms(value - start[block])
+
+
+def _shapes(values: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {block: tuple(value.shape) for block, value in values.items()}
 
 
 def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:

@@ -10,9 +10,9 @@ For a Fourier layer that maps features v to s, both of C channels on N grid poin
    Q^{\alpha\beta} = \langle s^\alpha, z^\beta\rangle .
 
 Channels and grid points together are the width: Φ and G are Θ(1) under μP, at any width and on any grid. Q is a mean of
-terms of random sign at first and falls as one over the root of the width, as the output does; training makes it Θ(1). (Li,
-Noci and Hanin's Φ, G and Q of fully connected networks, where width is channels alone and G is as large as the NTK
-parametrization makes it.)
+terms of random sign at first and falls as one over the root of the width, as the output does; training makes it Θ(1). (For
+Φ, G and Q of fully connected networks, where width is channels alone and G is as large as the NTK parametrization makes it,
+see the second source.)
 
 The **tangent kernel** of the layer's kernel R, :math:`\langle\partial f^\alpha/\partial R, \partial f^\beta/\partial
 R\rangle` over all its real numbers, is a sum of products, one for each stored mode k, since R acts on each mode alone:
@@ -25,11 +25,15 @@ with the convolution's own transform :math:`\hat v` and :math:`\hat g_k = \parti
 :math:`\partial f/\partial s`, twice where mode -k is not stored. It is the exact one, in the units of R. Under Adam the
 network does not move by it (it is gradient flow's), which is why it comes beside the others.
 
-Source: Jacot, Gabriel, Hongler, "Neural Tangent Kernel", NeurIPS 2018, arXiv:1806.07572.
+Sources: Jacot, Gabriel, Hongler, "Neural Tangent Kernel", NeurIPS 2018, arXiv:1806.07572, for Θ. Li, Noci, Hanin, "Feature
+Learning in the Proportional Limit", for Φ, G and Q: work in progress, known here from the notes of STAT 946, lecture 19
+(Marty Mukherjee, 24 November 2025).
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +86,8 @@ class Kernels:
         Returns
         -------
         list of dict
-            ``layer``, ``kernel`` ("forward", "backward", "mixed"), ``value``.
+            ``layer``, ``kernel`` ("forward", "backward", "mixed"), ``value``: NaN, with a warning, where K₀ is zero (under
+            a readout of zeros G and Q are).
 
         Raises
         ------
@@ -95,10 +100,20 @@ class Kernels:
                 f"These kernels are of {_said(shapes[0])}, and those before of {_said(shapes[1])}: take both of one "
                 "model on one batch."
             )
-        return [
-            {"layer": layer, "kernel": kind, "value": _relative(now, getattr(before, kind)[layer])}
+        pairs = [
+            (layer, kind, now, getattr(before, kind)[layer])
             for kind in ("forward", "backward", "mixed")
             for layer, now in getattr(self, kind).items()
+        ]
+        if zero := [f"{kind} kernel of {layer}" for layer, kind, _, then in pairs if not then.any()]:
+            warnings.warn(
+                f"The {', the '.join(zero)} {'was' if len(zero) == 1 else 'were'} zero before, as under a readout of zeros, "
+                "so a relative change is not defined and its value is NaN: take the kernels before after a first step.",
+                stacklevel=2,
+            )
+        return [
+            {"layer": layer, "kernel": kind, "value": _relative(now, then) if then.any() else math.nan}
+            for layer, kind, now, then in pairs
         ]
 
 
@@ -116,7 +131,8 @@ def kernels(
     batch : tensor or dict
         At least two samples: the model's input, or several by name (``y`` is left out).
     output : callable, optional
-        From the prediction to one real number a sample, shape (samples,). The mean over channels and points if not given.
+        From the prediction to one real number a sample, shape (samples,), with its gradient. The mean over channels and
+        points if not given.
 
     Returns
     -------
@@ -126,7 +142,9 @@ def kernels(
     ------
     MupError
         If the batch is no batch or holds one sample, the model has no Fourier layer, a layer is called more than once (so
-        that its calls cannot be told apart) or not at all, or ``output`` does not give a number a sample.
+        that its calls cannot be told apart) or not at all, a layer does not get the batch sample by sample (FNOGNO takes
+        one sample, CODANO makes samples of its variables), ``output`` does not give a number a sample, or that number does
+        not follow from a layer.
 
     Examples
     --------
@@ -137,12 +155,7 @@ def kernels(
     check_inputs(inputs)
     if inputs is None:
         raise MupError("kernels needs a batch: give the model's input as a tensor, or several by name.")
-    samples = max(t.shape[0] for t in (inputs.values() if isinstance(inputs, Mapping) else [inputs]) if t.ndim)
-    if samples < 2:
-        raise MupError(
-            f"A kernel compares samples, and this batch holds {samples}: give a batch of two or more, of shape "
-            "(samples, channels, *grid)."
-        )
+    _check_several(max(t.shape[0] for t in (inputs.values() if isinstance(inputs, Mapping) else [inputs]) if t.ndim))
     model = unwrap(model)
     names = list(kernels_of(model))
     if not names:
@@ -150,9 +163,10 @@ def kernels(
     calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in names}
     with torch.enable_grad():
         prediction = _called(model, inputs, calls)
-        number = _number(prediction, output, samples)
+        number = _number(prediction, output)
         order, pairs = _told_apart(model, calls)
-        gradients = torch.autograd.grad(number.sum(), [s for _, s in pairs])
+        _check_samples(model, len(number), order, pairs)
+        gradients = _gradients(number, order, pairs)
     forward, backward, mixed, tangent = {}, {}, {}, {}
     for name, (v, s), g in zip(order, pairs, gradients, strict=True):
         v, s, g = v.detach(), s.detach(), g.detach()
@@ -199,7 +213,7 @@ def _told_apart(model: nn.Module, calls: dict[str, list]) -> tuple[list[str], li
     return list(calls), [seen[0] for seen in calls.values()]
 
 
-def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None, samples: int) -> torch.Tensor:
+def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
     if output is not None:
         number = output(prediction)
     elif isinstance(prediction, torch.Tensor):
@@ -208,10 +222,46 @@ def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None, sampl
         raise MupError(
             f"The model returns a {type(prediction).__name__}: give output=…, a function from it to one number a sample."
         )
-    if not isinstance(number, torch.Tensor) or number.shape != (samples,) or number.is_complex():
+    if not isinstance(number, torch.Tensor) or number.ndim != 1 or number.is_complex():
         shape = tuple(number.shape) if isinstance(number, torch.Tensor) else type(number).__name__
-        raise MupError(f"output gives {shape}; it must give one real number a sample, of shape ({samples},).")
+        raise MupError(f"output gives {shape}; it must give one real number a sample, of shape (samples,).")
+    if not number.requires_grad:
+        raise MupError(
+            "What output gives has no gradient, and the kernels are made of gradients: compute it from the prediction with "
+            "torch's operations alone, without detach, numpy or no_grad."
+        )
     return number
+
+
+def _check_several(samples: int) -> None:
+    if samples < 2:
+        raise MupError(
+            f"A kernel compares samples, and this batch holds {samples}: give a batch of two or more, of shape "
+            "(samples, channels, *grid)."
+        )
+
+
+def _check_samples(model: nn.Module, samples: int, order: list[str], pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Rows of a layer's features must be samples: nothing else tells what a first dimension means."""
+    for name, (v, s) in zip(order, pairs, strict=True):
+        if not len(v) == len(s) == samples:
+            raise MupError(
+                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
+                f"the output is {samples} numbers, so the rows are not the samples: kernels are for models that hand each "
+                "Fourier layer the batch sample by sample, with an output of one number a sample."
+            )
+    _check_several(samples)
+
+
+def _gradients(number: torch.Tensor, order: list[str], pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    gradients = torch.autograd.grad(number.sum(), [s for _, s in pairs], allow_unused=True)
+    for name, gradient in zip(order, gradients, strict=True):
+        if gradient is None:
+            raise MupError(
+                f"The output does not follow from {name!r}, or the model cuts its gradient off there: give an output=… "
+                "that every Fourier layer has a part in."
+            )
+    return list(gradients)
 
 
 def _gram(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

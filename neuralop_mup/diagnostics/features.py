@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from neuralop_mup.core.registry import is_registered, is_whole
 
-__all__ = ["call", "features", "inputs_of", "rms"]
+__all__ = ["call", "features", "features_and_silent", "inputs_of", "rms"]
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -28,12 +29,27 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
     A block is a child of the model that holds parameters (each member of a ModuleList or ModuleDict counts as one; of a
     whole model inside a class that wraps it, its own blocks); a child that is
     called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, … Of a
-    block that returns several tensors each is an entry, by its index or key: ``encoder[0]``, ``encoder[1]``, …
+    block that returns several tensors each is an entry, by its index, key or attribute: ``encoder[0]``, ``encoder.out``, …
+    Features are real or complex tensors of one number or more: indices and masks are none.
     """
+    return features_and_silent(model, x)[0]
+
+
+def features_and_silent(
+    model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """:func:`features`, and the blocks that were called and returned none, with the type that they returned."""
     seen: list[tuple[str, torch.Tensor]] = []
+    silent: dict[str, str] = {}
+
+    def look(name: str, output: Any) -> None:
+        found = _tensors(name, output)
+        seen.extend(found)
+        if not found:
+            silent[name] = type(output).__name__
+
     hooks = [
-        module.register_forward_hook(lambda _m, _in, out, name=name: seen.extend(_tensors(name, out)))
-        for name, module in _blocks(model)
+        module.register_forward_hook(lambda _m, _in, out, name=name: look(name, out)) for name, module in _blocks(model)
     ]
     training = [(module, module.training) for module in model.modules()]  # a part may be in eval mode by itself
     try:
@@ -51,7 +67,7 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
     for name, value in seen:
         index = calls[name] = calls.get(name, -1) + 1
         result[f"{name}.{index}" if names.count(name) > 1 else name] = value
-    return result
+    return result, silent
 
 
 def _tensors(name: str, output: Any) -> list[tuple[str, torch.Tensor]]:
@@ -62,10 +78,14 @@ def _tensors(name: str, output: Any) -> list[tuple[str, torch.Tensor]]:
 
 def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(output, torch.Tensor):
-        yield key, output
+        if output.numel() and (output.is_floating_point() or output.is_complex()):
+            yield key, output
     elif isinstance(output, (tuple, list, Mapping)):
         for k, value in output.items() if isinstance(output, Mapping) else enumerate(output):
             yield from _leaves(f"{key}[{k}]", value)
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        for field in dataclasses.fields(output):
+            yield from _leaves(f"{key}.{field.name}", getattr(output, field.name, None))
 
 
 def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:

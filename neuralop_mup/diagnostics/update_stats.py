@@ -52,7 +52,8 @@ def update_stats(
           that of the kernel that its factors make; of a separable one, where blocks are single numbers, the largest
           change of a modulus. Where blocks are many and large, the few with the largest estimates (power iteration)
           are decomposed.
-        - ``feature`` and ``feature_update``, a block: RMS of its output before the step, and of the change.
+        - ``feature`` and ``feature_update``, a block: RMS of its output before the step, and of the change. A block that
+          returns no tensor of numbers has none.
         - ``lr``, a param group: the learning rate that the step was made with (``mode_mult`` included).
         - ``learned_mult``, a role, layer or group: what :class:`~neuralop_mup.LearnedRates` made of it, if it is used.
 

@@ -14,7 +14,7 @@ from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments.training import Job
-from neuralop_mup.files import replace_file
+from neuralop_mup.files import replace_file, save_torch
 from neuralop_mup.tuning.space import params_key
 
 __all__ = ["FORMAT", "KeptTarget", "described", "processor_from", "read_kept"]
@@ -55,7 +55,7 @@ class KeptTarget:
             "processor": described(job.processor),
         }
         with replace_file(self.path(config), "the target's weights") as part:
-            torch.save(content, part)
+            save_torch(content, part)
 
     def drop_others(self, kept: Iterable[Mapping[str, Any]]) -> None:
         """Remove the files of all runs but these: a search at the target leaves one for each of its points."""

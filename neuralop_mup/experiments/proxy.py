@@ -6,12 +6,28 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import torch
+from torch import nn
+
+from neuralop_mup.core.classify import fourier_blocks
+from neuralop_mup.problems import OwnData, Problem
 from neuralop_mup.problems.mode_energy import mode_energy, off_grid, proxy_advice
 from neuralop_mup.tuning.outcome import is_complete, point_loss
 from neuralop_mup.tuning.space import params_key
 from neuralop_mup.tuning.summary import Results
 
-__all__ = ["FEW_STEPS", "HARDLY", "few_samples_notes", "modes_of", "resolution_notes", "training_notes"]
+__all__ = [
+    "FEW_STEPS",
+    "HARDLY",
+    "few_samples_notes",
+    "is_coarser",
+    "modes_of",
+    "resolution_notes",
+    "sample_of",
+    "training_notes",
+]
+
+Modes = tuple[int, ...] | None
 
 HARDLY = 0.9  # of the error of predicting the mean: what has learned less than a tenth tells little of learning
 # At 80 to 180 steps optimizers and learning rates rank otherwise than at 700 and more (benchmarks/results/suite.md).
@@ -19,35 +35,54 @@ FEW_STEPS = 100
 FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
 
 
-def modes_of(size: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """``n_modes`` of a size, one number an axis; None where it is not among its arguments, or is no such tuple."""
+def modes_of(size: Mapping[str, Any], model: nn.Module | None = None) -> tuple[int, ...] | None:
+    """``n_modes`` of a size, one number an axis; None where it is not known, or is not the same in every layer.
+
+    Parameters
+    ----------
+    size : mapping
+        Arguments of the model.
+    model : torch.nn.Module, optional
+        What they build. Its Fourier blocks say what an argument that was not given is; the argument is asked where it has
+        none.
+    """
+    found = {tuple(block.n_modes) for _, block in fourier_blocks(model)} if model is not None else set()
+    if found:
+        return found.pop() if len(found) == 1 else None
     n_modes = size.get("n_modes")
     return tuple(n_modes) if isinstance(n_modes, Sequence) and all(isinstance(n, int) for n in n_modes) else None
 
 
-def resolution_notes(
-    sample: Mapping[str, Any], proxy: Mapping[str, Any], target: Mapping[str, Any], flag: str | None = None
-) -> tuple[str, ...]:
+def is_coarser(proxy: Modes, target: Modes) -> bool:
+    """Whether the proxy has fewer modes than the target on some axis, as far as both are known."""
+    return proxy is not None and target is not None and any(n < m for n, m in zip(proxy, target, strict=False))
+
+
+def sample_of(problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+    """Training data for a spectrum: all of it, or some hundred samples of what may not fit in memory."""
+    return problem.sample() if isinstance(problem, OwnData) else problem.load().train
+
+
+def resolution_notes(sample: Mapping[str, Any], proxy: Modes, target: Modes, flag: str | None = None) -> tuple[str, ...]:
     """A sentence if the proxy's modes do not resolve the data; nothing where proxy and target have the same modes.
 
     Parameters
     ----------
     sample : mapping
         ``x`` and ``y`` of many samples, as the model is given them.
-    proxy, target : mapping
-        Arguments of the model at the two sizes.
+    proxy, target : tuple of int or None
+        ``n_modes`` of the model at the two sizes (:func:`modes_of`).
     flag : str, optional
         The option that sets the proxy's modes, where there is one.
     """
-    here, there = modes_of(proxy), modes_of(target)
-    if here is None or there is None or all(n >= m for n, m in zip(here, there, strict=False)):
+    if not is_coarser(proxy, target):
         return ()
     if off_grid(sample):
         return (
             "The data is on no grid, so advice on the proxy's modes, from the energy that they keep, does not apply: "
             "compare a proxy with more of them.",
         )
-    return tuple(filter(None, [proxy_advice(mode_energy(sample["x"], sample["y"]), here, there, flag)]))
+    return tuple(filter(None, [proxy_advice(mode_energy(sample["x"], sample["y"]), proxy, target, flag)]))
 
 
 def few_samples_notes(n_val: int | None) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.files import remove_file, save_torch, whole_file
 
 __all__ = ["RunState"]
 
@@ -82,25 +82,21 @@ class RunState:
 
         Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
         """
-        partial = self.path.with_suffix(".tmp")
         state = {name: _compact(part.state_dict()) for name, part in self._parts.items()}
         generator = getattr(self._loader, "generator", None)
         order, random = generator and generator.get_state(), torch.get_rng_state()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             state |= {"order": order, "random": random, "epoch": epoch, "seconds": seconds}
-            torch.save({**state, "train_loss": train_loss}, partial)
-            os.replace(partial, self.path)
-        except (OSError, RuntimeError) as error:  # torch's writer raises the second
+            with whole_file(self.path) as part:
+                save_torch({**state, "train_loss": train_loss}, part)
+        except OSError as error:
             warnings.warn(f"The checkpoint {self.path} cannot be written, so a kill would cost more: {error}", stacklevel=2)
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
         self._last = time.monotonic()
 
     def remove(self) -> None:
         """The run is done, or diverged: nobody goes on from here, and the file may hold gigabytes."""
-        for path in (self.path, self.path.with_suffix(".tmp")):  # the second is of a kill while saving
-            path.unlink(missing_ok=True)
+        remove_file(self.path)
 
 
 def _compact(state: Any) -> Any:

@@ -313,9 +313,9 @@ class Problem(ABC):
         }
         tensors = cache.read(path, self.key, shapes)
         if tensors is None:
-            # The temporary file is made first: a folder that cannot be written is told before the work. Whoever wants the
-            # same data at the same time waits, and then finds it.
-            with cache.atomic(path) as partial, cache.alone(self.key):
+            # Whoever wants the same data at the same time waits until the file is there under its name, and then finds it.
+            # The temporary file is made before the work: a folder that cannot be written is told then.
+            with cache.alone(self.key), cache.atomic(path) as partial:
                 tensors = cache.read(path, self.key, shapes)
                 if tensors is None:
                     parts = path.with_name(f".{path.name}.parts")

@@ -6,16 +6,16 @@ import hashlib
 import json
 import os
 import tempfile
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.files import whole_file
 
 __all__ = ["alone", "atomic", "cache_folder", "content_key", "read", "store", "write"]
 
@@ -50,30 +50,22 @@ def content_key(description: Mapping[str, Any]) -> str:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file whose content appears at ``path`` all at once when the block ends, and not at all if it fails.
-
-    Each writer has a file of its own in the same folder: two processes that make the same file do the work twice, and a
-    reader sees the one or the other, never a mixture.
+    """:func:`~neuralop_mup.files.whole_file` in the cache's folder, which is made if it is not there.
 
     Raises
     ------
     MupError
         When the folder cannot be made or written, or the disk is full.
     """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        open(partial, "xb").close()
-        yield partial
-        os.replace(partial, path)
+        with whole_file(path) as partial:
+            yield partial
     except OSError as error:
         raise MupError(
             f"Cannot write to the cache folder {path.parent}: {error.strerror or error}. "
             "Make it writable, free some space, or name another folder in NEURALOP_MUP_CACHE."
         ) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -89,7 +89,8 @@ class _Files(Problem):
                 wanted = ", ".join("any" if size is None else str(size) for size in ("samples", *expected))
                 raise MupError(f"{key} in the file {path} must have shape ({wanted}), but it has {shape}.")
             if shape[0] < needed:
-                raise MupError(f"The file {path} has {shape[0]} samples of {key}, but {needed} are asked for.")
+                held = f"{shape[0]} {'sample' if shape[0] == 1 else 'samples'}"
+                raise MupError(f"The file {path} has {held} of {key}, but {needed} are asked for.")
         x, y = content["x"][:needed].float(), self._cut(content["y"][:needed]).float()
         for key, values in {"x": x, "y": y}.items():
             if not torch.isfinite(values).all():

@@ -167,8 +167,9 @@ class OwnData:
         n = sum(s.n for s in self._parts["all"])
         extra = sum(s.n for s in self._parts.get("test", ()))
         if n + extra < _LEAST:
+            held = f"{n + extra} {'sample' if n + extra == 1 else 'samples'}"
             raise MupError(
-                f"{', '.join(self.files)} {'has' if len(self.files) == 1 else 'have'} {n + extra} samples of shape "
+                f"{', '.join(self.files)} {'has' if len(self.files) == 1 else 'have'} {held} of shape "
                 f"{self._layout.text}; at least {_LEAST} are needed to train, choose and test. If the first axis is not "
                 "that "
                 "of the samples, move it to the front."

@@ -1,8 +1,14 @@
 """Where a loss is least over a hyperparameter, with an interval over seeds: not a grid point, but what the grid says.
 
 The best value is the vertex of a parabola through the logarithm of the mean loss, as a function of log2 of the value,
-fitted by least squares near the grid's minimum. Its interval is a jackknife over seeds (Efron & Stein 1981) with Student's
-t, since seeds are few; the points that are fitted stay the same when a seed is left out.
+fitted by least squares near the grid's minimum. Its interval has two parts, added as squares on either side:
+
+- over seeds, given a parabola: a jackknife (Efron & Stein 1981) with Student's t, since seeds are few. Everything is chosen
+  anew when a seed is left out, the lowest value first: on a flat curve that choice is most of what seeds decide.
+- of the parabola itself: how far the vertices of parabolas through three neighbouring values lie to that side. At its three
+  points a parabola p through a curve f has f′ − p′ = f‴(ξ) ω′ / 6, with ω the product of the distances to the points, which
+  falls at the middle one and rises at the outer ones. So where f‴ keeps its sign, the minimum lies between the vertex of the
+  three points around it and that of three at whose end it is.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ _NEAR = math.log(2)  # and only where the loss is at most twice the lowest: beyo
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its 95 % interval over seeds; ``low`` and ``high`` are None where there is one seed only.
+    """An estimate and its 95 % interval; ``low`` and ``high`` are None where there is one seed only.
 
     ``level``: whether the interval has 0 in it, so that the seeds do not tell the estimate from nothing.
     """
@@ -46,10 +52,12 @@ class Optimum:
     value : float or None
         The vertex; None where the grid gives a bound alone.
     low, high : float or None
-        95 % interval over seeds, or the bound: at the lower edge of a grid ``low`` is 0 and ``high`` the next value, at the
-        upper edge ``high`` is infinite. None where there is one seed and so no interval.
+        95 % interval over seeds, given a parabola, and wider by what parabolas through fewer points say; at least the
+        values that were fitted where a seed decides whether there is a minimum. Or the bound: at the lower edge of a grid
+        ``low`` is 0 and ``high`` the next value, at the upper edge ``high`` is infinite. None where there is one seed and so
+        no interval.
     error : float or None
-        Standard error of log2 of the value; None for a bound or one seed.
+        Standard error over seeds of log2 of the value; None for a bound or one seed.
     seeds : int
         Seeds behind it.
     note : str
@@ -96,23 +104,21 @@ def find_optimum(losses: Mapping[float, Sequence[float | None]]) -> Optimum | No
     if low not in whole or high not in whole:
         failing = " and ".join(f"{x:.4g}" for x in (low, high) if x not in whole)
         return Optimum(best, low, high, None, n, f"runs at {failing}, next to it, failed: it lies between its neighbours")
-    x = np.log2(whole)
-    chosen = _window(grid, whole, seeds.mean(1), middle)
-    vertex, convex = _vertex(x[chosen], seeds[chosen].mean(1))
-    if not (convex and x[middle - 1] <= vertex <= x[middle + 1]):
-        chosen = list(range(middle - 1, middle + 2))  # through three points around the lowest one it is convex, or level
-        vertex, convex = _vertex(x[chosen], seeds[chosen].mean(1))
-    if not convex:
+    vertex, chosen = _fit(grid, whole, seeds.mean(1))
+    if vertex is None:
         return Optimum(best, low, high, None, n, "its neighbours have the same loss: it lies between them")
     if n == 1:
         return Optimum(2.0**vertex, None, None, None, 1, "one seed: no interval can be given")
-    left_out = []
-    for seed in range(n):
-        one, fits = _vertex(x[chosen], np.delete(seeds[chosen], seed, axis=1).mean(1))
-        left_out.append(float(np.clip(one, x[chosen[0]], x[chosen[-1]])) if fits else float(x[middle]))
-    error = math.sqrt((n - 1) / n * sum((v - fmean(left_out)) ** 2 for v in left_out))
+    left_out = [_fit(grid, whole, np.delete(seeds, seed, axis=1).mean(1))[0] for seed in range(n)]
+    x = np.log2(whole)
+    there = [v for v in left_out if v is not None]
+    error = math.sqrt((n - 1) / n * sum((v - fmean(there)) ** 2 for v in there)) if there else 0.0
     reach = student(n - 1) * error
-    return Optimum(2.0**vertex, 2.0 ** (vertex - reach), 2.0 ** (vertex + reach), error, n)
+    local = [vertex, *_local_vertices(grid, whole, seeds.mean(1))]
+    ends = [vertex - math.hypot(reach, vertex - min(local)), vertex + math.hypot(reach, max(local) - vertex)]
+    if len(there) < n:  # without one of the seeds there is no minimum among these values
+        ends = [min(ends[0], x[chosen[0]]), max(ends[1], x[chosen[-1]])]
+    return Optimum(2.0**vertex, 2.0 ** ends[0], 2.0 ** ends[1], error, n)
 
 
 def _bound(grid: Sequence[float], at: int, seeds: int) -> Optimum:
@@ -121,6 +127,32 @@ def _bound(grid: Sequence[float], at: int, seeds: int) -> Optimum:
     if at == 0:
         return Optimum(None, 0.0, grid[1], None, seeds, "the lowest value of the grid: extend the grid downwards")
     return Optimum(None, grid[-2], math.inf, None, seeds, "the highest value of the grid: extend the grid upwards")
+
+
+def _fit(grid: Sequence[float], whole: Sequence[float], means: np.ndarray) -> tuple[float | None, list[int]]:
+    """The vertex near the lowest mean, None where there is no minimum inside the grid; and which values were near it."""
+    x, middle = np.log2(whole), int(means.argmin())
+    chosen = _window(grid, whole, means, middle)
+    around = [i for i in chosen if abs(i - middle) <= 1]
+    if len(around) < 3:
+        return None, chosen
+    vertex, convex = _vertex(x[chosen], means[chosen])
+    if not (convex and x[middle - 1] <= vertex <= x[middle + 1]):
+        vertex, convex = _vertex(x[around], means[around])  # through three points around the lowest it is convex, or level
+    return (vertex if convex else None), chosen
+
+
+def _local_vertices(grid: Sequence[float], whole: Sequence[float], means: np.ndarray) -> list[float]:
+    """Vertices of the parabolas through the lowest value and two more in a row, as far as they lie between its neighbours.
+
+    Those at the far side count however large their loss is: it is no more than the one grid step that is not known.
+    """
+    x, middle, vertices = np.log2(whole), int(means.argmin()), []
+    for first in range(max(0, middle - 2), min(middle, len(whole) - 3) + 1):
+        if grid.index(whole[first + 2]) - grid.index(whole[first]) == 2:
+            vertex, convex = _vertex(x[first : first + 3], means[first : first + 3])
+            vertices += [float(np.clip(vertex, x[middle - 1], x[middle + 1]))] if convex else []
+    return vertices
 
 
 def _window(grid: Sequence[float], whole: Sequence[float], means: np.ndarray, middle: int) -> list[int]:
@@ -151,10 +183,13 @@ def drift_between(base: Optimum | None, here: Optimum | None) -> Interval | None
     if base is None or here is None or base.value is None or here.value is None:
         return None
     drift = math.log2(here.value / base.value)
-    if base.error is None or here.error is None:
+    ends = [base.low, base.high, here.low, here.high]
+    if base.error is None or here.error is None or None in ends:
         return Interval(drift)
-    reach = student(min(base.seeds, here.seeds) - 1) * math.hypot(base.error, here.error)
-    return Interval(drift, drift - reach, drift + reach)
+    base_down, base_up, here_down, here_up = (
+        abs(math.log2(end / of)) for end, of in zip(ends, [base.value, base.value, here.value, here.value], strict=True)
+    )
+    return Interval(drift, drift - math.hypot(here_down, base_up), drift + math.hypot(here_up, base_down))
 
 
 def regret_between(carried: Sequence[float], best: Sequence[float]) -> Interval | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import write_atomically
+from neuralop_mup.files import whole_file
 from neuralop_mup.tuning.outcome import Record, is_complete, is_final, mean_and_std
 from neuralop_mup.tuning.space import distributions, optuna_point, params_key
 from neuralop_mup.tuning.study import Study, refuse_other_settings, with_former_rules
@@ -246,7 +246,7 @@ class Store:
 
     def _write_settings(self, more: Mapping[str, Any]) -> None:
         text = json.dumps({"version": 2, **self._settings, **more}, indent=2)
-        write_atomically(self.folder / "config.json", text + "\n")
+        self._replace("config.json", text + "\n")
 
     def grow(self, study: Study) -> None:
         """Take a study whose grid grew: what was asked stays as it is, and the values that came to it stand beside."""
@@ -262,11 +262,15 @@ class Store:
 
     def write_results(self, records: Sequence[Record]) -> None:
         """Rewrite ``results.jsonl`` as a whole."""
-        write_atomically(self.folder / "results.jsonl", to_jsonl(records))
+        self._replace("results.jsonl", to_jsonl(records))
+
+    def _replace(self, name: str, text: str) -> None:
+        with writing(self.folder), whole_file(self.folder / name) as part:
+            part.write_text(text, encoding="utf-8")
 
     def append_result(self, record: Record) -> None:
         """Add a line to ``results.jsonl``."""
-        with open(self.folder / "results.jsonl", "a", encoding="utf-8") as file:
+        with writing(self.folder), open(self.folder / "results.jsonl", "a", encoding="utf-8") as file:
             file.write(to_jsonl([record]))
 
 
