@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from neuralop_mup._version import __version__ as __version__
 from neuralop_mup.core import rules
 from neuralop_mup.core.initialize import initialize
-from neuralop_mup.core.parametrize import is_parametrized, parametrize, save_base_shapes, summary, unparametrize
+from neuralop_mup.core.parametrize import is_parametrized, parametrize, save_base_shapes, unparametrize
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.registry import Alias, Param, Place, register_layer
 from neuralop_mup.core.unwrap import unwrap
@@ -33,6 +33,7 @@ from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.param_groups import param_groups
 from neuralop_mup.optim.soap import MuSOAP
 from neuralop_mup.optim.step_hooks import follow_plan
+from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:
     from neuralop_mup.experiments.train_many import train_many

@@ -24,7 +24,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 
-__all__ = ["attach_all_shapes", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "summary", "unparametrize"]
+__all__ = ["attach_all_shapes", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "unparametrize"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -302,43 +302,6 @@ def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
     if is_parametrized(model):
         return {row.name: row.axes for row in get_plan(model).rows if row.role == "spectral"}
     return {name: f.param.axes for name, f in classify(model, trainable=False).items() if f.param.role == "spectral"}
-
-
-def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Plan:
-    """What was made of each parameter: print it, or take ``.to_markdown()`` or ``.to_json()``.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        A parametrized model.
-    optimizer : torch.optim.Optimizer, optional
-        Built for the model: the table then has each parameter's present learning rate, too. The column ``lr ×`` is for
-        Adam-like optimizers; MuMuon and MuSOAP move kernels and hidden layers by updates of the size ``lr``, scaled with
-        depth alone, which the column ``lr`` marks by "size".
-
-    Raises
-    ------
-    MupError
-        If the model is not parametrized, or the optimizer holds none of its parameters.
-    """
-    plan = get_plan(model)
-    if optimizer is None:
-        return plan
-    group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    parameters = dict(unwrap(model).named_parameters())
-    if not any(id(p) in group_of for p in parameters.values()):
-        raise MupError(
-            f"This {type(optimizer).__name__} holds no parameter of the model: pass the optimizer that was built for it."
-        )
-    return replace(plan, lrs={row.name: _lr_in(group_of.get(id(parameters[row.name]))) for row in plan.rows})
-
-
-def _lr_in(group: Mapping | None) -> str:
-    """A parameter's learning rate in words, from its param group."""
-    if group is None:
-        return "not in it"
-    lr = float(group["lr"]) * group.get("mode_mult", 1) * group.get("learned_mult", 1)
-    return f"{'size ' if group.get('layouts') else ''}{lr:.4g}"
 
 
 def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:

@@ -107,8 +107,6 @@ class Plan:
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
     training : dict
         How the training differs: ``steps`` at base and of the run (already inside the rows' ``lr_mult``).
-    lrs : dict
-        What ``summary(model, optimizer)`` adds for its table: each parameter's learning rate there, in words. Not saved.
     """
 
     rule: str
@@ -121,7 +119,6 @@ class Plan:
     reason: str = field(default="", compare=False)
     function: ModeRule | None = field(default=None, compare=False, repr=False)
     training: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    lrs: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def mode_rule(self) -> str | ModeRule:
@@ -156,7 +153,7 @@ class Plan:
         return state
 
     def __setstate__(self, state: dict) -> None:
-        vars(self).update({"training": {}, "lrs": {}, **state})  # a pickle of before there were these
+        vars(self).update({"training": {}, **state})  # a pickle of before there were these
         vars(self).update(_brought_up_to_date(state))
 
     @cached_property
@@ -197,8 +194,8 @@ class Plan:
 
         Of a rule that was given as a function it has the name, the reason and every number that the function gave.
         """
-        stored = asdict(replace(self, function=None, lrs={}))
-        del stored["lrs"]
+        stored = asdict(replace(self, function=None))
+        stored = {field.name: stored[field.name] for field in fields(Plan)}
         return json.dumps(stored, indent=indent)
 
     @classmethod

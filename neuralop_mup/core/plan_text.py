@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a plan prints itself by these functions
@@ -11,9 +12,9 @@ if TYPE_CHECKING:  # a plan prints itself by these functions
 __all__ = ["as_markdown", "as_text", "differences"]
 
 
-def as_text(plan: Plan) -> str:
-    """The table, under a line for the rule and one for each thing that scales all of it."""
-    cells = _cells(plan)
+def as_text(plan: Plan, lrs: Mapping[str, str] | None = None) -> str:
+    """The table, with a column of ``lrs`` (by name) if given, under a line for the rule and for what scales all of it."""
+    cells = _cells(plan, lrs)
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
     lines.insert(1, "  ".join("-" * w for w in widths))
@@ -28,22 +29,22 @@ def as_text(plan: Plan) -> str:
     return "\n".join([*head, *lines])
 
 
-def as_markdown(plan: Plan) -> str:
+def as_markdown(plan: Plan, lrs: Mapping[str, str] | None = None) -> str:
     """The table as GitHub markdown."""
-    head, *rows = ("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in _cells(plan))
-    return "\n".join([head, "|" + " --- |" * (7 + bool(plan.lrs)), *rows])
+    head, *rows = ("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in _cells(plan, lrs))
+    return "\n".join([head, "|" + " --- |" * (7 + bool(lrs)), *rows])
 
 
-def _cells(plan: Plan) -> list[tuple[str, ...]]:
+def _cells(plan: Plan, lrs: Mapping[str, str] | None) -> list[tuple[str, ...]]:
     head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
     rows = (
         (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
         for r in plan.rows
     )
-    if not plan.lrs:
+    if not lrs:
         return [head, *rows]
-    lrs = ("lr", *(plan.lrs[r.name] for r in plan.rows))
-    return [(*row[:-1], lr, row[-1]) for row, lr in zip([head, *rows], lrs, strict=True)]
+    column = ("lr", *(lrs[r.name] for r in plan.rows))
+    return [(*row[:-1], lr, row[-1]) for row, lr in zip([head, *rows], column, strict=True)]
 
 
 def differences(plan: Plan, other: Plan) -> list[str]:

@@ -1,0 +1,75 @@
+"""The plan of a model beside what an optimizer makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import nn
+
+from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.plan_text import as_markdown, as_text
+from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.errors import MupError
+
+__all__ = ["OptimizerPlan", "summary"]
+
+
+@dataclass(frozen=True)
+class OptimizerPlan(Plan):
+    """A plan whose tables have each parameter's learning rate in an optimizer, too.
+
+    Attributes
+    ----------
+    lrs : dict
+        By name of the parameter, in words. Not saved.
+    """
+
+    lrs: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return as_text(self, self.lrs)
+
+    def to_markdown(self) -> str:
+        """The table as GitHub markdown."""
+        return as_markdown(self, self.lrs)
+
+
+def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Plan:
+    """What was made of each parameter: print it, or take ``.to_markdown()`` or ``.to_json()``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    optimizer : torch.optim.Optimizer, optional
+        Built for the model: the table then has each parameter's present learning rate, too. The column ``lr ×`` is for
+        Adam-like optimizers; MuMuon and MuSOAP move kernels and hidden layers by updates of the size ``lr``, scaled with
+        depth alone, which the column ``lr`` marks by "size".
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, or the optimizer holds none of its parameters.
+    """
+    plan = get_plan(model)
+    if optimizer is None:
+        return plan
+    group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    parameters = dict(unwrap(model).named_parameters())
+    if not any(id(p) in group_of for p in parameters.values()):
+        raise MupError(
+            f"This {type(optimizer).__name__} holds no parameter of the model: pass the optimizer that was built for it."
+        )
+    lrs = {row.name: _lr_in(group_of.get(id(parameters[row.name]))) for row in plan.rows}
+    return OptimizerPlan(**{f.name: getattr(plan, f.name) for f in fields(Plan)}, lrs=lrs)
+
+
+def _lr_in(group: Mapping | None) -> str:
+    """A parameter's learning rate in words, from its param group."""
+    if group is None:
+        return "not in it"
+    lr = float(group["lr"]) * group.get("mode_mult", 1) * group.get("learned_mult", 1)
+    return f"{'size ' if group.get('layouts') else ''}{lr:.4g}"
