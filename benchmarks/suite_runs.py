@@ -200,7 +200,7 @@ class Records:
 
     def add(self, t: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        result = {what: float(f"{value:.5g}") for what, value in result.items()}
+        result = _rounded(result)
         with open(self.path, "a") as file:
             file.write(_line(t, result))
         self.done[_key(t)] = result
@@ -223,6 +223,13 @@ class Records:
         if not losses or any(loss is None for loss, _ in losses.values()):
             return None
         return min(losses.values(), key=lambda pair: pair[0])[1]
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers to five digits, in dicts too (learned multipliers); words (an error) as they are."""
+    if isinstance(value, Mapping):
+        return {what: _rounded(own) for what, own in value.items()}
+    return value if isinstance(value, str) else float(f"{value:.5g}")
 
 
 # Left out of a line, so that the file stays small.
