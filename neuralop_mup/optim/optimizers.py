@@ -63,23 +63,15 @@ def MuAdam(
     """
     if scale_eps and "eps" not in kwargs:
         raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
-    _check_impl(impl)
-    groups = param_groups(
-        model,
-        lr,
-        "adam",
-        weight_decay=weight_decay,
-        lr_mult=lr_mult,
-        eps=kwargs["eps"] if scale_eps else None,
-    )
-    built = impl(groups, lr=lr, **kwargs)
+    of_groups = {"weight_decay": weight_decay, "lr_mult": lr_mult, "eps": kwargs["eps"] if scale_eps else None}
+    built = _built(model, impl, lr, "adam", of_groups, kwargs)
     if weight_decay and _normalises_decay(built):
         warnings.warn(
             f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
             "changes with width: use MuAdamW for decay that transfers.",
             stacklevel=2,
         )
-    return _hold_to_plan(model, built, "adam")
+    return built
 
 
 def _check_impl(impl: object) -> None:
@@ -113,7 +105,17 @@ def _normalises_decay(optimizer: object) -> bool:
     return not any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
 
 
-def _hold_to_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
+def _built(
+    model: nn.Module,
+    impl: Callable[..., torch.optim.Optimizer],
+    lr: float,
+    family: str,
+    of_groups: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
+) -> torch.optim.Optimizer:
+    """What ``impl`` makes of the plan's groups, held to the plan."""
+    _check_impl(impl)
+    optimizer = impl(param_groups(model, lr, family, **of_groups), lr=lr, **kwargs)
     if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
         follow_plan(model, optimizer, family)
     if hasattr(optimizer, "register_load_state_dict_pre_hook"):
@@ -180,6 +182,4 @@ def MuSGD(
     MupError
         If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
     """
-    _check_impl(impl)
-    groups = param_groups(model, lr, "sgd", weight_decay=weight_decay, lr_mult=lr_mult)
-    return _hold_to_plan(model, impl(groups, lr=lr, **kwargs), "sgd")
+    return _built(model, impl, lr, "sgd", {"weight_decay": weight_decay, "lr_mult": lr_mult}, kwargs)
