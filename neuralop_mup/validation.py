@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from neuralop_mup.errors import MupError
@@ -29,16 +29,16 @@ def check_number(what: str, value: Any, tensor: bool = False) -> None:
         raise MupError(f"{what} is {value!r}; give a finite number that is not negative.")
 
 
-def check_positive(what: str, value: Any, example: float) -> None:
-    """Raise MupError unless ``value`` is above 0; infinity is."""
-    if not _is_real(value) or not value > 0:
-        raise MupError(f"{what} is {value!r}; give a positive number such as {example:g}.")
+def check_positive(what: str, value: Any, finite: bool = True) -> None:
+    """Raise MupError unless ``value`` is above 0, and finite unless infinity has a meaning."""
+    if not _is_real(value) or not value > 0 or (finite and not math.isfinite(value)):
+        raise MupError(f"{what} is {value!r}; give a {'finite ' if finite else ''}number above 0.")
 
 
-def check_count(what: str, value: Any, unit: str, least: int = 1) -> None:
+def check_count(what: str, value: Any, unit: str = "", least: int = 1) -> None:
     """Raise MupError unless ``value`` is a whole number of ``least`` or more."""
-    if type(value) is not int or value < least:
-        raise MupError(f"{what} is {value!r}; give a whole number of {unit}, {least} or more.")
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise MupError(f"{what} is {value!r}; give a whole number{f' of {unit}' if unit else ''}, {least} or more.")
 
 
 def check_flag(what: str, value: Any) -> None:

@@ -350,20 +350,20 @@ def test_default_solver_grid_fits_the_grid_and_the_viscosity():
     [
         ("burger", {}, "did you mean 'burgers'"),
         ("burgers", {"viscocity": 0.1}, "did you mean 'viscosity'"),
-        ("burgers", {"viscosity": -0.1}, "viscosity must be finite and above 0"),
-        ("burgers", {"viscosity": math.nan}, "viscosity must be finite"),
-        ("burgers", {"viscosity": "0.1"}, "viscosity must be a number"),
-        ("burgers", {"time": math.inf}, "time must be finite"),
+        ("burgers", {"viscosity": -0.1}, "viscosity is .*finite number above 0"),
+        ("burgers", {"viscosity": math.nan}, "viscosity is .*finite number"),
+        ("burgers", {"viscosity": "0.1"}, "viscosity is .*number"),
+        ("burgers", {"time": math.inf}, "time is .*finite number"),
         ("burgers", {"grid": 33}, "grid must be even"),
-        ("burgers", {"grid": 4}, "grid must be at least 8"),
-        ("burgers", {"grid": 64.0}, "grid must be an integer"),
+        ("burgers", {"grid": 4}, "grid is .*whole number, 8 or more"),
+        ("burgers", {"grid": 64.0}, "grid is .*whole number"),
         ("burgers", {"grid": 64, "solver_grid": 100}, "100 is no multiple of 64, 128 is"),
-        ("burgers", {"solver_grid": 64}, "solver_grid must be at least 128"),
-        ("burgers", {"n_val": 0}, "n_val must be at least 1"),
-        ("burgers", {"seed": -1}, "seed must be at least 0"),
-        ("darcy", {"n_train": True}, "n_train must be an integer"),
+        ("burgers", {"solver_grid": 64}, "solver_grid is .*whole number, 128 or more"),
+        ("burgers", {"n_val": 0}, "n_val is .*whole number, 1 or more"),
+        ("burgers", {"seed": -1}, "seed is .*whole number, 0 or more"),
+        ("darcy", {"n_train": True}, "n_train is .*whole number"),
         ("darcy", {"grid": 32, "solver_grid": 64}, "try solver_grid=94"),
-        ("darcy", {"contrast": (3.0, -12.0)}, "contrast must be finite and above 0"),
+        ("darcy", {"contrast": (3.0, -12.0)}, "contrast is .*finite number above 0"),
         ("darcy", {"contrast": 3.0}, "contrast must be two numbers"),
     ],
 )
@@ -405,7 +405,7 @@ def test_loaders_keep_pairs_together_and_evaluation_in_order(small):
     for name, evaluation in evals.items():
         for values, letter in zip(getattr(data, name), "xy", strict=True):
             assert torch.equal(torch.cat([batch[letter] for batch in evaluation]), values)
-    with pytest.raises(MupError, match="batch_size must be at least 1"):
+    with pytest.raises(MupError, match="batch_size is .*whole number, 1 or more"):
         data.loaders(0, 0)
 
 

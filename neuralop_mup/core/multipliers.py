@@ -65,7 +65,7 @@ def check_training(values: Mapping[str, Any] | None) -> dict[str, tuple[int, int
                 f"training['steps'] is {pair!r}: base trains longer than this run, so tuning it saves nothing, and the rule "
                 "was measured for runs that get longer. Give base no more steps than the run, in this order."
             )
-        checked[name] = (pair[0], pair[1])
+        checked[name] = (int(pair[0]), int(pair[1]))
     return checked
 
 

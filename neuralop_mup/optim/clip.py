@@ -34,7 +34,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     MupError
         If ``clip_value`` is not a positive number, or the model has no Fourier kernel.
     """
-    check_positive("clip_value", clip_value, 0.01)
+    check_positive("clip_value", clip_value, finite=False)
     model = look_through(model)
     for parameter in _kernels(model):
         grad = parameter.grad

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -19,36 +18,21 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import cache
+from neuralop_mup.validation import check_count
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor, DefaultDataProcessor
 
-__all__ = ["Problem", "ProblemData", "check_integer", "check_positive", "check_refines"]
+__all__ = ["Problem", "ProblemData", "check_refines"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
 _KEPT_AFTER = 30.0  # seconds of generating; what takes less is made anew after a kill
 
 
-def check_integer(name: str, value: Any, low: int) -> None:
-    """Raise MupError unless ``value`` is an integer of at least ``low``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise MupError(f"{name} must be an integer, but it is {value!r}.")
-    if value < low:
-        raise MupError(f"{name} must be at least {low}, but it is {value}.")
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Raise MupError unless ``value`` is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise MupError(f"{name} must be a number, but it is {value!r}.")
-    if not (math.isfinite(value) and value > 0):
-        raise MupError(f"{name} must be finite and above 0, but it is {value}.")
-
-
 def check_refines(solver_grid: Any, grid: int, least: int) -> None:
     """Raise MupError unless a periodic solver grid has ``least`` points or more and holds every point of the data."""
-    check_integer("solver_grid", solver_grid, least)
+    check_count("solver_grid", solver_grid, least=least)
     if solver_grid % grid:
         nearby = -(-solver_grid // grid) * grid
         raise MupError(
@@ -114,8 +98,8 @@ class ProblemData:
         MupError
             For a batch size below 1 or a seed that is no non-negative integer.
         """
-        check_integer("batch_size", batch_size, 1)
-        check_integer("seed", seed, 0)
+        check_count("batch_size", batch_size)
+        check_count("seed", seed, least=0)
         order = torch.Generator().manual_seed(int(seed))
         train = DataLoader(_Pairs(*self.train), int(batch_size), shuffle=True, generator=order, collate_fn=_collate)
         evals = {
@@ -168,9 +152,9 @@ class Problem(ABC):
 
     def __post_init__(self) -> None:
         for argument in ("n_train", "n_val", "n_test"):
-            check_integer(argument, getattr(self, argument), 1)
-        check_integer("grid", self.grid, 8)
-        check_integer("seed", self.seed, 0)
+            check_count(argument, getattr(self, argument))
+        check_count("grid", self.grid, least=8)
+        check_count("seed", self.seed, least=0)
 
     @classmethod
     def preset(cls, name: str = "cpu", **changes: Any) -> Problem:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, Problem, check_positive, check_refines
+from neuralop_mup.problems.base import Pair, Problem, check_refines
+from neuralop_mup.validation import check_positive
 
 __all__ = ["Burgers", "periodic_field", "solve_burgers"]
 

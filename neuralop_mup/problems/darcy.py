@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, Problem, check_integer, check_positive
+from neuralop_mup.problems.base import Pair, Problem
+from neuralop_mup.validation import check_count, check_positive
 
 __all__ = ["Darcy", "neumann_field", "solve_darcy"]
 
@@ -175,7 +176,7 @@ class Darcy(Problem):
         # A list (from a configuration file) is as good, but would make the frozen problem unhashable.
         object.__setattr__(self, "contrast", tuple(self.contrast))
         if self.solver_grid is not None:
-            check_integer("solver_grid", self.solver_grid, self.grid)
+            check_count("solver_grid", self.solver_grid, least=self.grid)
             cells = self.grid - 1
             if (self.solver_grid - 1) % cells:
                 nearby = -(-(self.solver_grid - 1) // cells) * cells + 1

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import SPLITS, Pair, Problem, ProblemData, check_integer
+from neuralop_mup.problems.base import SPLITS, Pair, Problem, ProblemData
 from neuralop_mup.problems.physics import check_even
+from neuralop_mup.validation import check_count
 
 __all__ = ["BurgersFiles", "DarcyFiles", "NavierStokesFiles"]
 
@@ -204,7 +205,7 @@ class BurgersFiles(_Files):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("time_points", self.time_points, 4)
+        check_count("time_points", self.time_points, least=4)
         check_even("time_points", self.time_points)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, Problem, check_positive, check_refines
+from neuralop_mup.problems.base import Pair, Problem, check_refines
 from neuralop_mup.problems.physics import check_even
 from neuralop_mup.problems.spectral import (
     check_length,
@@ -21,6 +21,7 @@ from neuralop_mup.problems.spectral import (
     quarter_modes,
     smooth_field,
 )
+from neuralop_mup.validation import check_positive
 
 __all__ = ["GrayScott", "solve_gray_scott"]
 

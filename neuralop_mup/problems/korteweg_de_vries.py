@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, Problem, check_integer, check_positive, check_refines
+from neuralop_mup.problems.base import Pair, Problem, check_refines
 from neuralop_mup.problems.burgers import periodic_field
 from neuralop_mup.problems.physics import check_even
 from neuralop_mup.problems.spectral import etdrk4, finer, highest_modes, steps_of
+from neuralop_mup.validation import check_count, check_positive
 
 __all__ = ["KortewegDeVries", "solve_korteweg_de_vries"]
 
@@ -150,7 +151,7 @@ class KortewegDeVries(Problem):
         super().__post_init__()
         check_positive("dispersion", self.dispersion)
         check_positive("time", self.time)
-        check_integer("waves", self.waves, 1)
+        check_count("waves", self.waves)
         check_even("grid", self.grid)
         if self.solver_grid is not None:
             check_refines(self.solver_grid, self.grid, self.grid)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, check_integer, check_positive, check_refines
+from neuralop_mup.problems.base import Pair, check_refines
 from neuralop_mup.problems.darcy import shell_order
-from neuralop_mup.problems.physics import Weighted, check_even, check_weight
+from neuralop_mup.problems.physics import Weighted, check_even
 from neuralop_mup.problems.vorticity import (
     kolmogorov_forcing,
     least_grid,
@@ -21,6 +21,7 @@ from neuralop_mup.problems.vorticity import (
     solve_navier_stokes,
     torus_field,
 )
+from neuralop_mup.validation import check_count, check_number, check_positive
 
 __all__ = ["NavierStokes", "solve_navier_stokes"]
 
@@ -109,11 +110,11 @@ class NavierStokes(Weighted):
         for name in ("reynolds", "time"):
             check_positive(name, getattr(self, name))
         for name in ("spin_up", "forcing_amplitude"):
-            check_weight(name, getattr(self, name))
-        check_integer("time_points", self.time_points, 4)
+            check_number(name, getattr(self, name))
+        check_count("time_points", self.time_points, least=4)
         for name in ("grid", "time_points"):
             check_even(name, getattr(self, name))
-        check_integer("forcing_wavenumber", self.forcing_wavenumber, 1)
+        check_count("forcing_wavenumber", self.forcing_wavenumber)
         least = least_grid(self.reynolds)
         if 3 * self.forcing_wavenumber >= least:
             raise MupError(

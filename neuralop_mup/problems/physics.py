@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems import cache
 from neuralop_mup.problems.base import Problem, ProblemData
+from neuralop_mup.validation import check_number
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor
     from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 
-__all__ = ["Weighted", "check_even", "check_weight", "gaussian_normalizer"]
+__all__ = ["Weighted", "check_even", "gaussian_normalizer"]
 
 WEIGHTS = ("data_weight", "initial_weight", "equation_weight")
-
-
-def check_weight(name: str, value: Any) -> None:
-    """Raise MupError unless ``value`` is a finite number of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise MupError(f"{name} must be a number, but it is {value!r}.")
-    if not (math.isfinite(value) and value >= 0):
-        raise MupError(f"{name} must be finite and at least 0, but it is {value}.")
 
 
 def check_even(name: str, value: int) -> None:
@@ -65,7 +56,7 @@ class Weighted(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in WEIGHTS:
-            check_weight(name, getattr(self, name))
+            check_number(name, getattr(self, name))
         if not any(getattr(self, name) for name in WEIGHTS):
             raise MupError("data_weight, initial_weight and equation_weight are all 0: there is nothing to train on.")
 

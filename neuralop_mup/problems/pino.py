@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Pair, ProblemData, check_integer
+from neuralop_mup.problems.base import Pair, ProblemData
 from neuralop_mup.problems.burgers import Burgers, periodic_field, solve_burgers
 from neuralop_mup.problems.darcy import Darcy
-from neuralop_mup.problems.physics import Weighted, check_even, check_weight, gaussian_normalizer
+from neuralop_mup.problems.physics import Weighted, check_even, gaussian_normalizer
+from neuralop_mup.validation import check_count, check_number
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor
@@ -53,8 +54,8 @@ class DarcyPino(Darcy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_weight("data_weight", self.data_weight)
-        check_weight("equation_weight", self.equation_weight)
+        check_number("data_weight", self.data_weight)
+        check_number("equation_weight", self.equation_weight)
         if not (self.data_weight or self.equation_weight):
             raise MupError("data_weight and equation_weight are both 0: there is nothing to train on.")
 
@@ -143,7 +144,7 @@ class BurgersPino(Weighted, Burgers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("time_points", self.time_points, 4)
+        check_count("time_points", self.time_points, least=4)
         check_even("time_points", self.time_points)
 
     @property

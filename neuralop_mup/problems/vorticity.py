@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import check_positive
+from neuralop_mup.validation import check_positive
 
 __all__ = ["kolmogorov_forcing", "least_grid", "resample", "solve_navier_stokes", "torus_field"]
 

@@ -138,7 +138,7 @@ class MuMuon(KernelOptimizer):
             model,
             lr,
             aux_lr,
-            settings={"momentum": momentum, "nesterov": nesterov, "period": period, "damping": damping},
+            settings={"momentum": momentum, "nesterov": nesterov, "period": int(period), "damping": damping},
             weight_decay=weight_decay,
             lr_mult=lr_mult,
             base_depth=base_depth,
