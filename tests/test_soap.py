@@ -243,6 +243,35 @@ def test_layers_and_quadrants_have_bases_of_their_own():
         assert (diagonal - torch.diag(diagonal.diagonal())).abs().max() < 1e-4 * c.abs().max()
 
 
+class Kernels(nn.Module):
+    """Two kernels of as many inputs, outputs and modes, whose tensors have their axes in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(4, 5, 6, dtype=torch.cfloat) / 4)
+        self.last = nn.Parameter(self.first.detach().permute(2, 1, 0).clone())
+
+
+AXES = ("in", "out", "modes_single")
+nm.register_layer(
+    Kernels,
+    {"first": nm.Param("spectral", AXES, init=lambda s: 0.5), "last": nm.Param("spectral", AXES[::-1], init=lambda s: 0.5)},
+)
+
+
+def test_kernels_whose_axes_come_in_another_order():
+    """They were put into one batch as if they were stored alike, which raised once momentum had moved."""
+    model = nm.parametrize(Kernels(), base=Kernels, rule="none", init=False)
+    before = copy.deepcopy(model)
+    optimizer = nm.MuSOAP(model)
+    for seed in range(3):
+        random_gradients(model, seed)
+        model.last.grad = model.first.grad.permute(2, 1, 0).clone()
+        optimizer.step()
+    torch.testing.assert_close(model.last, model.first.permute(2, 1, 0))
+    assert differing(model, before) == 2
+
+
 def test_modes_take_turns_and_move_as_far_as_if_they_had_not_waited():
     """Mode k moves at steps k, k + 3, …, by three times the size of lr = 0.05; a map with one block at every step."""
     model = small_fno(width=4)

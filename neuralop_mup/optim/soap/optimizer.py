@@ -205,9 +205,8 @@ class MuSOAP(KernelOptimizer):
                     )
 
     def pack_key(self, p: torch.Tensor, layout: str) -> tuple:
-        """Axes of the same sizes, with as many layers, and as many steps behind them."""
-        sizes = tuple(tuple(p.shape[axis] for axis in order(layout, letters)) for letters in ("l", "i", "o", "c", "b"))
-        return sizes, self.state[p].get("step", 0)
+        """Axes of the same sizes in the same order, and as many steps behind them."""
+        return layout, p.shape, self.state[p].get("step", 0)
 
     @inside_compiled
     def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
