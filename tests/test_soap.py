@@ -355,6 +355,20 @@ def test_resumes_in_the_middle_of_a_refresh_bit_for_bit():
     assert differing(model, resumed) == 0
 
 
+def test_compiled_step():
+    """torch.compile takes the step, and leaves the update as it is; it raised in the middle of the first one."""
+    ours, theirs = small_fno(width=4), small_fno(width=4)
+    eager, compiled = nm.MuSOAP(ours), nm.MuSOAP(theirs)
+    torch.compiler.reset()
+    step = torch.compile(compiled.step, backend="aot_eager")
+    for seed in range(3):
+        random_gradients(ours, seed)
+        random_gradients(theirs, seed)
+        eager.step()
+        step()
+    assert differing(ours, theirs) == 0 and differing(ours, small_fno(width=4)) > 0
+
+
 # --------------------------------------------------------------------------------------------------------- bad input
 
 
