@@ -290,6 +290,20 @@ def test_accumulated_and_averaged_gradients(kind):
         assert torch.allclose(p, q, atol=1e-6)
 
 
+def test_a_step_inside_autocast(kind):
+    """As outside, where it belongs: MuSOAP's products were made in bfloat16, and it raised in the middle of the step."""
+    outside, inside = small_fno(), small_fno()
+    usual, within = kind(outside, **EVERY[kind]), kind(inside, **EVERY[kind])
+    for seed in range(3):
+        random_gradients(outside, seed)
+        random_gradients(inside, seed)
+        usual.step()
+        with torch.autocast("cpu", torch.bfloat16):
+            within.step()
+            assert torch.is_autocast_enabled("cpu")
+    assert differing(outside, inside) == 0
+
+
 def test_closure_and_parameters_without_gradient(kind):
     model = small_fno()
     optimizer = kind(model, **EVERY[kind])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -190,7 +190,8 @@ class KernelOptimizer(torch.optim.Optimizer):
     @inside_compiled
     def _step(self) -> None:
         scratch = Scratch()
-        with full_precision():
+        kinds = {p.device.type for group in self.param_groups for p in group["params"]}
+        with full_precision(kinds):
             for group in self.param_groups:
                 if group["layouts"] is None:
                     self._adamw(group)
@@ -362,8 +363,8 @@ class KernelOptimizer(torch.optim.Optimizer):
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
-    """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to.
+def full_precision(kinds: Iterable[str]) -> Iterator[None]:
+    """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to, also inside autocast on these devices.
 
     Beyond 1 the polynomials of :mod:`neuralop_mup.optim.muon.newton_schulz` are steep: with TF32's rounding a block whose
     singular values are all at the bound comes out at twice its size. Bases of MuSOAP would lose their orthogonality.
@@ -376,7 +377,11 @@ def full_precision() -> Iterator[None]:
     for matmul in matmuls:
         setattr(matmul, name, full)
     try:
-        yield
+        with ExitStack() as stack:
+            for kind in kinds:
+                if torch.amp.is_autocast_available(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
     finally:
         for matmul, value in zip(matmuls, before, strict=True):
             setattr(matmul, name, value)
