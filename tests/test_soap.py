@@ -339,6 +339,23 @@ def test_state_of_other_settings_or_another_optimizer():
         fresh.load_state_dict(state)
 
 
+def test_a_state_that_is_empty_for_some_parameters():
+    """``optimizer.state[p]`` makes an empty one of a parameter that has not moved, and it was refused when loaded."""
+    model = small_fno()
+    random_gradients(model)
+    frozen = kernel_of(model)
+    frozen.grad = None
+    optimizer, other = nm.MuSOAP(model), nm.MuSOAP(copied := copy.deepcopy(model))
+    optimizer.step()
+    assert not optimizer.state[frozen]
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    copied.load_state_dict(model.state_dict())
+    for m, o in ((model, optimizer), (copied, other)):
+        random_gradients(m, seed=1)
+        o.step()
+    assert differing(model, copied) == 0
+
+
 def test_resumes_in_the_middle_of_a_refresh_bit_for_bit():
     case = BY_NAME["2d"]
     model = nm.parametrize(case.build(), base=case.base)
