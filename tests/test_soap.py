@@ -339,6 +339,29 @@ def test_state_of_other_settings_or_another_optimizer():
         fresh.load_state_dict(state)
 
 
+def test_bases_of_half_precision_stay_in_single_when_loaded():
+    """torch casts states to their parameters' type: a run that was resumed went on with other bases."""
+
+    def build():
+        model = small_fno()
+        for p in model.parameters():
+            if not p.is_complex():
+                p.data = p.data.bfloat16()
+        return model
+
+    model, resumed = build(), build()
+    optimizer, other = nm.MuSOAP(model), nm.MuSOAP(resumed)
+    for seed in range(3):
+        random_gradients(model, seed)
+        optimizer.step()
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    resumed.load_state_dict(model.state_dict())
+    for m, o in ((model, optimizer), (resumed, other)):
+        random_gradients(m, seed=3)
+        o.step()
+    assert differing(model, resumed) == 0
+
+
 def test_a_state_that_is_empty_for_some_parameters():
     """``optimizer.state[p]`` makes an empty one of a parameter that has not moved, and it was refused when loaded."""
     model = small_fno()

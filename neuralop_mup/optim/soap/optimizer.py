@@ -176,14 +176,29 @@ class MuSOAP(KernelOptimizer):
             "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
             "exp_avg_sq": torch.zeros(modulus, dtype=real, device=p.device),
         }
-        layers = prod(p.shape[axis] for axis in order(layout, "l"))
-        dtype = torch.promote_types(real, torch.float32)
+        layers, dtype = prod(p.shape[axis] for axis in order(layout, "l")), _square_type(p)
         for axis in order(layout, "io"):
             d = p.shape[axis]
             if 1 < d <= MAX_BASIS:
                 for what in ("gram", "basis"):
                     state[f"{what}_{axis}"] = torch.zeros(layers, d, d, dtype=dtype, device=p.device)
         return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch.
+
+        Raises
+        ------
+        MupError
+            If its groups treat parameters in another way or by other multipliers, or its averages have other shapes.
+        """
+        super().load_state_dict(state_dict)
+        # torch casts every average to its parameter's type; in half precision bases would not be orthogonal.
+        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for p, key in zip(ours["params"], theirs["params"], strict=True):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    if name.startswith(("gram_", "basis_")):
+                        self.state[p][name] = value.to(self.state[p][name].device, _square_type(p))
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
         super()._check_state(state_dict)
@@ -289,6 +304,11 @@ class _Stack:
         if tensor.ndim == len(self.layout):
             tensor = tensor.unsqueeze(-1)
         return tensor.permute(*order(self.layout, "liocb"), -1)[self._due]
+
+
+def _square_type(p: torch.Tensor) -> torch.dtype:
+    """That of a parameter's Gram matrices and bases."""
+    return torch.promote_types(p.dtype.to_real(), torch.float32)
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
