@@ -225,6 +225,21 @@ def test_one_gradient_a_million_million_times_larger_is_survived(size):
     assert all(torch.isfinite(as_real(p)).all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("size", ["rms", "operator"])
+def test_gradients_a_million_million_times_smaller_than_before(size):
+    """Without momentum they are as small beside second moments; an update whose fourth powers underflowed was 1e18."""
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, lr=0.05, momentum=0.0, size=size, period=1, base_depth=None)
+    for step in range(3):
+        random_gradients(model, step)
+        for p in model.parameters():
+            p.grad *= 1e12 if step == 0 else 1
+        before = kernel_of(model).detach().clone()
+        optimizer.step()
+        norms = torch.linalg.matrix_norm((kernel_of(model) - before).detach().permute(2, 0, 1), 2)
+        assert norms.amin() > 0.03 and norms.amax() < 0.1
+
+
 def test_layers_and_quadrants_have_bases_of_their_own():
     """A joint kernel holds several; each has its own basis, which all its modes share."""
     case = BY_NAME["legacy_joint"]

@@ -374,9 +374,10 @@ def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, in
         return _total(_squares(u, scratch), mixed).sqrt().amax(-3, keepdim=True)
     matrices = torch.view_as_complex(u.contiguous()) if u.shape[-1] == 2 else u[..., 0]
     a = matrices.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block)
-    # A mode that grows much while it waits for its turn: fourth powers of its entries would overflow. 2**0 otherwise.
-    exponent = (torch.frexp(a.abs().amax((1, 2))).exponent - 16).clamp(min=0)
-    a = a * torch.ldexp(torch.ones_like(exponent, dtype=u.dtype), -exponent)[:, None, None]
+    # Over a power of two, which rounds nothing: fourth powers of entries overflow or underflow long before they do.
+    largest = a.abs().amax((1, 2))
+    exponent = torch.frexp(largest).exponent.clamp(-126, 126)  # 2**±126 is a normal number in float32
+    a = a * torch.ldexp(torch.ones_like(largest), -exponent)[:, None, None]
     a = a @ a.mH if block[0] <= block[1] else a.mH @ a
     norm = torch.ldexp(torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25), exponent)
     return norm.view(len(u), *(1,) * len(mixed), *u.shape[-3:-1], 1).amax(-3, keepdim=True)
