@@ -69,9 +69,10 @@ class MuSOAP(KernelOptimizer):
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
     size : {"rms", "operator"}
         What is brought to lr·√(out/in). ``rms``: the operator norm that a matrix of random entries with the same root mean
-        square would have, (√in + √out)/√(in·out) times the Frobenius norm. An update of low rank has a larger one, up to
-        √n/2 times that in an n×n block. ``operator``: a bound on the operator norm, ‖(UU^H)²‖_F^(1/4), which takes two
-        matrix products more. The block of a separable kernel is diagonal, and its norm the largest modulus.
+        square would have, (√in + √out)/√(in·out) times the Frobenius norm (of one row or column this norm itself). An
+        update of low rank has a larger one, up to √n/2 times that in an n×n block. ``operator``: a bound on the operator
+        norm, ‖(UU^H)²‖_F^(1/4), which takes two matrix products more. The block of a separable kernel is diagonal, and its
+        norm the largest modulus.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
