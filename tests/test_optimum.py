@@ -78,6 +78,17 @@ def test_how_often_the_interval_holds_the_minimum(curve, step, least, n_seeds):
     assert held / 150 >= least
 
 
+@pytest.mark.parametrize("step", [1.0, 2.0])
+def test_three_values_do_not_tell_how_far_a_parabola_is_off(step):
+    """Lopsided, with the minimum at 0.09 of a step; seeds that agree say nothing of the curve between its values."""
+    at = 0.09 * step
+    grid = [2.0 ** (step * k) for k in (-1, 0, 1)]
+    losses = {lr: [np.exp(0.1 * (u := math.log2(lr) - at) ** 2 + 0.3 * max(u, 0) ** 3)] * 3 for lr in grid}
+    found = find_optimum(losses)
+    assert found.low <= 2.0**at <= found.high
+    assert (found.low, found.high) == (pytest.approx(grid[0]), pytest.approx(grid[-1]))
+
+
 def test_where_a_seed_decides_the_interval_is_at_least_what_was_fitted():
     """Without the second seed losses fall up to the highest value, so there is no minimum inside."""
     losses = {1.0: [1.2, 1.2], 2.0: [1.1, 1.0], 4.0: [1.0, 1.4]}

@@ -8,7 +8,8 @@ fitted by least squares near the grid's minimum. Its interval has two parts, add
 - of the parabola itself: how far the vertices of parabolas through three neighbouring values lie to that side. At its three
   points a parabola p through a curve f has f′ − p′ = f‴(ξ) ω′ / 6, with ω the product of the distances to the points, which
   falls at the middle one and rises at the outer ones. So where f‴ keeps its sign, the minimum lies between the vertex of the
-  three points around it and that of three at whose end it is.
+  three points around it and that of three at whose end it is. Where there are no such three, as on a grid of three values,
+  the interval spans at least the lowest value's neighbours.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class Optimum:
     value : float or None
         The vertex; None where the grid gives a bound alone.
     low, high : float or None
-        95 % interval over seeds, given a parabola, and wider by what parabolas through fewer points say; at least the
-        values that were fitted where a seed decides whether there is a minimum. Or the bound: at the lower edge of a grid
+        95 % interval over seeds, given a parabola, and wider by what parabolas through fewer points say, or by the lowest
+        value's neighbours where these say nothing; at least the values that were fitted where a seed decides whether there
+        is a minimum. Or the bound: at the lower edge of a grid
         ``low`` is 0 and ``high`` the next value, at the upper edge ``high`` is infinite. None where there is one seed and so
         no interval.
     error : float or None
@@ -145,14 +147,18 @@ def _fit(grid: Sequence[float], whole: Sequence[float], means: np.ndarray) -> tu
 def _local_vertices(grid: Sequence[float], whole: Sequence[float], means: np.ndarray) -> list[float]:
     """Vertices of the parabolas through the lowest value and two more in a row, as far as they lie between its neighbours.
 
-    Those at the far side count however large their loss is: it is no more than the one grid step that is not known.
+    Those at the far side count however large their loss is: it is no more than the one grid step that is not known. Where
+    only the three around the lowest value make a parabola, nothing tells how far its vertex is off: then its neighbours.
     """
     x, middle, vertices = np.log2(whole), int(means.argmin()), []
     for first in range(max(0, middle - 2), min(middle, len(whole) - 3) + 1):
-        if grid.index(whole[first + 2]) - grid.index(whole[first]) == 2:
+        if first != middle - 1 and grid.index(whole[first + 2]) - grid.index(whole[first]) == 2:
             vertex, convex = _vertex(x[first : first + 3], means[first : first + 3])
             vertices += [float(np.clip(vertex, x[middle - 1], x[middle + 1]))] if convex else []
-    return vertices
+    if not vertices:
+        return [x[middle - 1], x[middle + 1]]
+    around, convex = _vertex(x[middle - 1 : middle + 2], means[middle - 1 : middle + 2])
+    return [around, *vertices] if convex else vertices
 
 
 def _window(grid: Sequence[float], whole: Sequence[float], means: np.ndarray, middle: int) -> list[int]:
