@@ -17,6 +17,7 @@ import neuralop_mup as nm
 from neuralop_mup.cli import main
 from neuralop_mup.experiments import tune as tune_module
 from neuralop_mup.experiments.kept import described, processor_from
+from neuralop_mup.experiments.loaders import read_data
 from neuralop_mup.experiments.settings import optimizer_name
 from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning.study import describe, refuse_other_settings
@@ -353,6 +354,13 @@ def test_arrays_are_read_as_a_file_is(tmp_path):
     assert [r["loss"] for r in ours.results.records] == [r["loss"] for r in of_file.results.records]
     named = tuned_on(tmp_path / "n", {"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
     assert named.loss == ours.loss
+
+
+def test_tensors_of_a_precision_that_numpy_lacks(tmp_path):
+    x, y = (f.bfloat16().requires_grad_() for f in fields(40))
+    torch.save({"x": x, "y": y}, tmp_path / "heat.pt")
+    ours, of_file = (read_data(data).train[0] for data in ((x, y), tmp_path / "heat.pt"))
+    assert ours.dtype == torch.float32 and torch.equal(ours, of_file)
 
 
 def test_pairs_may_be_numpy_and_of_any_precision(tmp_path):

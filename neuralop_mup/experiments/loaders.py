@@ -15,7 +15,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.problems import OwnData, ProblemData
 from neuralop_mup.problems.base import SPLITS
 from neuralop_mup.problems.mode_energy import off_grid
-from neuralop_mup.problems.own_files import Source
+from neuralop_mup.problems.own_files import Source, numpy_of
 
 __all__ = ["first_batch", "loaders_of", "n_samples", "read_data", "some_samples"]
 
@@ -129,7 +129,7 @@ def _pair(part: Any) -> tuple[Any, Any] | None:
 
 
 def _numpy(values: Any) -> np.ndarray:
-    values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+    values = numpy_of(values) if isinstance(values, torch.Tensor) else values
     if values.dtype.kind == "c":
         raise MupError(
             "x or y is complex. Give its real and imaginary parts as two channels, or for a model of complex data "

@@ -12,7 +12,7 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["READERS", "Source", "open_source"]
+__all__ = ["READERS", "Source", "numpy_of", "open_source"]
 
 #: Pairs of keys that are taken for input and output where the user names none.
 _PAIRS = (
@@ -56,6 +56,12 @@ def _read_npz(file: str) -> dict[str, Any]:
         return {key: content[key] for key in content.files}
 
 
+def numpy_of(values: torch.Tensor) -> np.ndarray:
+    """A tensor as an array; numpy has no bfloat16, so that becomes single precision."""
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+
+
 def _read_pt(file: str) -> dict[str, Any]:
     content = torch.load(file, map_location="cpu", weights_only=True)
     if isinstance(content, (tuple, list)) and len(content) == 2:
@@ -64,7 +70,7 @@ def _read_pt(file: str) -> dict[str, Any]:
         content = {"data": content}
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}, not a dict of tensors")
-    return {key: value.numpy() for key, value in content.items() if isinstance(value, torch.Tensor)}
+    return {key: numpy_of(value) for key, value in content.items() if isinstance(value, torch.Tensor)}
 
 
 def _read_h5(file: str) -> dict[str, Any]:
