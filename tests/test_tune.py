@@ -147,6 +147,8 @@ def test_another_architecture(tmp_path):
         ({"build": "FNO"}, "must be a function"),
         ({"data": fields(4)}, "data has 4 samples"),
         ({"data": fields(40)[:1] * 3}, r"A split is one array of shape \(40, 1, 32\); give each as a pair"),
+        ({"data": tuple(f.tolist() for f in fields())}, "A batch of the data is a list of 1,.*np.asarray"),
+        ({"data": [DataLoader(TensorDataset(*fields(), fields()[0]), 8)] * 2}, "A batch of the data is a list of 3,"),
         ({"data": (fields(), loaders()["val"])}, "train is a pair of arrays and val is a DataLoader"),
         ({"data": (fields(), tuple(f[:, 0] for f in fields(8)))}, r"x of val has the shape \(8, 32\).*x\[:, None\]"),
         ({"data": ((fields()[0], fields(31)[1]), fields(8))}, "as many samples of each"),

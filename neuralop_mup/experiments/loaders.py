@@ -39,6 +39,13 @@ class _Named:
 
     def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
         for batch in self._loader:
+            if not isinstance(batch, Mapping) and not _is_pair(batch):
+                size = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+                raise MupError(
+                    f"A batch of the data is a {type(batch).__name__}{size}, and which part of it is what is not known: "
+                    "loaders and data sets must give dicts with 'x' and 'y' or pairs (x, y) of tensors. For fields in lists "
+                    "give np.asarray of them."
+                )
             yield batch if isinstance(batch, Mapping) else dict(zip("xy", batch, strict=True))
 
 
