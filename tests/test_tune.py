@@ -372,6 +372,15 @@ def test_pairs_may_be_numpy_and_of_any_precision(tmp_path):
     assert double.loss == ours.loss
 
 
+def test_an_output_on_a_finer_grid_is_not_taken_for_channels(tmp_path):
+    def finer(**size):
+        return FNO(in_channels=1, out_channels=1, n_layers=2, resolution_scaling_factor=[1, 2], **size)
+
+    coarse = [(x[..., ::2], y) for x, y in (fields(), fields(8, 1))]
+    tuned = nm.tune(finer, coarse, base=BASE, target=TARGET, folder=tmp_path / "s", **{**QUICK, "compare": ()})
+    assert tuned.predict(coarse[1][0]).shape == (8, 1, 32)
+
+
 def test_few_samples_and_odd_grids_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(tune_module, "odd_grids_work", lambda: False)
     odd = [tuple(f[..., :-1] for f in pair) for pair in (fields(), fields(8, 1))]

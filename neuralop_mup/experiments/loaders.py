@@ -174,7 +174,8 @@ def _fields(name: str, x: Any, y: Any, dtype: torch.dtype | None) -> tuple[torch
             )
         made.append(values)
     x, y = _as_many(name, *made)
-    if x.shape[2:] != y.shape[2:] and x.shape[1:-1] == y.shape[1:-1]:
+    # Fewer channels than points: fields of one channel on a finer grid differ in their last axis, too.
+    if x.shape[2:] != y.shape[2:] and x.shape[1:-1] == y.shape[1:-1] and max(x.shape[-1], y.shape[-1]) < min(x.shape[1:-1]):
         raise MupError(
             f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: their channels are last. Fields are "
             "(n, channels, *grid): give x.movedim(-1, 1) and y.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
