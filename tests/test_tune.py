@@ -154,6 +154,7 @@ def test_another_architecture(tmp_path):
         ({"data": ((fields()[0], fields(31)[1]), fields(8))}, "as many samples of each"),
         ({"data": (fields(), [f.repeat(1, 2, 1) for f in fields(8)])}, "x of val .* must have the same channels"),
         ({"data": ([f.movedim(1, -1) for f in two_to_one()], fields(8))}, "their channels are last.*movedim"),
+        ({"data": (fields(), fields(0))}, r"val has no sample, x of shape \(0, 1, 32\)"),
         ({"data": (two_to_one(), two_to_one())}, r"fails on a batch of the data, x of shape \(8, 2, 32\)"),
         ({"data": ([two_to_one()[1], two_to_one()[0]],) * 2}, r"gives fields of shape \(1, 32\).*out_channels"),
         ({"data": (spoilt(fields(), 1, 5), fields(8))}, "y of train has entries that are not finite, in sample 5"),

@@ -153,6 +153,8 @@ def _as_many(name: str, x: Any, y: Any) -> tuple[Any, Any]:
             f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples "
             "of each, samples first, (n, channels, *grid)."
         )
+    if not len(x):
+        raise MupError(f"{name} has no sample, x of shape {tuple(x.shape)}: give one or more, better ten.")
     return x, y
 
 
