@@ -52,6 +52,10 @@ def spoilt(pair, which, sample):
     return pair
 
 
+def of_complex_data(**size):
+    return FNO(in_channels=1, out_channels=1, n_layers=2, complex_data=True, positional_embedding=None, **size)
+
+
 def mean_square(y_pred, y, **_):
     return (y_pred - y).square().mean(dim=(1, 2)).sum()
 
@@ -154,6 +158,10 @@ def test_another_architecture(tmp_path):
         ({"data": ((fields()[0], fields(31)[1]), fields(8))}, "as many samples of each"),
         ({"data": (fields(), [f.repeat(1, 2, 1) for f in fields(8)])}, "x of val .* must have the same channels"),
         ({"data": ([f.movedim(1, -1) for f in two_to_one()], fields(8))}, "their channels are last.*movedim"),
+        (
+            {"data": [tuple(f.to(torch.cfloat) for f in fields())] * 2, "build": of_complex_data},
+            "loss='l2' with complex targets.*a function of your own",
+        ),
         ({"data": (fields(), fields(0))}, r"val has no sample, x of shape \(0, 1, 32\)"),
         ({"data": (two_to_one(), two_to_one())}, r"fails on a batch of the data, x of shape \(8, 2, 32\)"),
         ({"data": ([two_to_one()[1], two_to_one()[0]],) * 2}, r"gives fields of shape \(1, 32\).*out_channels"),

@@ -218,6 +218,11 @@ def _check(
         check_batch_size(max(batch_sizes), len(data.train[0]))
     first = first_batch(train)
     own_losses(sent.loss, first["x"].ndim - 2)
+    if isinstance(sent.loss, str) and isinstance(first["y"], torch.Tensor) and first["y"].is_complex():
+        raise MupError(
+            f"loss={sent.loss!r} with complex targets: neuralop's losses are of real fields. Give a function of your own "
+            "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
+        )
     sample = some_samples(first, train)
     x_shape = None if off_grid(first) else tuple(first["x"].shape[1:])
     if sent.processor is None:  # a user's may change the shapes
