@@ -381,6 +381,17 @@ def test_pairs_may_be_numpy_and_of_any_precision(tmp_path):
     assert double.loss == ours.loss
 
 
+def test_targets_that_are_all_the_same_are_told(tmp_path, monkeypatch, capsys):
+    x, y = fields(40)
+    np.savez(tmp_path / "d.npz", x=x, y=torch.ones_like(y))
+    with pytest.warns(UserWarning, match="targets of all samples are the same, so there is nothing to learn"):
+        tuned = tuned_on(tmp_path / "s", tmp_path / "d.npz")
+    assert "nothing to learn" in tuned.report.read_text()
+    monkeypatch.chdir(tmp_path)
+    assert main(["transfer", "--data", "d.npz", "--dry-run"]) == 0
+    assert "nothing to learn" in capsys.readouterr().out
+
+
 def test_an_output_on_a_finer_grid_is_not_taken_for_channels(tmp_path):
     def finer(**size):
         return FNO(in_channels=1, out_channels=1, n_layers=2, resolution_scaling_factor=[1, 2], **size)

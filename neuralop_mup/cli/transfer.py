@@ -32,7 +32,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.experiments import findings, wording
 from neuralop_mup.experiments.presets import EXTENDS, PRESETS, SIZES, Preset, odd_grid_note, preset_of
-from neuralop_mup.experiments.proxy import few_samples_notes, modes_of, resolution_notes, sample_of
+from neuralop_mup.experiments.proxy import few_samples_notes, modes_of, resolution_notes, same_targets_notes, sample_of
 from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
 from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
 from neuralop_mup.problems import PROBLEMS, OwnData, Problem
@@ -81,10 +81,10 @@ def run(argv: list[str]) -> int:
 
 
 def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
-    """What the data says of the proxy's modes."""
+    """What the data says of the proxy's modes, and of there being something to learn."""
     x, y = sample_of(problem)
     modes = (modes_of(study.sizes[size]) for size in (study.base, study.target))
-    return resolution_notes({"x": x, "y": y}, *modes, flag="--proxy.n_modes")
+    return (*same_targets_notes(y), *resolution_notes({"x": x, "y": y}, *modes, flag="--proxy.n_modes"))
 
 
 def _energy(problem: Problem, size: str) -> ModeEnergy | None:

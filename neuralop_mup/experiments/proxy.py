@@ -23,6 +23,7 @@ __all__ = [
     "is_coarser",
     "modes_of",
     "resolution_notes",
+    "same_targets_notes",
     "sample_of",
     "training_notes",
 ]
@@ -83,6 +84,16 @@ def resolution_notes(sample: Mapping[str, Any], proxy: Modes, target: Modes, fla
             "compare a proxy with more of them.",
         )
     return tuple(filter(None, [proxy_advice(mode_energy(sample["x"], sample["y"]), proxy, target, flag)]))
+
+
+def same_targets_notes(y: Any) -> tuple[str, ...]:
+    """A sentence if there is nothing to learn: every learning rate is then as good as another."""
+    if not isinstance(y, torch.Tensor) or y.ndim < 3 or not (y == y[:1]).all():
+        return ()
+    return (
+        "The targets of all samples are the same, so there is nothing to learn and no learning rate to choose: look at what "
+        "was taken for the output.",
+    )
 
 
 def few_samples_notes(n_val: int | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from neuralop_mup.experiments.kept import KeptTarget, read_kept
 from neuralop_mup.experiments.loaders import first_batch, loaders_of, n_samples, read_data, some_samples
 from neuralop_mup.experiments.own_runs import OwnRuns, dtype_of, own_losses, own_settings
 from neuralop_mup.experiments.presets import EXTENDS, odd_grids_work
-from neuralop_mup.experiments.proxy import few_samples_notes, modes_of, resolution_notes
+from neuralop_mup.experiments.proxy import few_samples_notes, modes_of, resolution_notes, same_targets_notes
 from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, optimizer_name, under_rules
 from neuralop_mup.experiments.training import check_batch_size, n_params, quiet
 from neuralop_mup.experiments.tuned import Tuned, best_run, lines_of_use, load_made, write_made
@@ -228,6 +228,8 @@ def _check(
     if sent.processor is None:  # a user's may change the shapes
         _check_batch(sent, base, first)
     notes = [*resolution_notes(sample, modes["base"], modes["target"]), *few_samples_notes(n_samples(evals["val"]))]
+    if isinstance(sent.loss, str):  # one of the user's may not look at y
+        notes += same_targets_notes(sample["y"])
     if x_shape is not None:
         for size in (base, target):
             check_grid(sent.build(**size), x_shape[1:])  # the layers cut what is beyond it, and nothing would tell
