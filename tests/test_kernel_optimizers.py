@@ -439,6 +439,8 @@ def test_a_parameter_has_one_group(kind):
     extra = nn.Parameter(torch.ones(3))
     with pytest.raises(nm.MupError, match="two"):
         optimizer.add_param_group({"params": [extra], "param_names": ["extra"]})
+    with pytest.raises(nm.MupError, match="has no param_names"):
+        optimizer.add_param_group({"params": [extra], "lr": 0.1})
     for layouts in (["io"], [], ["x"], ["b", "b"]):
         with pytest.raises(nm.MupError, match="do not fit"):
             optimizer.add_param_group({"params": [extra], "param_names": ["extra"], "lr": 0.1, "layouts": layouts})
@@ -465,6 +467,16 @@ def test_a_state_of_another_optimizer_is_refused(kind):
     with pytest.raises(nm.MupError, match="rule_mult of group 'aux readout'"):
         one.load_state_dict(kind(stock, **EVERY[kind]).state_dict())
     assert [g["lr"] for g in one.param_groups] == [g["lr"] for g in groups]
+
+
+def test_a_state_of_another_width_is_refused(kind):
+    """Each of base size, so that their multipliers agree: MuMuon took it and failed at its next step."""
+    models = [nm.parametrize(FNO((8,), 2, 3, w, n_layers=2), base={"hidden_channels": w}) for w in (6, 12)]
+    one, other = (kind(model, **EVERY[kind]) for model in models)
+    random_gradients(models[1])
+    other.step()
+    with pytest.raises(nm.MupError, match="saved from another model"):
+        one.load_state_dict(other.state_dict())
 
 
 def test_check_optimizer_knows_that_maps_have_one_learning_rate_at_every_size(kind):

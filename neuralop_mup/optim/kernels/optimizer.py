@@ -157,6 +157,11 @@ class KernelOptimizer(torch.optim.Optimizer):
                 f"This group has no lr, and {name} has two (that of kernels and hidden layers, and AdamW's aux_lr): say "
                 "which it is to be."
             )
+        if self.param_groups and "param_names" not in param_group:
+            raise MupError(
+                "This group has no param_names, which every group here has: checkpoints and messages go by them. Give one "
+                "name for each parameter."
+            )
         layouts = param_group.get("layouts")
         if layouts is not None and not (
             len(layouts) == len(params)
@@ -288,13 +293,23 @@ class KernelOptimizer(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuse the state of another optimizer over the same parameters: its settings have other names."""
+        """Refuse the state of another optimizer (its settings have other names), or of parameters of other shapes."""
         for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
             if missing := sorted(set(self.defaults) - set(theirs)):
                 raise MupError(
                     f"This state is not of a {type(self).__name__}: its group {ours.get('name')!r} has no {missing[0]!r}. "
                     "Load it into the optimizer that it was saved from."
                 )
+            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
+                saved = state_dict["state"].get(key)
+                if not saved:  # nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one
+                    continue
+                expected = {name: v.shape for name, v in self.new_state(p, layout, ours).items() if torch.is_tensor(v)}
+                if expected != {name: tuple(v.shape) for name, v in saved.items() if torch.is_tensor(v)}:
+                    raise MupError(
+                        f"The state of number {key} has other averages than {type(self).__name__} keeps of a parameter of "
+                        f"shape {tuple(p.shape)}: it was saved from another model or with other settings."
+                    )
 
     def _check_gradients(self) -> None:
         pairs = [
