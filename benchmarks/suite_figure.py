@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from suite_runs import CHOSEN_ON, CONTENDERS, PROBLEMS, Records
+from suite_runs import CHOSEN_ON, PROBLEMS, Records
 from suite_stages import LENGTHS, SEEDS, final
 
 from neuralop_mup.plots.style import (
@@ -39,7 +39,7 @@ def draw(records: Records, path: Path) -> Path:
     figure, axes = new_figure(9.2, 4.9, 2, 4)
     for ax, problem in zip(axes.flat, [*reported, *CHOSEN_ON], strict=True):
         ends = []
-        for name in CONTENDERS:
+        for name in STYLES:
             points = {steps: final(records, problem, name, steps) for steps in LENGTHS}
             errors = {steps: [r["test"] for r in records.results(point, SEEDS)] for steps, point in points.items() if point}
             errors = {steps: own for steps, own in errors.items() if own}

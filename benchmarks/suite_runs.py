@@ -48,6 +48,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "MuAdam": {"optimizer": "adam", "lrs": _ADAM, "init": 0.1},
     "MuMuon": {"optimizer": "muon", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 1, "damping": 0.7}},
     "MuSOAP": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2}},
+    "MuSOAP, Schatten": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2, "size": "schatten"}},
 }
 REFERENCE = "Adam (SP)"
 

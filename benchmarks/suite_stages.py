@@ -114,7 +114,7 @@ def moved(records: Records, move: str, name: str) -> tuple[list[Task], list[Task
 
 def transfer_runs(records: Records) -> Iterator[Task]:
     """Learning rates at proxy and target, three seeds each."""
-    for name in ("MuSOAP", "MuAdam", "MuMuon"):
+    for name in ("MuSOAP", "MuSOAP, Schatten", "MuAdam", "MuMuon"):
         for move in MOVES:
             for points in moved(records, move, name):
                 yield from ({**t, "seed": seed} for t in points for seed in SEEDS)
@@ -193,7 +193,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "period 2": ("MuSOAP", {"period": 2}),
     "period 4": ("MuSOAP", {"period": 4}),
     "no Nesterov": ("MuSOAP", {"nesterov": False}),
-    "size: operator norm": ("MuSOAP", {"size": "operator"}),
+    "size: Schatten norm": ("MuSOAP", {"size": "schatten"}),
     "momentum 0.9": ("MuSOAP", {"momentum": 0.9}),
     "beta2 0.99": ("MuSOAP", {"beta2": 0.99}),
     "basis_beta 0.99": ("MuSOAP", {"basis_beta": 0.99}),

@@ -67,12 +67,12 @@ class MuSOAP(KernelOptimizer):
         2, 4, 8, … as well.
     nesterov : bool
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
-    size : {"rms", "operator"}
-        What is brought to lr·√(out/in). ``rms``: the operator norm that a matrix of random entries with the same root mean
-        square would have, (√in + √out)/√(in·out) times the Frobenius norm (of one row or column this norm itself). An
-        update of low rank has a larger one, up to √n/2 times that in an n×n block. ``operator``: a bound on the operator
-        norm, ‖(UU^H)²‖_F^(1/4), which takes two matrix products more. The block of a separable kernel is diagonal, and its
-        norm the largest modulus.
+    size : {"rms", "schatten"}
+        What is brought to lr·√(out/in): an estimate of the operator norm, which is exact in the mean for large matrices of
+        random entries, and for one row or column. ``schatten``: (√in + √out)/(in·out·(in + out))^(1/4) times
+        (Σσ⁴)^(1/4), which takes one matrix product more. ``rms``: (√in + √out)/√(in·out) times the Frobenius norm
+        (Σσ²)^(1/2). Gradients of wide layers are of low rank, where both are too small, in an n×n block at rank one by
+        n^(1/4)/2^(3/4) and by √n/2. The block of a separable kernel is diagonal, and its norm the largest modulus.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
@@ -359,22 +359,24 @@ def _rms_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], s
     return norm.amax(-3, keepdim=True)  # channels that do not mix are one block of each mode
 
 
-def _operator_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
-    """‖(UU^H)²‖_F^(1/4), which is at most min(m, n)^(1/8) times the largest singular value, and never below it."""
-    if min(block) == 1:
-        return _total(_squares(u, scratch), mixed).sqrt().amax(-3, keepdim=True)
-    matrices = torch.view_as_complex(u.contiguous()) if u.shape[-1] == 2 else u[..., 0]
-    a = matrices.reshape(len(u), *block, -1).permute(0, 3, 1, 2).reshape(-1, *block)
-    # Over a power of two, which rounds nothing: fourth powers of entries overflow or underflow long before they do.
-    largest = a.abs().amax((1, 2))
-    exponent = torch.frexp(largest).exponent.clamp(-126, 126)  # 2**±126 is a normal number in float32
-    a = a * torch.ldexp(torch.ones_like(largest), -exponent)[:, None, None]
-    a = a @ a.mH if block[0] <= block[1] else a.mH @ a
-    norm = torch.ldexp(torch.linalg.vector_norm(a @ a, dim=(1, 2)).pow(0.25), exponent)
-    return norm.view(len(u), *(1,) * len(mixed), *u.shape[-3:-1], 1).amax(-3, keepdim=True)
+def _schatten_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
+    """The same from the Schatten norm ‖U‖_4 = ‖UU^H‖_F^(1/2) = (Σσ⁴)^(1/4), which tells low rank from full rank.
+
+    Complex entries of unit variance have E ‖UU^H‖_F² = mn(m + n), real ones mn(m + n + 1).
+    """
+    m, n = block
+    norm = _total(_squares(u, scratch), mixed).sqrt()
+    if min(m, n) > 1:
+        unit = torch.div(u, norm + _TINY, out=scratch.take("unit", u.shape, u))  # its fourth powers stay in range
+        matrices = torch.view_as_complex(unit) if unit.shape[-1] == 2 else unit[..., 0]
+        a = matrices.reshape(len(u), m, n, -1).permute(0, 3, 1, 2).reshape(-1, m, n)
+        a = a @ a.mH if m <= n else a.mH @ a
+        of_random = (m * n * (m + n + 2 - u.shape[-1])) ** 0.25 / (sqrt(m) + sqrt(n))
+        norm = norm * (torch.linalg.vector_norm(a, dim=(1, 2)).sqrt() / of_random).view(norm.shape)
+    return norm.amax(-3, keepdim=True)
 
 
 _SIZES: dict[str, Callable[[torch.Tensor, tuple[int, ...], tuple[int, int], Scratch], torch.Tensor]] = {
     "rms": _rms_size,
-    "operator": _operator_size,
+    "schatten": _schatten_size,
 }
