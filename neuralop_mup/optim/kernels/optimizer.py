@@ -304,7 +304,7 @@ class KernelOptimizer(torch.optim.Optimizer):
                 saved = state_dict["state"].get(key)
                 if not saved:  # nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one
                     continue
-                expected = {name: v.shape for name, v in self.new_state(p, layout, ours).items() if torch.is_tensor(v)}
+                expected = {name: v.shape for name, v in self.new_state(p, layout, theirs).items() if torch.is_tensor(v)}
                 if expected != {name: tuple(v.shape) for name, v in saved.items() if torch.is_tensor(v)}:
                     raise MupError(
                         f"The state of number {key} has other averages than {type(self).__name__} keeps of a parameter of "

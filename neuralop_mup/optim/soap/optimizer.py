@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod, sqrt
 from typing import Any, ClassVar
 
@@ -68,11 +68,11 @@ class MuSOAP(KernelOptimizer):
     nesterov : bool
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
     size : {"rms", "schatten"}
-        What is brought to lr·√(out/in): an estimate of the operator norm, which is exact in the mean for large matrices of
-        random entries, and for one row or column. ``schatten``: (√in + √out)/(in·out·(in + out))^(1/4) times
-        (Σσ⁴)^(1/4), which takes one matrix product more. ``rms``: (√in + √out)/√(in·out) times the Frobenius norm
-        (Σσ²)^(1/2). Gradients of wide layers are of low rank, where both are too small, in an n×n block at rank one by
-        n^(1/4)/2^(3/4) and by √n/2. The block of a separable kernel is diagonal, and its norm the largest modulus.
+        What is brought to lr·√(out/in): an estimate of the operator norm, in the mean that of large matrices of random
+        entries, and exact for one row or column. ``rms``: (√in + √out)/√(in·out) times the Frobenius norm (Σσ²)^(1/2).
+        ``schatten``: (√in + √out)/(in·out·(in + out))^(1/4) times (Σσ⁴)^(1/4), estimated from moduli. Updates of wide layers
+        are of low rank, where both are too small, at rank one in an n×n block by √n/2 and by n^(1/4)/2^(3/4). The block of
+        a separable kernel is diagonal, and its norm the largest modulus.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
@@ -183,6 +183,9 @@ class MuSOAP(KernelOptimizer):
             if 1 < d <= MAX_BASIS:
                 for what in ("gram", "basis"):
                     state[f"{what}_{axis}"] = torch.zeros(layers, d, d, dtype=dtype, device=p.device)
+        if group["size"] == "schatten" and min(block_shape(p, layout)) > 1:
+            of_modes = [1 if letter in "io" else n for letter, n in zip(layout, p.shape, strict=False)]
+            state["low_rank"] = torch.ones(of_modes, dtype=dtype, device=p.device)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -232,10 +235,9 @@ class MuSOAP(KernelOptimizer):
         modulus = _squares(_rotated(x, bases, scratch), scratch)
         v.lerp_(modulus, 1 - group["beta2"])
         stack.write(stack.of("exp_avg_sq"), v)
-        mixed = tuple(range(1, x.ndim - 3))
-        active = (_total(modulus, mixed) > 0).to(v.dtype)
-        u = _rotated(ahead, bases, scratch).div_(_root(v, mixed, stack.block_shape, scratch))
-        factor = active / _SIZES[group["size"]](u, mixed, stack.block_shape, scratch).add_(_TINY)
+        active = (_total(modulus, stack.mixed) > 0).to(v.dtype)
+        u = _rotated(ahead, bases, scratch).div_(_root(v, stack, scratch))
+        factor = active / _size(u, stack, step, group, scratch).add_(_TINY)
         u = _rotated(u, bases, scratch, back=True)
         weights = stack.read([b.p for b in blocks])
         if group["weight_decay"] != 0:
@@ -251,12 +253,13 @@ class _Stack:
 
     ``modes`` are those whose turn it is: every ``period``-th, another comb at each step.
     ``layers`` counts the kernels, several if one tensor holds several; ``channels`` are those that do not mix; ``parts`` are
-    the real and the imaginary one, or one where numbers are real.
+    the real and the imaginary one, or one where numbers are real. ``mixed`` numbers the axes of a block.
     """
 
     def __init__(self, blocks: Sequence[Block], period: int, step: int) -> None:
         self.blocks, self.layout = blocks, blocks[0].layout
         self.block_shape = block_shape(blocks[0].p, self.layout)
+        self.mixed = tuple(range(1, 1 + sum(letter in "io" for letter in self.layout)))
         due, self.period = turn(blocks[0].p, self.layout, "b", period, step)
         self._due = (*(slice(None),) * len(order(self.layout, "lioc")), *due)
 
@@ -332,9 +335,9 @@ def _rotated(x: torch.Tensor, bases: Mapping[int, torch.Tensor], scratch: Scratc
     return x
 
 
-def _root(v: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
+def _root(v: torch.Tensor, stack: _Stack, scratch: Scratch) -> torch.Tensor:
     """What Adam divides by, never below the noise of its mode."""
-    floor = (_total(v, mixed) / prod(block)).sqrt_().mul_(_NOISE).add_(_TINY)
+    floor = (_total(v, stack.mixed) / prod(stack.block_shape)).sqrt_().mul_(_NOISE).add_(_TINY)
     return torch.sqrt(v, out=scratch.take("root", v.shape, v)).add_(floor)
 
 
@@ -349,34 +352,37 @@ def _total(x: torch.Tensor, mixed: tuple[int, ...]) -> torch.Tensor:
     return x.sum(mixed, keepdim=True) if mixed else x
 
 
-def _rms_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
+def _size(u: torch.Tensor, stack: _Stack, step: int, group: Mapping[str, Any], scratch: Scratch) -> torch.Tensor:
     """Operator norm of a matrix with this Frobenius norm and the singular values of a random one: a first-order estimate.
 
     Entries of unit variance have Frobenius norm √(mn) and operator norm about √m + √n.
     """
-    m, n = block
-    norm = _total(_squares(u, scratch), mixed).sqrt() * ((sqrt(m) + sqrt(n)) / sqrt(m * n) if min(m, n) > 1 else 1.0)
-    return norm.amax(-3, keepdim=True)  # channels that do not mix are one block of each mode
+    m, n = stack.block_shape
+    norm = _total(_squares(u, scratch), stack.mixed).sqrt()
+    if min(m, n) == 1:
+        return norm.amax(-3, keepdim=True)  # channels that do not mix are one block of each mode
+    if "low_rank" in stack.blocks[0].state:
+        low_rank = stack.read(stack.of("low_rank"))
+        if step < group["refresh"] or step % group["refresh"] < stack.period:  # once for every mode
+            low_rank = _low_rank(u, norm, stack, scratch)
+            stack.write(stack.of("low_rank"), low_rank)
+        norm = norm * low_rank
+    return norm * ((sqrt(m) + sqrt(n)) / sqrt(m * n))
 
 
-def _schatten_size(u: torch.Tensor, mixed: tuple[int, ...], block: tuple[int, int], scratch: Scratch) -> torch.Tensor:
-    """The same from the Schatten norm ‖U‖_4 = ‖UU^H‖_F^(1/2) = (Σσ⁴)^(1/4), which tells low rank from full rank.
+def _low_rank(u: torch.Tensor, norm: torch.Tensor, stack: _Stack, scratch: Scratch) -> torch.Tensor:
+    """(Σσ⁴)^(1/4) over (Σσ²)^(1/2), and that over its value for random entries: 1 at full rank, more at low rank.
 
-    Complex entries of unit variance have E ‖UU^H‖_F² = mn(m + n), real ones mn(m + n + 1).
+    Complex entries of unit variance have E Σσ⁴ = mn(m + n), real ones mn(m + n + 1).
     """
-    m, n = block
-    norm = _total(_squares(u, scratch), mixed).sqrt()
-    if min(m, n) > 1:
-        unit = torch.div(u, norm + _TINY, out=scratch.take("unit", u.shape, u))  # its fourth powers stay in range
-        matrices = torch.view_as_complex(unit) if unit.shape[-1] == 2 else unit[..., 0]
-        a = matrices.reshape(len(u), m, n, -1).permute(0, 3, 1, 2).reshape(-1, m, n)
-        a = a @ a.mH if m <= n else a.mH @ a
-        of_random = (m * n * (m + n + 2 - u.shape[-1])) ** 0.25 / (sqrt(m) + sqrt(n))
-        norm = norm * (torch.linalg.vector_norm(a, dim=(1, 2)).sqrt() / of_random).view(norm.shape)
-    return norm.amax(-3, keepdim=True)
+    m, n = stack.block_shape
+    unit = torch.div(u, norm + _TINY, out=scratch.take("unit", u.shape, u))  # its fourth powers stay in range
+    matrices = torch.view_as_complex(unit) if unit.shape[-1] == 2 else unit[..., 0]
+    a = matrices.reshape(len(u), m, n, -1).permute(0, 3, 1, 2).reshape(-1, m, n)
+    a = a @ a.mH if m <= n else a.mH @ a
+    of_random = ((m + n + 2 - u.shape[-1]) / (m * n)) ** 0.25
+    ratio = torch.linalg.vector_norm(a, dim=(1, 2)).sqrt().div_(of_random).view(norm.shape)
+    return torch.where(norm > 0, ratio, 1.0)
 
 
-_SIZES: dict[str, Callable[[torch.Tensor, tuple[int, ...], tuple[int, int], Scratch], torch.Tensor]] = {
-    "rms": _rms_size,
-    "schatten": _schatten_size,
-}
+_SIZES = ("rms", "schatten")
