@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from suite_figure import draw
-from suite_runs import CHOSEN_ON, CONTENDERS, PROBLEMS, REFERENCE, STEPS, Records, run
+from suite_runs import CHOSEN_ON, CONTENDERS, MAIN, PROBLEMS, REFERENCE, STEPS, Records, run
 from suite_stages import (
     CHOICE_LENGTHS,
     INITS,
@@ -79,10 +79,10 @@ def ratio_row(ratios: dict[str, list[float]]) -> list[str]:
 
 def main_tables(records: Records) -> Iterator[str]:
     for steps in LENGTHS:
-        rows, ratios = [], {name: [] for name in CONTENDERS}
+        rows, ratios = [], {name: [] for name in MAIN}
         for problem in PROBLEMS:
             cells, means = [], {}
-            for name in CONTENDERS:
+            for name in MAIN:
                 point = final(records, problem, name, steps)
                 if point is None:
                     cells.append("–")
@@ -97,7 +97,7 @@ def main_tables(records: Records) -> Iterator[str]:
                     ratios[name].append(mean / means[REFERENCE])
         if rows:
             yield f"\n## {steps:,} steps"
-            yield from table(["problem", *CONTENDERS], [*rows, ["ratio, problems without *", *ratio_row(ratios)]])
+            yield from table(["problem", *MAIN], [*rows, ["ratio, problems without *", *ratio_row(ratios)]])
 
 
 def time_table(records: Records) -> Iterator[str]:

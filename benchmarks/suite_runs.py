@@ -51,6 +51,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "MuSOAP, Schatten": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2, "size": "schatten"}},
 }
 REFERENCE = "Adam (SP)"
+MAIN = (REFERENCE, "MuAdam", "MuMuon", "MuSOAP")  # tuned on every problem at every length
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "torch": lambda model, lr, **kwargs: torch.optim.Adam(model.parameters(), lr=lr, **kwargs),

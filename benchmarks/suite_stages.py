@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from suite_runs import BASE_WIDTH, CHOSEN_ON, CONTENDERS, PROBLEMS, REFERENCE, STEPS, Records, task
+from suite_runs import BASE_WIDTH, CHOSEN_ON, CONTENDERS, MAIN, PROBLEMS, REFERENCE, STEPS, Records, task
 
 SEEDS = (0, 1, 2)
 LENGTHS = (300, STEPS, 3000)
@@ -54,7 +54,7 @@ def final(records: Records, problem: str, name: str, steps: int) -> Task | None:
 def main_runs(records: Records) -> Iterator[Task]:
     """Tune at 1,000 steps; carry over to 300 and 3,000, with a factor of 2 to either side."""
     for problem in PROBLEMS:
-        for name in CONTENDERS:
+        for name in MAIN:
             yield from tuning(records, problem, name)
             if (best := tuned(records, problem, name)) is None:
                 continue
@@ -172,7 +172,7 @@ def initialized(like: Task, init: float) -> list[Task]:
 def init_points(records: Records) -> Iterator[tuple[str, int, Task]]:
     """Problem, width and the tuned point of each contender."""
     for problem, width in (*((p, PROBLEMS[p][2]) for p in PROBLEMS), *WIDTHS):
-        for name in CONTENDERS:
+        for name in MAIN:
             if (best := tuned(records, problem, name)) is not None:
                 yield problem, width, {**best, "width": width}
 
