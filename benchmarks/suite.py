@@ -5,6 +5,7 @@
     python benchmarks/suite.py transfer            # learning rates carried over width, modes and depth
     python benchmarks/suite.py joint               # over width and modes at once, from a proxy with enough modes and too few
     python benchmarks/suite.py init                # how large kernels should start
+    python benchmarks/suite.py layouts             # factorized kernels and other models
     python benchmarks/suite.py choices             # MuSOAP and MuMuon, one choice at a time
     python benchmarks/suite.py report              # tables from what has been trained, nothing else
 
@@ -35,6 +36,9 @@ from suite_stages import (
     INITS,
     JOINT,
     JOINT_SEEDS,
+    LAYOUT_NAMES,
+    LAYOUTS,
+    LAYOUTS_ON,
     LENGTHS,
     MOVES,
     SEEDS,
@@ -46,11 +50,13 @@ from suite_stages import (
     in_equal_time,
     init_points,
     initialized,
+    laid_out,
     moved,
     varied,
 )
 
 RESULTS = Path(__file__).parent / "results"
+USUAL_LR = 2e-2  # MuSOAP's default
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -204,6 +210,25 @@ def init_table(records: Records) -> Iterator[str]:
         yield from table(["problem", "width", "optimizer", *(f"× {init:g}" for init in INITS)], rows)
 
 
+def layout_table(records: Records) -> Iterator[str]:
+    rows = []
+    for problem in LAYOUTS_ON:
+        for layout in LAYOUTS:
+            points = {name: laid_out(records, problem, layout, name) for name in LAYOUT_NAMES}
+            best = [records.best(own) for own in points.values()]
+            if None in best:
+                continue
+            usual = next(t for t in points["MuSOAP"] if t["lr"] == USUAL_LR)
+            adam, soap, default = (records.get(t)["test"] for t in (*best, usual))
+            cells = [f"{adam:.4f}, lr {best[0]['lr']:g}", f"{soap:.4f}, lr {best[1]['lr']:g}", f"{soap / adam:.2f}"]
+            rows.append([starred(problem), layout, *cells, f"{default / adam:.2f}"])
+    if rows:
+        yield "\n## Other kernels"
+        yield f"\nTest errors at 1,000 steps, seed 0. The last column is MuSOAP's at lr {USUAL_LR:g}."
+        heads = ["problem", "kernels", REFERENCE, "MuSOAP", "over tuned Adam", "at its default lr"]
+        yield from table(heads, rows)
+
+
 def choice_table(records: Records) -> Iterator[str]:
     rows = []
     for variant in VARIANTS:
@@ -225,12 +250,12 @@ def report(records: Records) -> str:
     lines = [
         "# Contenders on eight problems",
         "",
-        "`python benchmarks/suite.py main`, `time`, `transfer`, `joint`, `init` and `choices`. Unless a table says "
-        "otherwise: test error (relative L2; mean ± standard deviation of three seeds, their number where it is not 3), and "
+        "`python benchmarks/suite.py main`, `time`, `transfer`, `joint`, `init`, `layouts` and `choices`. Unless a table "
+        "says otherwise: test error (relative L2; mean ± standard deviation of three seeds, their number where it is not 3), and "
         "the learning rate. * marks problems that defaults were chosen on; ratios to tuned Adam are geometric means over "
         "the others.",
     ]
-    for part in (main_tables, time_table, transfer_table, joint_table, init_table, choice_table):
+    for part in (main_tables, time_table, transfer_table, joint_table, init_table, layout_table, choice_table):
         lines += part(records)
     return "\n".join(lines) + "\n"
 

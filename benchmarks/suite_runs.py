@@ -94,8 +94,8 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
     """One run, as plain values.
 
     ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`),
-    ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`), ``base_modes``, K at base where the rule needs it, and
-    ``marks``: numbers of steps after which the validation error is measured, too.
+    ``model``, further arguments of the FNO, ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`), ``base_modes``,
+    K at base where the rule needs it, and ``marks``: numbers of steps after which the validation error is measured, too.
     """
     _, modes, width, batch = PROBLEMS[problem]
     chosen = CONTENDERS[contender]
@@ -113,7 +113,7 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
         "modes": list(changes.get("modes", modes)),
         "depth": changes.get("depth", 4),
         "batch": changes.get("batch", batch),
-        **{key: changes[key] for key in ("data", "training", "base_modes", "marks") if changes.get(key)},
+        **{key: changes[key] for key in ("data", "model", "training", "base_modes", "marks") if changes.get(key)},
     }
 
 
@@ -127,8 +127,9 @@ def train(t: Mapping[str, Any]) -> dict[str, Any]:
     problem, data = data_of(t["problem"], t.get("data"))
     torch.manual_seed(t["seed"])
     n_modes = tuple(2 * k for k in t["modes"])
-    model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"])
-    init = None if t["init"] == 1 else {"spectral": max(t["init"], 1e-12)}
+    more = t.get("model", {})
+    model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"], **more)
+    init = None if t["init"] == 1 else {"kernel": max(t["init"], 1e-12)}
     base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
     if "base_modes" in t:
         base["n_modes"] = tuple(2 * k for k in t["base_modes"])

@@ -185,6 +185,33 @@ def init_runs(records: Records) -> Iterator[Task]:
                 yield from (t for init in inits for t in initialized(like, init))
 
 
+# ------------------------------------------------------------------------------------------- layouts: other kernels
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "Tucker, rank 0.4": {"factorization": "tucker", "rank": 0.4, "implementation": "factorized"},
+    "CP, rank 0.2": {"factorization": "cp", "rank": 0.2, "implementation": "factorized"},
+    "tensor train, rank 0.4": {"factorization": "tt", "rank": 0.4, "implementation": "factorized"},
+    "separable": {"separable": True},
+    "no channel MLP": {"use_channel_mlp": False},
+}
+LAYOUTS_ON = ("korteweg-de-vries", "gray-scott")
+LAYOUT_NAMES = (REFERENCE, "MuSOAP")
+
+
+def laid_out(records: Records, problem: str, layout: str, name: str) -> list[Task]:
+    """A contender's learning rates at 1,000 steps with other kernels."""
+    return grid(records, task(problem, name, 1.0, model=LAYOUTS[layout]), CONTENDERS[name]["lrs"], seeds=(0,))
+
+
+def layout_runs(records: Records) -> Iterator[Task]:
+    """Tuned Adam and MuSOAP on models whose kernels are factorized, or that lack a part."""
+    for problem in LAYOUTS_ON:
+        for layout in LAYOUTS:
+            for name in LAYOUT_NAMES:
+                yield from laid_out(records, problem, layout, name)
+
+
 # ------------------------------------------------------------------------------------------ choices, one at a time
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -235,5 +262,6 @@ STAGES = {
     "transfer": transfer_runs,
     "joint": joint_runs,
     "init": init_runs,
+    "layouts": layout_runs,
     "choices": choice_runs,
 }
