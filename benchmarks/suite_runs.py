@@ -94,7 +94,7 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
     """One run, as plain values.
 
     ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`),
-    ``model``, further arguments of the FNO, ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`), ``base_modes``,
+    ``model``, other arguments of the FNO, ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`), ``base_modes``,
     K at base where the rule needs it, and ``marks``: numbers of steps after which the validation error is measured, too.
     """
     _, modes, width, batch = PROBLEMS[problem]
