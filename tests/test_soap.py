@@ -390,7 +390,8 @@ def test_state_of_other_settings_or_another_optimizer():
         fresh.load_state_dict(state)
 
 
-def test_bases_of_half_precision_stay_in_single_when_loaded():
+@pytest.mark.parametrize("size", ["rms", "schatten"])
+def test_bases_of_half_precision_stay_in_single_when_loaded(size):
     """torch casts states to their parameters' type: a run that was resumed went on with other bases."""
 
     def build():
@@ -401,14 +402,14 @@ def test_bases_of_half_precision_stay_in_single_when_loaded():
         return model
 
     model, resumed = build(), build()
-    optimizer, other = nm.MuSOAP(model), nm.MuSOAP(resumed)
-    for seed in range(3):
+    optimizer, other = nm.MuSOAP(model, size=size), nm.MuSOAP(resumed)
+    for seed in range(12):
         random_gradients(model, seed)
         optimizer.step()
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     resumed.load_state_dict(model.state_dict())
     for m, o in ((model, optimizer), (resumed, other)):
-        random_gradients(m, seed=3)
+        random_gradients(m, seed=12)
         o.step()
     assert differing(model, resumed) == 0
 

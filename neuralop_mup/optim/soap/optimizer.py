@@ -70,9 +70,9 @@ class MuSOAP(KernelOptimizer):
     size : {"rms", "schatten"}
         What is brought to lr·√(out/in): an estimate of the operator norm, in the mean that of large matrices of random
         entries, and exact for one row or column. ``rms``: (√in + √out)/√(in·out) times the Frobenius norm (Σσ²)^(1/2).
-        ``schatten``: (√in + √out)/(in·out·(in + out))^(1/4) times (Σσ⁴)^(1/4), estimated from moduli. Updates of wide layers
-        are of low rank, where both are too small, at rank one in an n×n block by √n/2 and by n^(1/4)/2^(3/4). The block of
-        a separable kernel is diagonal, and its norm the largest modulus.
+        ``schatten``: (√in + √out)/(in·out·(in + out))^(1/4) times (Σσ⁴)^(1/4), of which the ratio to the first is looked for
+        when bases are renewed. Updates of wide layers are of low rank, where both are too small, at rank one in an n×n
+        block by √n/2 and by n^(1/4)/2^(3/4). The block of a separable kernel is diagonal, and its norm the largest modulus.
     weight_decay : float
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
@@ -201,7 +201,7 @@ class MuSOAP(KernelOptimizer):
         for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for p, key in zip(ours["params"], theirs["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
-                    if name.startswith(("gram_", "basis_")):
+                    if name.startswith(("gram_", "basis_", "low_rank")):
                         self.state[p][name] = value.to(self.state[p][name].device, _square_type(p))
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
@@ -301,7 +301,7 @@ class _Stack:
 
 
 def _square_type(p: torch.Tensor) -> torch.dtype:
-    """That of a parameter's Gram matrices and bases."""
+    """That of what is kept of a parameter's blocks besides its averages."""
     return torch.promote_types(p.dtype.to_real(), torch.float32)
 
 
