@@ -64,10 +64,11 @@ def tune(
         ``build(**size)`` returns a fresh model as neuralop (or you) would initialise it. At module level, so that worker
         processes can import it.
     data : path, tuple, dict or callable
-        A file (see :class:`neuralop_mup.problems.OwnData`); arrays ``(x, y)``, which are read and split as a file is;
-        ``(train, val)`` or ``(train, val, test)``, or a dict with these names, of loaders, data sets or ``(x, y)`` arrays
-        of shape ``(n, channels, *grid)``; or a function that returns one of these, called in each worker. Arrays are
-        tensors or numpy's, cast to the model's precision. Batches are dicts with "x" and "y", or pairs.
+        A file (see :class:`neuralop_mup.problems.OwnData`); arrays ``(x, y)``, which are read, split and cast to float32 as
+        a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with these names, of loaders, data sets or
+        ``(x, y)`` arrays of shape ``(n, channels, *grid)``; or a function that returns one of these, called in each worker.
+        Arrays are tensors or numpy's, those of splits cast to the model's precision. Batches are dicts with "x" and "y", or
+        pairs.
     base, target : mapping
         Arguments of ``build`` for the small size, at which is tuned, and for the large one.
     folder : str or Path
