@@ -178,7 +178,7 @@ def test_help_fits_a_screen_and_says_where_the_rest_is(verb, capsys):
         ("transfer --model.separable 3", "true, false"),
         ("transfer --model.norm foo", "group_norm"),
         ("transfer --model.non_linearity gelu", "only from Python"),
-        ("transfer --problem.grid 1.5", "integer"),
+        ("transfer --problem.grid 1.5", "whole number"),
         ("transfer --problem.viscosity 0", "above 0"),
         ("transfer --search.batch_size 1.5,2", "whole"),
         ("transfer darcy extra", "too many"),
