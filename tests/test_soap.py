@@ -390,6 +390,16 @@ def test_state_of_other_settings_or_another_optimizer():
         fresh.load_state_dict(state)
 
 
+def assert_goes_on_alike(model, optimizer, resumed, other):
+    """Load one into the other: the next step of both is the same, bit for bit."""
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    resumed.load_state_dict(model.state_dict())
+    for m, o in ((model, optimizer), (resumed, other)):
+        random_gradients(m, seed=12)
+        o.step()
+    assert differing(model, resumed) == 0
+
+
 @pytest.mark.parametrize("size", ["rms", "schatten"])
 def test_bases_of_half_precision_stay_in_single_when_loaded(size):
     """torch casts states to their parameters' type: a run that was resumed went on with other bases."""
@@ -406,12 +416,7 @@ def test_bases_of_half_precision_stay_in_single_when_loaded(size):
     for seed in range(12):
         random_gradients(model, seed)
         optimizer.step()
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    resumed.load_state_dict(model.state_dict())
-    for m, o in ((model, optimizer), (resumed, other)):
-        random_gradients(m, seed=12)
-        o.step()
-    assert differing(model, resumed) == 0
+    assert_goes_on_alike(model, optimizer, resumed, other)
 
 
 def test_a_state_that_is_empty_for_some_parameters():
@@ -423,12 +428,7 @@ def test_a_state_that_is_empty_for_some_parameters():
     optimizer, other = nm.MuSOAP(model), nm.MuSOAP(copied := copy.deepcopy(model))
     optimizer.step()
     assert not optimizer.state[frozen]
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    copied.load_state_dict(model.state_dict())
-    for m, o in ((model, optimizer), (copied, other)):
-        random_gradients(m, seed=1)
-        o.step()
-    assert differing(model, copied) == 0
+    assert_goes_on_alike(model, optimizer, copied, other)
 
 
 def test_resumes_in_the_middle_of_a_refresh_bit_for_bit():
