@@ -16,7 +16,8 @@ from torch import nn
 import neuralop_mup as nm
 from neuralop_mup.core import registry
 from neuralop_mup.optim.kernels.layouts import fourier_depth
-from neuralop_mup.optim.kernels.optimizer import AUX_LR, as_real
+from neuralop_mup.optim.kernels.optimizer import AUX_LR
+from neuralop_mup.optim.kernels.tensors import as_real
 
 # With these every block moves at every step.
 EVERY = {nm.MuMuon: {"period": 1}, nm.MuSOAP: {"period": 1}}

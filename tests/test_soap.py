@@ -12,7 +12,7 @@ from support import differing, random_gradients, small_fno, train
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.optim.kernels.optimizer import as_real
+from neuralop_mup.optim.kernels.tensors import as_real
 from neuralop_mup.optim.soap import optimizer as soap
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
 

@@ -22,13 +22,15 @@ from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.check_optimizer import check_optimizer_state
+from neuralop_mup.optim.kernels.gradients import check_gradients
 from neuralop_mup.optim.kernels.layouts import fourier_depth, is_paired, matrix_layouts
 from neuralop_mup.optim.kernels.scratch import Scratch
+from neuralop_mup.optim.kernels.tensors import as_real, is_sharded, part, whole
 from neuralop_mup.optim.param_groups import param_groups
 from neuralop_mup.optim.step_hooks import follow_plan
 from neuralop_mup.validation import check_count, check_decay, check_number, is_number
 
-__all__ = ["AUX_LR", "BASE_DEPTH", "Block", "KernelOptimizer", "as_real", "inside_compiled", "not_compiled"]
+__all__ = ["AUX_LR", "BASE_DEPTH", "Block", "KernelOptimizer", "inside_compiled", "not_compiled"]
 
 AUX_LR = 4e-3
 BASE_DEPTH = 4
@@ -36,9 +38,6 @@ BASE_DEPTH = 4
 # other devices they fill it.
 _CHUNK = {"cpu": 2**17}
 _CHUNK_ELSEWHERE = 2**25
-
-# States keep sums of squares of gradients. A norm of this times less than the root of the largest number leaves them finite.
-_HEADROOM = 2.0**10
 
 # torch.compile is kept to the functions of tensors, where the work is. A method of an optimizer would, compiled, take every
 # parameter for the first one that it saw (torch 2.13), and the rest would be compiled anew for each shape and layout.
@@ -188,7 +187,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._check_gradients()
+        check_gradients(self.param_groups)
         self._step()
         return loss
 
@@ -224,13 +223,13 @@ class KernelOptimizer(torch.optim.Optimizer):
         """Gather what is sharded, move it, and keep this process's part."""
         blocks = []
         for p, layout in pack:
-            state = {key: _whole(value) for key, value in self.state[p].items()}
-            blocks.append(Block(_whole(p.detach()), _whole(p.grad), layout, state))
+            state = {key: whole(value) for key, value in self.state[p].items()}
+            blocks.append(Block(whole(p.detach()), whole(p.grad), layout, state))
         self.update(blocks, group, scratch)
         for (p, _), block in zip(pack, blocks, strict=True):
-            if _is_sharded(p):
-                p.to_local().copy_(_part(block.p, p).to_local())
-                self.state[p] = {k: _part(v, p) if k in self.sharded_state else v for k, v in block.state.items()}
+            if is_sharded(p):
+                p.to_local().copy_(part(block.p, p).to_local())
+                self.state[p] = {k: part(v, p) if k in self.sharded_state else v for k, v in block.state.items()}
             else:
                 self.state[p] = block.state
 
@@ -311,46 +310,6 @@ class KernelOptimizer(torch.optim.Optimizer):
                         f"shape {tuple(p.shape)}: it was saved from another model or with other settings."
                     )
 
-    def _check_gradients(self) -> None:
-        pairs = [
-            (group, i, as_real(_local(p.grad)))
-            for group in self.param_groups
-            for i, p in enumerate(group["params"])
-            if p.grad is not None
-        ]
-        if not pairs:
-            return
-        norms = [_norm(grad).to(pairs[0][2].device) for *_, grad in pairs]
-        # One number for all, and so one synchronisation: 0 times what is finite is 0, times what overflows NaN.
-        worst = [torch.stack([x for x in norms if x.dtype == dtype]).amax() for dtype in {x.dtype for x in norms}]
-        fault = torch.stack([(_squared(x) * 0).float() for x in worst]).sum()
-        self._over_ranks(fault)
-        if fault == 0:
-            return
-        not_finite = [_name(group, i) for group, i, grad in pairs if not grad.isfinite().all()]
-        too_large = [_name(group, i) for (group, i, _), x in zip(pairs, norms, strict=True) if not _squared(x).isfinite()]
-        overflows = "is finite, but so large that sums of its squares overflow"
-        for names, what, others, remedy in (
-            (not_finite, "is not finite", "nor are", "look at the loss and the batch first, then lower the learning rate"),
-            (too_large, overflows, "as those of", "look at the loss and the batch first"),
-        ):
-            count = torch.tensor(float(len(names)), device=fault.device)
-            self._over_ranks(count)
-            if count:
-                where = repr(names[0]) if names else "a parameter, on another process,"
-                more = f", {others} {len(names) - 1} others" if len(names) > 1 else ""
-                raise MupError(
-                    f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: {remedy}, "
-                    "clip gradients, or skip the batch."
-                )
-
-    def _over_ranks(self, number: torch.Tensor) -> None:
-        """Add a number over the processes that share parameters, so that all refuse a step or none."""
-        p = next((p for group in self.param_groups for p in group["params"] if _is_sharded(p)), None)
-        if p is not None:
-            for axis in range(p.device_mesh.ndim):
-                dist.all_reduce(number, group=p.device_mesh.get_group(axis))
-
     @not_compiled
     def _adamw(self, group: dict[str, Any]) -> None:
         params = [p for p in group["params"] if p.grad is not None]
@@ -402,52 +361,9 @@ def full_precision(kinds: Iterable[str]) -> Iterator[None]:
             setattr(matmul, name, value)
 
 
-def as_real(x: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of real ones, a view; real ones as they are."""
-    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-
-
-def _norm(grad: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(grad, dtype=torch.promote_types(grad.dtype, torch.float32))
-
-
-def _squared(norm: torch.Tensor) -> torch.Tensor:
-    """The sum of squares, with room for those of many processes and for what is computed from averages of them."""
-    return (norm * _HEADROOM).square()
-
-
 def chunk_size(device: torch.device) -> int:
     """How many numbers to work on at a time."""
     return _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
-
-
-def _name(group: Mapping[str, Any], i: int) -> str:
-    return group["param_names"][i] if "param_names" in group else f"number {i} of group {group.get('name')}"
-
-
-# ------------------------------------------------------------------------------------------------- sharded parameters
-
-
-def _is_sharded(x: Any) -> bool:
-    return hasattr(x, "placements") and hasattr(x, "full_tensor")
-
-
-def _local(x: Any) -> torch.Tensor:
-    return x.to_local() if _is_sharded(x) else x
-
-
-def _whole(x: Any) -> Any:
-    return x.full_tensor() if _is_sharded(x) else x
-
-
-def _part(whole: torch.Tensor, like: Any) -> Any:
-    """This process's part of a tensor that every process has: nothing is sent."""
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = like.device_mesh
-    return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
-        placements=like.placements
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------- set up

@@ -12,8 +12,9 @@ from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_paired, order, turn
-from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, as_real, not_compiled
+from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, not_compiled
 from neuralop_mup.optim.kernels.scratch import Scratch
+from neuralop_mup.optim.kernels.tensors import as_real
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
