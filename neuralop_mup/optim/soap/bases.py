@@ -50,9 +50,13 @@ def rotate(
     elif before == 1:
         shape = (layers, d, after)
         torch.bmm(q, x.reshape(shape), out=out.view(shape))
-    else:
+    elif layers == 1 and after >= d:
         shape = (layers, before, d, after)
         torch.matmul(q.unsqueeze(1), x.reshape(shape), out=out.view(shape))
+    else:  # the product above copies q for each of many small products if it belongs to several layers
+        swapped = x.reshape(layers, before, d, after).transpose(1, 2)
+        product = torch.bmm(q, swapped.reshape(layers, d, before * after)).view(swapped.shape)
+        out.view(layers, before, d, after).copy_(product.transpose(1, 2))
     return out
 
 
