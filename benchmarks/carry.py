@@ -44,7 +44,7 @@ class Move:
     problem: str
     proxy: dict[str, Any] = field(default_factory=dict)
     target: dict[str, Any] = field(default_factory=dict)
-    optimizers: tuple[str, ...] = ("MuAdam", "MuSOAP")
+    optimizers: tuple[str, ...] = ("MuAdam", "MuSOAP, rms")
     ruled: dict[str, Any] = field(default_factory=dict)  # what the rule is told at the target, where there is one
 
 
@@ -68,12 +68,12 @@ def _moves() -> Iterator[Move]:
 # Trained by the suite's own stages: these moves are read and nothing is trained for them.
 READ = (
     *(
-        Move(f"steps {few:,} → {many:,}", problem, {"steps": few}, {"steps": many}, ("MuAdam", "MuMuon", "MuSOAP"))
+        Move(f"steps {few:,} → {many:,}", problem, {"steps": few}, {"steps": many}, ("MuAdam", "MuMuon", "MuSOAP, rms"))
         for few, many in ((300, 1000), (1000, 3000))
         for problem in DEFAULTS
     ),
     *(
-        Move("depth 4 → 16, 1,000 steps", problem, {}, {"depth": 16}, ("MuSOAP", "MuAdam"))
+        Move("depth 4 → 16, 1,000 steps", problem, {}, {"depth": 16}, ("MuSOAP, rms", "MuAdam"))
         for problem in ("korteweg-de-vries", "gray-scott")
     ),
 )

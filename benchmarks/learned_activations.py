@@ -23,7 +23,7 @@ from suite_runs import CHOSEN_ON, PROBLEMS, Records
 from suite_stages import tuned
 
 ACTIVATIONS = ("AdaGELU", "LeakyGELU", SKIPS)
-OPTIMIZERS = ("MuAdam", "MuSOAP")
+OPTIMIZERS = ("MuAdam", "MuSOAP, rms")
 
 
 def report(runs: Runs, problems: list[str], seeds: tuple[int, ...]) -> Iterator[str]:

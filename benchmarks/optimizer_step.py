@@ -33,7 +33,7 @@ CASES = {
 CONTENDERS = {
     "MuAdam": nm.MuAdam,
     **{f"MuSOAP, period {p}": lambda m, p=p: nm.MuSOAP(m, period=p) for p in (1, 2, 4)},
-    "MuSOAP, period 2, Schatten": lambda m: nm.MuSOAP(m, size="schatten"),
+    "MuSOAP, period 2, rms": lambda m: nm.MuSOAP(m, size="rms"),
     **{f"MuMuon, period {p}": lambda m, p=p: nm.MuMuon(m, period=p) for p in (1, 2, 4)},
 }
 

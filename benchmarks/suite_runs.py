@@ -47,8 +47,8 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "Adam (SP)": {"optimizer": "torch", "lrs": _ADAM, "rule": "standard", "init": 1.0},
     "MuAdam": {"optimizer": "adam", "lrs": _ADAM, "init": 0.1},
     "MuMuon": {"optimizer": "muon", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 1, "damping": 0.7}},
-    "MuSOAP": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2}},
-    "MuSOAP, Schatten": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2, "size": "schatten"}},
+    "MuSOAP": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2, "size": "schatten"}},
+    "MuSOAP, rms": {"optimizer": "soap", "lrs": _SIZED, "init": 0.1, "kwargs": {"period": 2, "size": "rms"}},
 }
 REFERENCE = "Adam (SP)"
 MAIN = (REFERENCE, "MuAdam", "MuMuon", "MuSOAP")  # tuned on every problem at every length
@@ -235,17 +235,25 @@ def _rounded(value: Any) -> Any:
     return value if isinstance(value, str) else float(f"{value:.5g}")
 
 
-# Left out of a line, so that the file stays small.
 _USUAL: dict[str, Any] = {"kwargs": {}, "rule": "none", "depth": 4, "batch": 10, "steps": STEPS, "seed": 0}
 
 
+def _usual(t: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line leaves out, so that the file stays small: what most runs have, or most of this problem."""
+    if t.get("problem") not in PROBLEMS:
+        return _USUAL
+    _, modes, width, batch = PROBLEMS[t["problem"]]
+    return {**_USUAL, "width": width, "modes": list(modes), "batch": batch}
+
+
 def _line(t: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    told = {k: v for k, v in t.items() if k != "contender" and (k not in _USUAL or v != _USUAL[k])}
+    usual = _usual(t)
+    told = {k: v for k, v in t.items() if k != "contender" and (k not in usual or v != usual[k])}
     return json.dumps({"task": told, "result": result}, separators=(",", ":")) + "\n"
 
 
 def _key(t: Mapping[str, Any]) -> str:
-    return json.dumps({k: v for k, v in {**_USUAL, **t}.items() if k != "contender"}, sort_keys=True)
+    return json.dumps({k: v for k, v in {**_usual(t), **t}.items() if k != "contender"}, sort_keys=True)
 
 
 def run(records: Records, wanted: Callable[[Records], Iterable[dict[str, Any]]], workers: int) -> None:

@@ -243,7 +243,8 @@ def test_names_defaults_and_schedulers(kind):
     optimizer = kind(model, base_depth=None, **EVERY[kind])
     assert [g["name"] for g in optimizer.param_groups] == ["hidden", "spectral", "aux input+vector", "aux readout"]
     start = [g["lr"] for g in optimizer.param_groups]
-    assert start[:3] == [0.02, 0.02, AUX_LR]
+    lr = {nm.MuMuon: 0.02, nm.MuSOAP: 0.03}[kind]
+    assert start[:3] == [lr, lr, AUX_LR]
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
     for _ in range(2):
         random_gradients(model)

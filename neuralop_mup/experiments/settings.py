@@ -69,7 +69,7 @@ OPTIMIZERS: dict[str, Choice] = {
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
     "muon": Choice(MuMuon, lr=MUON_LR, lrs=(1e-2, 1.6e-1), aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
-    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs=(5e-3, 8e-2), aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
+    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs=(1e-2, 1.6e-1), aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
 }
 
 
