@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -95,7 +94,8 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
 
     ``changes`` are ``width``, ``modes``, ``depth``, ``init``, ``batch`` and ``kwargs``, ``data`` (see :func:`data_of`),
     ``model``, other arguments of the FNO, ``rule`` and ``training`` (see :func:`neuralop_mup.parametrize`), ``base_modes``,
-    K at base where the rule needs it, and ``marks``: numbers of steps after which the validation error is measured, too.
+    K at base where the rule needs it, ``marks``: numbers of steps after which the validation error is measured, too, and
+    ``paced``: another task, whose steps these are only timed against.
     """
     _, modes, width, batch = PROBLEMS[problem]
     chosen = CONTENDERS[contender]
@@ -117,50 +117,100 @@ def task(problem: str, contender: str, lr: float, steps: int = STEPS, seed: int 
     }
 
 
+@dataclasses.dataclass
+class _Training:
+    """A model of a task, its optimizer, and all that a step needs."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    processor: nn.Module
+    losses: Mapping[str, tuple[float, Callable]]
+    data: ProblemData
+
+    @classmethod
+    def of(cls, t: Mapping[str, Any]) -> _Training:
+        torch.set_num_threads(1)
+        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")  # losses are given the sample
+        problem, data = data_of(t["problem"], t.get("data"))
+        torch.manual_seed(t["seed"])
+        n_modes = tuple(2 * k for k in t["modes"])
+        more = t.get("model", {})
+        model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"], **more)
+        init = None if t["init"] == 1 else {"kernel": max(t["init"], 1e-12)}
+        base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
+        if "base_modes" in t:
+            base["n_modes"] = tuple(2 * k for k in t["base_modes"])
+        nm.parametrize(model, base=base, rule=t["rule"], init_mult=init, training=t.get("training"))
+        optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], **t["kwargs"])
+        processor = problem.processor(data)
+        model.train(), processor.train()
+        return cls(model, optimizer, processor, problem.losses(), data)
+
+    def backward(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        """Gradients of the mean loss of a batch, and that loss."""
+        sample = self.processor.preprocess({"x": x, "y": y})
+        out, sample = self.processor.postprocess(self.model(sample["x"]), sample)
+        loss = sum(weight * term(out, **sample) for weight, term in self.losses.values()) / len(x)
+        self.optimizer.zero_grad()
+        loss.backward()
+        return loss.item()
+
+    def error(self, split: str) -> float:
+        """Mean error on ``val`` or ``test``."""
+        return _error(self.model, self.processor, self.losses["data"][1], *getattr(self.data, split))
+
+
 def train(t: Mapping[str, Any]) -> dict[str, Any]:
     """Train one FNO and measure it: validation, test and training error, and processor time of the steps.
 
     With marks the result also has ``"at 40"`` and so on: the validation error after so many steps, which takes no time.
+    With ``paced`` nothing is trained: see :func:`pace`.
     """
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")  # losses are given the sample
-    problem, data = data_of(t["problem"], t.get("data"))
-    torch.manual_seed(t["seed"])
-    n_modes = tuple(2 * k for k in t["modes"])
-    more = t.get("model", {})
-    model = FNO(n_modes, problem.in_channels, problem.out_channels, t["width"], n_layers=t["depth"], **more)
-    init = None if t["init"] == 1 else {"kernel": max(t["init"], 1e-12)}
-    base: dict[str, Any] = {"hidden_channels": BASE_WIDTH}
-    if "base_modes" in t:
-        base["n_modes"] = tuple(2 * k for k in t["base_modes"])
-    nm.parametrize(model, base=base, rule=t["rule"], init_mult=init, training=t.get("training"))
-    optimizer = OPTIMIZERS[t["optimizer"]](model, lr=t["lr"], **t["kwargs"])
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t["steps"])
-    processor, losses = problem.processor(data), problem.losses()
-    model.train(), processor.train()
-    validate, marked = partial(_error, model, processor, losses["data"][1]), {}
+    if "paced" in t:
+        return pace(t)
+    of = _Training.of(t)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(of.optimizer, T_max=t["steps"])
+    marked: dict[str, float] = {}
     recent, start = [], time.process_time()
-    for step, (x, y) in enumerate(_batches(data, t["batch"], t["seed"], t["steps"]), 1):
-        sample = processor.preprocess({"x": x, "y": y})
-        out, sample = processor.postprocess(model(sample["x"]), sample)
-        loss = sum(weight * term(out, **sample) for weight, term in losses.values()) / len(x)
-        optimizer.zero_grad()
-        loss.backward()
-        recent = [*recent[-49:], loss.item()]
+    for step, (x, y) in enumerate(_batches(of.data, t["batch"], t["seed"], t["steps"]), 1):
+        recent = [*recent[-49:], of.backward(x, y)]
         if not math.isfinite(recent[-1]):
             marked = {f"at {mark}": marked.get(f"at {mark}", math.inf) for mark in t.get("marks", ())}
             seconds = time.process_time() - start
             return {"loss": math.inf, "test": math.inf, "train": math.inf, "seconds": seconds, **marked}
-        optimizer.step()
+        of.optimizer.step()
         schedule.step()
         if step in t.get("marks", ()):
             paused = time.process_time()
-            marked[f"at {step}"] = validate(*data.val)
-            model.train(), processor.train()
+            marked[f"at {step}"] = of.error("val")
+            of.model.train(), of.processor.train()
             start += time.process_time() - paused
     seconds = time.process_time() - start
-    errors = {split: validate(*getattr(data, split)) for split in ("val", "test")}
-    return {"loss": errors["val"], "test": errors["test"], "train": statistics.fmean(recent), "seconds": seconds, **marked}
+    return {
+        "loss": of.error("val"),
+        "test": of.error("test"),
+        "train": statistics.fmean(recent),
+        "seconds": seconds,
+        **marked,
+    }
+
+
+PACE_STEPS = 60
+
+
+def pace(t: Mapping[str, Any]) -> dict[str, float]:
+    """Processor time of a training step over one of the reference (``t["paced"]``): both in turn, the median ratio."""
+    pair = _Training.of(t), _Training.of(t["paced"])
+    ratios = []
+    for i, (x, y) in enumerate(_batches(pair[0].data, t["batch"], t["seed"], PACE_STEPS)):
+        taken = {}
+        for of in pair if i % 2 else pair[::-1]:
+            start = time.process_time()
+            of.backward(x, y)
+            of.optimizer.step()
+            taken[id(of)] = time.process_time() - start
+        ratios.append(taken[id(pair[0])] / taken[id(pair[1])])
+    return {"ratio": statistics.median(ratios[PACE_STEPS // 6 :])}
 
 
 def _batches(data: ProblemData, size: int, seed: int, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

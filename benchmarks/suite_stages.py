@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -70,21 +69,27 @@ def main_runs(records: Records) -> Iterator[Task]:
 # --------------------------------------------------------------------------------------- time: as long as the reference
 
 
+def paced(records: Records, problem: str, name: str) -> Task | None:
+    """Measures how long a contender's step takes beside the reference's."""
+    best, reference = tuned(records, problem, name), tuned(records, problem, REFERENCE)
+    return None if best is None or reference is None else {**best, "paced": reference}
+
+
 def in_equal_time(records: Records, problem: str, name: str) -> Task | None:
     """A contender's best point with as many steps as take the processor time of the reference's 1,000."""
-    best = tuned(records, problem, name)
-    if best is None or tuned(records, problem, REFERENCE) is None:
+    measure = paced(records, problem, name)
+    if measure is None or (found := records.get(measure)) is None:
         return None
-    own, reference = (
-        statistics.median(records.get(t)["seconds"] for t in tuning(records, problem, n)) for n in (name, REFERENCE)
-    )
-    return {**best, "steps": min(STEPS, round(STEPS * reference / own))}
+    steps = min(STEPS, round(STEPS / found["ratio"]))
+    return {**{key: value for key, value in measure.items() if key != "paced"}, "steps": steps}
 
 
 def time_runs(records: Records) -> Iterator[Task]:
     """The kernel optimizers again, stopped (and their schedules ended) when the reference would be done."""
     for problem in PROBLEMS:
         for name in ("MuSOAP", "MuMuon"):
+            if (measure := paced(records, problem, name)) is not None:
+                yield measure
             if (shorter := in_equal_time(records, problem, name)) is not None:
                 yield from ({**shorter, "seed": seed} for seed in SEEDS)
 

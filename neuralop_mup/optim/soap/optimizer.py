@@ -209,8 +209,8 @@ class MuSOAP(KernelOptimizer):
         for theirs in state_dict["param_groups"]:
             if theirs.get("size", "rms") not in _SIZES:
                 raise MupError(
-                    f"The state of group {theirs.get('name')!r} was saved with size={theirs['size']!r}, which MuSOAP does not "
-                    f"have: {nearest(str(theirs['size']), _SIZES)}"
+                    f"The state of group {theirs.get('name')!r} was saved with size={theirs['size']!r}, which MuSOAP does "
+                    f"not have: {nearest(str(theirs['size']), _SIZES)}"
                 )
         super()._check_state(state_dict)
 
