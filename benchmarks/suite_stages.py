@@ -177,7 +177,7 @@ def initialized(like: Task, init: float) -> list[Task]:
 def init_points(records: Records) -> Iterator[tuple[str, int, Task]]:
     """Problem, width and the tuned point of each contender."""
     for problem, width in (*((p, PROBLEMS[p][2]) for p in PROBLEMS), *WIDTHS):
-        for name in MAIN:
+        for name in (*MAIN, "MuSOAP, rms"):
             if (best := tuned(records, problem, name)) is not None:
                 yield problem, width, {**best, "width": width}
 
@@ -202,11 +202,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 LAYOUTS_ON = ("korteweg-de-vries", "gray-scott")
 LAYOUT_NAMES = (REFERENCE, "MuSOAP")
+CHOICE_LRS = (2e-2, 4e-2)
 
 
 def laid_out(records: Records, problem: str, layout: str, name: str) -> list[Task]:
-    """A contender's learning rates at 1,000 steps with other kernels."""
-    return grid(records, task(problem, name, 1.0, model=LAYOUTS[layout]), CONTENDERS[name]["lrs"], seeds=(0,))
+    """A contender's learning rates at 1,000 steps with other kernels; MuSOAP's are those around its default."""
+    lrs = CHOICE_LRS if name == "MuSOAP" else CONTENDERS[name]["lrs"]
+    return grid(records, task(problem, name, 1.0, model=LAYOUTS[layout]), lrs, seeds=(0,))
 
 
 def layout_runs(records: Records) -> Iterator[Task]:
@@ -245,7 +247,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "MuMuon, period 4, no damping": ("MuMuon", {"period": 4, "damping": 0.0}),
 }
 CHOICE_LENGTHS = (300, STEPS)
-CHOICE_LRS = (2e-2, 4e-2)
 
 
 def varied(problem: str, variant: str, steps: int) -> list[Task]:
