@@ -164,7 +164,7 @@ def joint_table(records: Records) -> Iterator[str]:
     rows = []
     for problem, (enough, few, width, large) in JOINT.items():
         tuned_sp = records.best(at_target(records, problem, REFERENCE, enough), JOINT_SEEDS)
-        for name in ("MuSOAP", "MuAdam", REFERENCE):
+        for name in ("MuSOAP", "MuSOAP, rms", "MuAdam", REFERENCE):
             for modes in filter(None, (enough, few)):
                 small, there = at_proxy(records, problem, name, modes), at_target(records, problem, name, modes)
                 carried, best = records.best(small, JOINT_SEEDS), records.best(there, JOINT_SEEDS) if there else None

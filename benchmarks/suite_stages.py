@@ -156,7 +156,7 @@ def at_target(records: Records, problem: str, name: str, modes: tuple[int, ...])
 def joint_runs(records: Records) -> Iterator[Task]:
     """Both proxies and the target of each; SP's target as the naive baseline."""
     for problem, (enough, few, *_) in JOINT.items():
-        for name in ("MuSOAP", "MuAdam", REFERENCE):
+        for name in ("MuSOAP", "MuSOAP, rms", "MuAdam", REFERENCE):
             for modes in (enough, few) if few and name == "MuAdam" else (enough,):
                 for points in (at_proxy(records, problem, name, modes), at_target(records, problem, name, modes)):
                     yield from ({**t, "seed": seed} for t in points for seed in JOINT_SEEDS)
