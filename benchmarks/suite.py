@@ -6,6 +6,7 @@
     python benchmarks/suite.py joint               # over width and modes at once, from a proxy with enough modes and too few
     python benchmarks/suite.py init                # how large kernels should start
     python benchmarks/suite.py layouts             # factorized kernels and other models
+    python benchmarks/suite.py samples             # with four times the samples
     python benchmarks/suite.py choices             # MuSOAP and MuMuon, one choice at a time
     python benchmarks/suite.py report              # tables from what has been trained, nothing else
 
@@ -41,6 +42,7 @@ from suite_stages import (
     LAYOUTS,
     LAYOUTS_ON,
     LENGTHS,
+    MORE_SAMPLES,
     MOVES,
     SEEDS,
     STAGES,
@@ -54,6 +56,7 @@ from suite_stages import (
     laid_out,
     moved,
     varied,
+    with_samples,
 )
 
 RESULTS = Path(__file__).parent / "results"
@@ -164,7 +167,7 @@ def joint_table(records: Records) -> Iterator[str]:
     rows = []
     for problem, (enough, few, width, large) in JOINT.items():
         tuned_sp = records.best(at_target(records, problem, REFERENCE, enough), JOINT_SEEDS)
-        for name in ("MuSOAP", "MuSOAP, rms", "MuAdam", REFERENCE):
+        for name in ("MuSOAP", "MuAdam", REFERENCE):
             for modes in filter(None, (enough, few)):
                 small, there = at_proxy(records, problem, name, modes), at_target(records, problem, name, modes)
                 carried, best = records.best(small, JOINT_SEEDS), records.best(there, JOINT_SEEDS) if there else None
@@ -229,6 +232,23 @@ def layout_table(records: Records) -> Iterator[str]:
         yield from table(heads, rows)
 
 
+def sample_table(records: Records) -> Iterator[str]:
+    problem, samples = MORE_SAMPLES
+    rows = []
+    for more in (False, True):
+        best = [records.best(with_samples(records, name, more)) for name in LAYOUT_NAMES]
+        if None in best:
+            continue
+        found = [records.get(t) for t in best]
+        texts = [f"{r['test']:.4f} ({r['train']:.4f}), lr {t['lr']:g}" for r, t in zip(found, best, strict=True)]
+        ratios = [f"{found[1][split] / found[0][split]:.2f}" for split in ("test", "train")]
+        rows.append([f"{samples if more else PROBLEMS[problem][0]['n_train']:,}", *texts, *ratios])
+    if rows:
+        yield f"\n## {problem} with more samples"
+        yield "\nTest error after 1,000 steps, in brackets training error; one seed."
+        yield from table(["samples", *LAYOUT_NAMES, "test, over Adam", "training, over Adam"], rows)
+
+
 def choice_table(records: Records) -> Iterator[str]:
     rows = []
     for variant in VARIANTS:
@@ -250,12 +270,12 @@ def report(records: Records) -> str:
     lines = [
         "# Contenders on eight problems",
         "",
-        "`python benchmarks/suite.py main`, `time`, `transfer`, `joint`, `init`, `layouts` and `choices`. Unless a table "
-        "says otherwise: test error (relative L2; mean ± standard deviation of three seeds, their number where it is not "
+        "`python benchmarks/suite.py main`, `time`, `transfer`, `joint`, `init`, `layouts`, `samples` and `choices`. Unless a "
+        "table says otherwise: test error (relative L2; mean ± standard deviation of three seeds, their number where it is not "
         "3), and the learning rate. * marks problems that defaults were chosen on; ratios to tuned Adam are geometric means "
         "over the others.",
     ]
-    for part in (main_tables, time_table, transfer_table, joint_table, init_table, layout_table, choice_table):
+    for part in (main_tables, time_table, transfer_table, joint_table, init_table, layout_table, sample_table, choice_table):
         lines += part(records)
     return "\n".join(lines) + "\n"
 

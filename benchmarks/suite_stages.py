@@ -156,7 +156,7 @@ def at_target(records: Records, problem: str, name: str, modes: tuple[int, ...])
 def joint_runs(records: Records) -> Iterator[Task]:
     """Both proxies and the target of each; SP's target as the naive baseline."""
     for problem, (enough, few, *_) in JOINT.items():
-        for name in ("MuSOAP", "MuSOAP, rms", "MuAdam", REFERENCE):
+        for name in ("MuSOAP", "MuAdam", REFERENCE):
             for modes in (enough, few) if few and name == "MuAdam" else (enough,):
                 for points in (at_proxy(records, problem, name, modes), at_target(records, problem, name, modes)):
                     yield from ({**t, "seed": seed} for t in points for seed in JOINT_SEEDS)
@@ -219,6 +219,26 @@ def layout_runs(records: Records) -> Iterator[Task]:
                 yield from laid_out(records, problem, layout, name)
 
 
+# ------------------------------------------------------------------------------------- samples: is it data that limits?
+
+MORE_SAMPLES = ("gray-scott", 1600)
+
+
+def with_samples(records: Records, name: str, more: bool) -> list[Task]:
+    """A contender's learning rates at 1,000 steps, with the problem's own samples or four times as many."""
+    problem, samples = MORE_SAMPLES
+    lrs = CHOICE_LRS if name == "MuSOAP" else CONTENDERS[name]["lrs"]
+    like = task(problem, name, 1.0, data={"n_train": samples} if more else None)
+    return grid(records, like, lrs, seeds=(0,))
+
+
+def sample_runs(records: Records) -> Iterator[Task]:
+    """Tuned Adam and MuSOAP with both numbers of samples."""
+    for name in LAYOUT_NAMES:
+        for more in (False, True):
+            yield from with_samples(records, name, more)
+
+
 # ------------------------------------------------------------------------------------------ choices, one at a time
 
 # Those after the second were tried with its size, the default at that time.
@@ -270,5 +290,6 @@ STAGES = {
     "joint": joint_runs,
     "init": init_runs,
     "layouts": layout_runs,
+    "samples": sample_runs,
     "choices": choice_runs,
 }
