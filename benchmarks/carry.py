@@ -65,10 +65,12 @@ def _moves() -> Iterator[Move]:
         yield Move(f"points {points}", problem, {**short, "data": coarser}, short)
 
 
+BOTH_SIZES = ("MuAdam", "MuMuon", "MuSOAP", "MuSOAP, rms")
+
 # Trained by the suite's own stages: these moves are read and nothing is trained for them.
 READ = (
     *(
-        Move(f"steps {few:,} → {many:,}", problem, {"steps": few}, {"steps": many}, ("MuAdam", "MuMuon", "MuSOAP, rms"))
+        Move(f"steps {few:,} → {many:,}", problem, {"steps": few}, {"steps": many}, BOTH_SIZES)
         for few, many in ((300, 1000), (1000, 3000))
         for problem in DEFAULTS
     ),

@@ -270,10 +270,10 @@ def report(records: Records) -> str:
     lines = [
         "# Contenders on eight problems",
         "",
-        "`python benchmarks/suite.py main`, `time`, `transfer`, `joint`, `init`, `layouts`, `samples` and `choices`. Unless a "
-        "table says otherwise: test error (relative L2; mean ± standard deviation of three seeds, their number where it is not "
-        "3), and the learning rate. * marks problems that defaults were chosen on; ratios to tuned Adam are geometric means "
-        "over the others.",
+        "`python benchmarks/suite.py main`, `time`, `transfer`, `joint`, `init`, `layouts`, `samples` and `choices`. Unless "
+        "a table says otherwise: test error (relative L2; mean ± standard deviation of three seeds, their number where it "
+        "is not 3), and the learning rate. * marks problems that defaults were chosen on; ratios to tuned Adam are "
+        "geometric means over the others.",
     ]
     for part in (main_tables, time_table, transfer_table, joint_table, init_table, layout_table, sample_table, choice_table):
         lines += part(records)
