@@ -65,12 +65,12 @@ def _moves() -> Iterator[Move]:
         yield Move(f"points {points}", problem, {**short, "data": coarser}, short)
 
 
-BOTH_SIZES = ("MuAdam", "MuMuon", "MuSOAP", "MuSOAP, rms")
+OF_SUITE = ("MuAdam", "MuMuon", "MuSOAP", "MuSOAP, rms")
 
 # Trained by the suite's own stages: these moves are read and nothing is trained for them.
 READ = (
     *(
-        Move(f"steps {few:,} → {many:,}", problem, {"steps": few}, {"steps": many}, BOTH_SIZES)
+        Move(f"steps {few:,} → {many:,}", problem, {"steps": few}, {"steps": many}, OF_SUITE)
         for few, many in ((300, 1000), (1000, 3000))
         for problem in DEFAULTS
     ),

@@ -205,10 +205,13 @@ LAYOUT_NAMES = (REFERENCE, "MuSOAP")
 CHOICE_LRS = (2e-2, 4e-2)
 
 
+def _lrs(name: str) -> Sequence[float]:
+    return CHOICE_LRS if name == "MuSOAP" else CONTENDERS[name]["lrs"]
+
+
 def laid_out(records: Records, problem: str, layout: str, name: str) -> list[Task]:
     """A contender's learning rates at 1,000 steps with other kernels; MuSOAP's are those around its default."""
-    lrs = CHOICE_LRS if name == "MuSOAP" else CONTENDERS[name]["lrs"]
-    return grid(records, task(problem, name, 1.0, model=LAYOUTS[layout]), lrs, seeds=(0,))
+    return grid(records, task(problem, name, 1.0, model=LAYOUTS[layout]), _lrs(name), seeds=(0,))
 
 
 def layout_runs(records: Records) -> Iterator[Task]:
@@ -227,9 +230,8 @@ MORE_SAMPLES = ("gray-scott", 1600)
 def with_samples(records: Records, name: str, more: bool) -> list[Task]:
     """A contender's learning rates at 1,000 steps, with the problem's own samples or four times as many."""
     problem, samples = MORE_SAMPLES
-    lrs = CHOICE_LRS if name == "MuSOAP" else CONTENDERS[name]["lrs"]
     like = task(problem, name, 1.0, data={"n_train": samples} if more else None)
-    return grid(records, like, lrs, seeds=(0,))
+    return grid(records, like, _lrs(name), seeds=(0,))
 
 
 def sample_runs(records: Records) -> Iterator[Task]:
