@@ -25,11 +25,11 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 import torch
+
+from neuralop_mup.tuning.optimum import Interval, Optimum, drift_between, find_optimum, regret_between
 from suite_runs import CONTENDERS, Records, run, task
 from suite_runs import PROBLEMS as DEFAULTS
 from suite_stages import grid
-
-from neuralop_mup.tuning.optimum import Interval, Optimum, drift_between, find_optimum, regret_between
 
 RESULTS = Path(__file__).parent / "results"
 AROUND = (0.5, 1.0, 2.0)

@@ -17,18 +17,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
-from lr_transfer import MOVES, RESULTS, SPACE
 
-from neuralop_mup.experiments.together import ProblemRuns, train_all
-from neuralop_mup.experiments.training import estimate_flops
+from lr_transfer import HERE, MOVES, RESULTS, SPACE, plan, size_of
 from neuralop_mup.plots import style
+from neuralop_mup.problems import get_problem
+from neuralop_mup.tuning.engines import LocalEngine
 from neuralop_mup.tuning.optimum import Optimum, find_optimum, student
+from neuralop_mup.tuning.pipeline import FNOs, operations
+from neuralop_mup.tuning.runner import run
 
 SMALL, BASE, TARGET = (8, 16, 32), 16, 128
 SEEDS = (0, 1, 2)
@@ -37,13 +38,6 @@ OWN = RESULTS / "extrapolation.jsonl"
 Curve = dict[float, list[float]]  # learning rate → loss of each seed
 
 # ------------------------------------------------------------------------------------------------------------ the runs
-
-
-def config(move: str, width: int, rule: str, lr: float, seed: int) -> dict[str, Any]:
-    """A run as benchmarks/lr_transfer.py makes it, at another width."""
-    fixed, (_, modes), *_ = MOVES[move]
-    model = {"hidden_channels": width, "n_modes": modes}
-    return {**fixed, "model": model, "base": {**model, "hidden_channels": BASE}, "rule": rule, "lr": lr, "seed": seed}
 
 
 def records(move: str) -> dict[tuple[int, str], Curve]:
@@ -62,17 +56,19 @@ def records(move: str) -> dict[tuple[int, str], Curve]:
 
 
 def train_missing(move: str) -> None:
-    """Small widths that the records do not have, one at a time."""
+    """Small widths that the records do not have, under SP, which at a base is every rule bit for bit."""
+    _, (_, modes), target, _ = MOVES[move]
     for width in SMALL:
         if (width, "standard") in records(move):
             continue
-        points = [(lr, seed) for lr in SPACE["lr"] for seed in SEEDS]
-        ends = train_all(ProblemRuns(), [config(move, width, "standard", *point) for point in points], note=print)
+        folder = HERE / "runs" / f"{move}-{width}"
+        planned = plan(move, (width, modes), target, ("none",), len(SEEDS), folder, verify=False)
+        small = replace(planned.study, sizes={"small": planned.study.sizes["proxy"]}, keeps=False)
+        results = run(small, planned.training, folder=folder, engine=LocalEngine(2))
         with OWN.open("a") as file:
-            for (lr, seed), (end, _) in zip(points, ends, strict=True):
-                record = {"move": move, "size": width, "rule": "standard", "params": {"lr": lr}, "seed": seed}
-                file.write(json.dumps({**record, "loss": end["loss"], "error": end["error"]}) + "\n")
-        print(f"{move}, width {width}: done", flush=True)
+            for r in results.records:
+                told = {"move": move, "size": width, "rule": "standard", "params": r["params"], "seed": r["seed"]}
+                file.write(json.dumps({**told, "loss": r["loss"], "error": r["error"]}) + "\n")
 
 
 # -------------------------------------------------------------------------------------------------------- the two ways
@@ -123,7 +119,10 @@ def loss_at(curve: Curve, lr: float) -> float:
 def cost(move: str, widths: Sequence[int]) -> float:
     """Operations of a sweep at each width, in trainings of the target."""
     runs = len(SPACE["lr"]) * len(SEEDS)
-    of = {w: estimate_flops(config(move, w, "none", SPACE["lr"][0], 0)) for w in (*widths, TARGET)}
+    (name, arguments), (_, modes), *_ = MOVES[move]
+    problem = get_problem(name, **arguments)
+    build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
+    of = {w: operations(build(**size_of((w, modes))), math.prod(problem.grid_shape)) for w in (*widths, TARGET)}
     return runs * sum(of[w] for w in widths) / of[TARGET]
 
 

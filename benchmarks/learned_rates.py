@@ -27,13 +27,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from learned_runs import RESULTS, Runs, built, of_seeds, parametrization, task
-from suite_runs import PROBLEMS
 
 import neuralop_mup as nm
+from learned_runs import RESULTS, Runs, built, of_seeds, parametrization, task
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.plots import style
+from suite_runs import PROBLEMS
 
 # ------------------------------------------------------------------------------------------- (a) instead of a search
 

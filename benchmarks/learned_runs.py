@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from neuralop.models import FNO
-from suite_runs import BASE_WIDTH, OPTIMIZERS, PROBLEMS, Records, _batches, _error, data_of
 
 import neuralop_mup as nm
 from neuralop_mup.errors import Diverged
+from suite_runs import BASE_WIDTH, OPTIMIZERS, PROBLEMS, Records, _batches, _error, data_of
 
 RESULTS = Path(__file__).parent / "results"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "learned_activations.py"

@@ -4,8 +4,7 @@
 
 For each move, a factor-2 grid of learning rates is trained at the proxy and at the target under the standard
 parametrization (SP) and under each mode rule, 3 seeds. Errors are relative L2 on the validation set, by which the best
-learning rate is chosen; the test error of the transferred run is given besides. Regret is
-loss(transferred) / loss(best on the target's grid) − 1, drift is in grid steps. Interrupted, the same command resumes.
+learning rate is chosen; the test error of the transferred run is given besides. Interrupted, the same command resumes.
 Writes benchmarks/results/lr_transfer_MOVE.{md,png,jsonl}.
 """
 
@@ -13,21 +12,24 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import neuralop_mup as nm
-from neuralop_mup.experiments.training import train_run
-from neuralop_mup.plots import plot_study
+from neuralop_mup.problems import get_problem
+from neuralop_mup.tuning import report
+from neuralop_mup.tuning.pipeline import FNOs, Tuning, tuning
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SPACE = {"lr": nm.log2_grid(1e-3, 1.28e-1)}
-WIDTH_RULES = ("standard", "none", "operator-norm")  # without a change of K, log-modes is none
-ALL_RULES = ("standard", "none", "log-modes", "operator-norm")
-BURGERS = {"problem": "burgers", "problem_args": {"n_train": 400}, "epochs": 8, "batch_size": 20}
-DARCY = {"problem": "darcy", "problem_args": {"n_train": 200}, "epochs": 8, "batch_size": 20}
+WIDTH_RULES = ("none", "operator-norm")  # beside SP; without a change of K, log-modes is none
+ALL_RULES = ("none", "log-modes", "operator-norm")
+BURGERS, DARCY = ("burgers", {"n_train": 400}), ("darcy", {"n_train": 200})
+Size = tuple[int, tuple[int, ...]]  # hidden_channels, n_modes
 
-MOVES = {
+MOVES: dict[str, tuple[tuple[str, dict], Size, Size, tuple[str, ...]]] = {
     "burgers-width": (BURGERS, (16, (16,)), (128, (16,)), WIDTH_RULES),
     "burgers-modes": (BURGERS, (32, (8,)), (32, (128,)), ALL_RULES),
     "burgers-joint": (BURGERS, (16, (8,)), (128, (128,)), ALL_RULES),
@@ -36,58 +38,49 @@ MOVES = {
 }
 
 
+def size_of(size: Size) -> dict[str, Any]:
+    """Arguments of FNO."""
+    return {"hidden_channels": size[0], "n_modes": size[1]}
+
+
+def plan(
+    move: str, proxy: Size, target: Size, rules: Sequence[str], seeds: int, folder: Path, verify: bool = True
+) -> Tuning:
+    """A move's runs, from any proxy to any target."""
+    (name, arguments), *_ = MOVES[move]
+    problem = get_problem(name, **arguments)
+    return tuning(
+        FNOs(problem.in_channels, problem.out_channels, problem.n_dim),
+        problem,
+        base=size_of(proxy),
+        target=size_of(target),
+        folder=folder,
+        space=SPACE,
+        fixed={"epochs": 8, "batch_size": 20, "device": "cpu"},
+        title=move,
+        rule=rules[0],
+        rules=(*rules, "standard"),
+        verify=verify,
+        seeds=range(seeds),
+    )
+
+
 def run(move: str, seeds: int, workers: int | None) -> str:
     """Run one move, or what is left of it, and return its table."""
-    fixed, proxy, target, rules = MOVES[move]
-    sizes = [{"hidden_channels": width, "n_modes": modes} for width, modes in (proxy, target)]
-    result = nm.transfer(
-        train_run,
-        proxy=sizes[0],
-        target=sizes[1],
-        space=SPACE,
-        fixed=fixed,
-        rule=rules[1],
-        rules=rules,
-        seeds=range(seeds),
-        verify=True,
-        n_workers=workers,
-        folder=HERE / "runs" / move,
-    )
-    lines = [
-        f"## {move}: width {proxy[0]} → {target[0]}, K {_k(proxy[1])} → {_k(target[1])}",
-        "",
-        f"Best lr at the proxy: {result.best['lr']:g}. {seeds} seeds, grid {SPACE['lr'][0]:g} … "
-        f"{SPACE['lr'][-1]:g}, {fixed}.",
-        "",
-        "| rule | loss at the transferred lr (± std over seeds) | its test error | best lr at target | best loss | "
-        "drift (steps) | regret |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for rule in rules:
-        row = result.row(rule)
-        lines.append(
-            f"| {'SP' if rule == 'standard' else rule} | {row['transferred_loss']:.4f} ± {row['transferred_std']:.4f} | "
-            f"{row['transferred_test']:.4f} | {row['best']['lr']:g} | {row['best_loss']:.4f} | {row['drift']:+d} | "
-            f"{100 * row['regret']:.1f} % |"
-        )
-    lines += ["", "Mean validation loss over the target's grid:", ""]
-    lines += ["| rule | " + " | ".join(f"{lr:g}" for lr in SPACE["lr"]) + " |", "|" + " --- |" * (len(SPACE["lr"]) + 1)]
-    for rule in rules:
-        cells = []
-        for lr in SPACE["lr"]:
-            losses = [r["loss"] for r in result.walk("target", rule) if r["params"]["lr"] == lr]
-            cells.append("failed" if None in losses or not losses else f"{sum(losses) / len(losses):.4f}")
-        lines.append(f"| {rule} | " + " | ".join(cells) + " |")
+    _, proxy, target, rules = MOVES[move]
+    folder = HERE / "runs" / move
+    asked = plan(move, proxy, target, rules, seeds, folder)
+    result, _ = asked.run(n_workers=workers, devices=(), command=f"lr_transfer.py {move}", progress=True)
+    title = f"{move}: width {proxy[0]} → {target[0]}, K {proxy[1][0] // 2} → {target[1][0] // 2}"
+    header, *rows = report.table(result)
+    lines = [f"## {title}", "", f"{seeds} seeds, 8 epochs, batch 20.", ""]
+    lines += [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
     RESULTS.mkdir(exist_ok=True)
-    plot_study(result, RESULTS / f"lr_transfer_{move}.png", title=lines[0].removeprefix("## "))
-    shutil.copy(HERE / "runs" / move / "results.jsonl", RESULTS / f"lr_transfer_{move}.jsonl")
+    for name in ("lr.png", "results.jsonl"):
+        shutil.copy(folder / name, RESULTS / f"lr_transfer_{move}{Path(name).suffix}")
     text = "\n".join(lines) + "\n"
     (RESULTS / f"lr_transfer_{move}.md").write_text(text)
     return text
-
-
-def _k(n_modes: tuple[int, ...]) -> int:
-    return n_modes[0] // 2
 
 
 def main() -> None:

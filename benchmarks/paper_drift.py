@@ -23,15 +23,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import suite_runs as suite
 import torch
-from paper_drift_model import PhysicsInformedFNO
 
 import neuralop_mup as nm
+import suite_runs as suite
 from neuralop_mup.plots.style import MARKERS, PALETTE, key_line, label_lines, new_figure, save, ticks_at, value_axis
 from neuralop_mup.problems import Problem, ProblemData, get_problem
 from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.tuning.optimum import Interval, Optimum, find_optimum, regret_between, student
+from paper_drift_model import PhysicsInformedFNO
 
 RESULTS = Path(__file__).parent / "results"
 # The paper has width 64 and a readout of 128; the grid is the smallest on which K = 24 has both of its signs.

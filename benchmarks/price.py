@@ -27,13 +27,13 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from extrapolation import line_weights
+from neuralop_mup.plots import style
+from neuralop_mup.tuning.optimum import find_optimum
 from price_searches import Curve, Landscape, Rungs, halving, hyperband
 from suite_figure import NAMES
 from suite_runs import STEPS, Records, run, task
-
-from neuralop_mup.plots import style
-from neuralop_mup.tuning.optimum import find_optimum
 
 RESULTS = Path(__file__).parent / "results"
 Task = dict[str, Any]

@@ -23,10 +23,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import suite_runs as suite
 import torch
 from matplotlib.ticker import FixedLocator
 
+import suite_runs as suite
 from neuralop_mup.plots.style import MARKERS, PALETTE, bare, key_line, label_lines, new_figure, save
 from neuralop_mup.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy
 from neuralop_mup.tuning.optimum import Interval, Optimum, drift_between, find_optimum

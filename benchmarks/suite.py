@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from suite_figure import draw
 from suite_runs import CHOSEN_ON, CONTENDERS, MAIN, PROBLEMS, REFERENCE, STEPS, Records, run
 from suite_stages import (

@@ -5,9 +5,6 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from suite_runs import CHOSEN_ON, PROBLEMS, Records
-from suite_stages import LENGTHS, SEEDS, final
-
 from neuralop_mup.plots.style import (
     bare,
     colour_of,
@@ -19,6 +16,8 @@ from neuralop_mup.plots.style import (
     ticks_at,
     value_axis,
 )
+from suite_runs import CHOSEN_ON, PROBLEMS, Records
+from suite_stages import LENGTHS, SEEDS, final
 
 NAMES = {
     "burgers": "Burgers",

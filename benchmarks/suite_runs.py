@@ -21,7 +21,8 @@ from torch import nn
 from tqdm import tqdm
 
 import neuralop_mup as nm
-from neuralop_mup.problems import Problem, ProblemData, get_problem
+from neuralop_mup.problems import Problem, ProblemData
+from problems import get_problem
 
 BASE_WIDTH = 16
 CHOSEN_ON = ("burgers", "darcy", "allen-cahn")

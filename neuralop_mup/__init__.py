@@ -36,10 +36,7 @@ from neuralop_mup.optim.step_hooks import follow_plan
 from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:
-    from neuralop_mup.experiments.train_many import train_many
-    from neuralop_mup.experiments.tune import tune
-    from neuralop_mup.experiments.tuned import Tuned, load_tuned
-    from neuralop_mup.tuning import log2_grid, sweep, transfer
+    from neuralop_mup.tuning import Tuned, load_tuned, log2_grid, sweep, transfer, tune
 
 
 __all__ = [
@@ -80,7 +77,6 @@ __all__ = [
     "tune",
     "Tuned",
     "load_tuned",
-    "train_many",
     "log2_grid",
     # the theory, a mode rule of your own (rules.RULES), layers of your own
     "rules",
@@ -93,20 +89,12 @@ __all__ = [
 ]
 
 # Loaded when first used: they bring in plotting, Optuna and problems, which training a model does not need.
-_LAZY = {
-    "sweep": "neuralop_mup.tuning",
-    "transfer": "neuralop_mup.tuning",
-    "tune": "neuralop_mup.experiments.tune",
-    "Tuned": "neuralop_mup.experiments.tuned",
-    "load_tuned": "neuralop_mup.experiments.tuned",
-    "train_many": "neuralop_mup.experiments.train_many",
-    "log2_grid": "neuralop_mup.tuning",
-}
+_LAZY = ("sweep", "transfer", "tune", "Tuned", "load_tuned", "log2_grid")
 
 
 def __getattr__(name: str):
     if name in _LAZY:
-        value = getattr(_import_module(_LAZY[name]), name)
+        value = getattr(_import_module("neuralop_mup.tuning"), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

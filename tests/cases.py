@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import like_physicsnemo
 import neuralop.models
 import torch
 from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
 from neuralop.models import CODANO, FNO, FNOGNO, GINO, TFNO, UNO, UQNO
 from torch import nn
 
+import like_physicsnemo
 import neuralop_mup as nm
 
 
@@ -36,21 +36,22 @@ class Case:
         return {"n_modes": self.base_modes, "hidden_channels": self.base_width}
 
     @property
-    def same(self) -> dict:
+    def same(self) -> Callable[[], nn.Module]:
         """A base equal to the model."""
-        return {}
+        return lambda: self.sized(self.width, self.n_modes)
 
-    def sized(self, width: int, modes: tuple[int, ...], **overrides) -> FNO:
+    def sized(self, width: int, modes: tuple[int, ...], **overrides) -> nn.Module:
         """The model at any size, drawn from torch's random state as it is."""
         kwargs = {"n_modes": modes, "hidden_channels": width, "in_channels": 2, "out_channels": 3, "n_layers": 2}
         return self.model(**{**kwargs, **self.kwargs, **overrides})
 
-    def build(self, seed: int = 0, **overrides) -> FNO:
+    def build(self, seed: int = 0, **overrides) -> nn.Module:
         torch.manual_seed(seed)
         return self.sized(self.width, self.n_modes, **overrides)
 
-    def build_base(self, seed: int = 0) -> FNO:
-        return self.build(seed, **self.base)
+    def build_base(self, seed: int = 0) -> nn.Module:
+        torch.manual_seed(seed)
+        return self.sized(self.base_width, self.base_modes)
 
     def batch(self, seed: int = 0, size: int = 3, grid: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Input and target, on ``grid`` points an axis or a grid that resolves the target's modes."""
@@ -80,21 +81,9 @@ class Model(Case):
     def base(self) -> dict | Callable[[], nn.Module]:
         return (lambda: self.sized(self.base_width, self.base_modes)) if self.overrides is None else self.overrides
 
-    @property
-    def same(self) -> Callable[[], nn.Module]:
-        return lambda: self.sized(self.width, self.n_modes)
-
     def sized(self, width: int, modes: tuple[int, ...]) -> nn.Module:
         with contextlib.redirect_stdout(io.StringIO()):  # neuralop's models print while they are built
             return self.make(width, modes)
-
-    def build(self, seed: int = 0) -> nn.Module:
-        torch.manual_seed(seed)
-        return self.sized(self.width, self.n_modes)
-
-    def build_base(self, seed: int = 0) -> nn.Module:
-        torch.manual_seed(seed)
-        return self.sized(self.base_width, self.base_modes)
 
     def batch(self, seed: int = 0, size: int = 3, grid: int | None = None) -> tuple[dict, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -109,15 +98,6 @@ class Model(Case):
 
 def _case(name: str, **kwargs) -> Case:
     return Case(name, n_modes=(8, 6), base_modes=(4, 4), kwargs=kwargs)
-
-
-def _makes(what: str, *args, **kwargs) -> bool:
-    """Whether the installed neuralop has a model of that name that takes these arguments (its versions do not say)."""
-    try:
-        with torch.device("meta"):
-            return getattr(neuralop.models, what)(*args, **kwargs) is not None
-    except (AttributeError, TypeError):
-        return False
 
 
 with torch.device("meta"):
@@ -301,13 +281,9 @@ def _model(name, make, inputs, **kwargs) -> Model:
     return Model(name, (8, 8), (4, 4), make=make, inputs=inputs, **kwargs)
 
 
-def _bind(make, **kwargs):
-    return lambda width, modes: make(width, modes, **kwargs)
-
-
 MODEL_CASES = [
     *[
-        _model(f"legacy_{name}", _bind(LegacyNet, **kwargs), _field)
+        _model(f"legacy_{name}", partial(LegacyNet, **kwargs), _field)
         for name, kwargs in {
             "dense": {},
             "separable": {"separable": True, "implementation": "factorized"},
@@ -319,11 +295,11 @@ MODEL_CASES = [
         }.items()
     ],
     _model("uno", _uno, _field),
-    _model("uno_tucker", _bind(_uno, factorization="tucker", rank=0.4), _field),
-    _model("uno_norm", _bind(_uno, norm="group_norm", horizontal_skip="soft-gating"), _field),
+    _model("uno_tucker", partial(_uno, factorization="tucker", rank=0.4), _field),
+    _model("uno_norm", partial(_uno, norm="group_norm", horizontal_skip="soft-gating"), _field),
     _model("gino", _gino, _gino_inputs),
-    _model("gino_ada_in", _bind(_gino, fno_norm="ada_in"), _with(_gino_inputs, ada_in=torch.tensor([0.5]))),
-    _model("gino_nonlinear", _bind(_gino, out_gno_transform_type="nonlinear"), _gino_inputs),
+    _model("gino_ada_in", partial(_gino, fno_norm="ada_in"), _with(_gino_inputs, ada_in=torch.tensor([0.5]))),
+    _model("gino_nonlinear", partial(_gino, out_gno_transform_type="nonlinear"), _gino_inputs),
     _model("fnogno", _fnogno, _fnogno_inputs, overrides={"fno_hidden_channels": 8, "fno_n_modes": (4, 4)}
            | {"gno_channel_mlp_hidden_layers": [12, 10]}),
     _model("codano", _codano, _small_field),
@@ -345,14 +321,14 @@ if SPHERE:
 
     SPHERE_CASES = [
         *[
-            _model(f"sfno_{f}", _bind(lambda w, k, f: SFNO(k, 2, 3, w, n_layers=2, factorization=f, rank=0.4), f=f),
+            _model(f"sfno_{f}", partial(lambda w, k, f: SFNO(k, 2, 3, w, n_layers=2, factorization=f, rank=0.4), f=f),
                    lambda g, n=16: {"x": torch.randn(3, 2, n, 2 * n, generator=g)},
                    overrides={"hidden_channels": 8, "n_modes": (4, 4)})
             for f in ("dense", *FACTORIZATIONS)
         ],
         _model("local_no", _local_no, _field),
-        _model("local_no_groups", _bind(_local_no, disco_groups=2, use_channel_mlp=True, norm="group_norm"), _field),
-        _model("local_no_per_channel", _bind(_local_no, mix_derivatives=False, disco_bias=False), _field,
+        _model("local_no_groups", partial(_local_no, disco_groups=2, use_channel_mlp=True, norm="group_norm"), _field),
+        _model("local_no_per_channel", partial(_local_no, mix_derivatives=False, disco_bias=False), _field,
                overrides={"hidden_channels": 8, "n_modes": (4, 4)}),
     ]  # fmt: skip
 
@@ -373,24 +349,25 @@ def _transported(g, n=16):
     return {"x": torch.randn(1, 2, n, n, generator=g), "ind_dec": torch.randint(n * n, (50,), generator=g)}
 
 
+def _builds(case: Case) -> bool:
+    """Whether the installed neuralop has the model and takes its arguments (its versions do not say)."""
+    try:
+        with torch.device("meta"):
+            return case.build() is not None
+    except (AttributeError, TypeError):
+        return False
+
+
 # Of neuralop's main branch after 2.0.0: what the installed version lacks is skipped, with the reason.
 _SIZES = {"hidden_channels": 8, "n_modes": (4, 4)}
-_NEXT = {
-    "conv_bias_kernel": (_case("conv_bias_kernel", conv_bias_kernel=3), ("FNO", (4,), 1, 1, 4), {"conv_bias_kernel": 3}),
-    "norm_groups": (_case("norm_groups", norm="group_norm", norm_groups=4), ("FNO", (4,), 1, 1, 4), {"norm_groups": 1}),
-    "asymmetric": (
-        _case("asymmetric", enforce_hermitian_symmetry=False),
-        ("FNO", (4,), 1, 1, 4),
-        {"enforce_hermitian_symmetry": False},
-    ),
-    "rno": (_model("rno", _rno, _sequence, overrides=_SIZES), ("RNO", (4, 4), 1, 1, 4), {}),
-    "rno_tucker": (
-        _model("rno_tucker", _bind(_rno, factorization="tucker", rank=0.4, rno_skip=True), _sequence, overrides=_SIZES),
-        ("RNO", (4, 4), 1, 1, 4),
-        {},
-    ),
-    "otno": (_model("otno", _otno, _transported, overrides=_SIZES), ("OTNO", (4, 4), 4), {}),
-}
+_NEXT = [
+    _case("conv_bias_kernel", conv_bias_kernel=3),
+    _case("norm_groups", norm="group_norm", norm_groups=4),
+    _case("asymmetric", enforce_hermitian_symmetry=False),
+    _model("rno", _rno, _sequence, overrides=_SIZES),
+    _model("rno_tucker", partial(_rno, factorization="tucker", rank=0.4, rno_skip=True), _sequence, overrides=_SIZES),
+    _model("otno", _otno, _transported, overrides=_SIZES),
+]
 
 # PhysicsNeMo's models where it is installed, and always small ones of the same layout.
 _PHYSICSNEMO = {"like_physicsnemo": (like_physicsnemo.FNO, like_physicsnemo.AFNO)}
@@ -430,9 +407,9 @@ PHYSICSNEMO_CASES = [
     )
 ]  # fmt: skip
 
-NEXT_CASES = [case for case, args, kwargs in _NEXT.values() if _makes(*args, **kwargs)]
+NEXT_CASES = [case for case in _NEXT if _builds(case)]
 SKIPPED = {
-    **{name: f"this neuralop has no {name}" for name in _NEXT if name not in {case.name for case in NEXT_CASES}},
+    **{case.name: f"this neuralop has no {case.name}" for case in _NEXT if case not in NEXT_CASES},
     **PHYSICSNEMO_ABSENT,
     **({} if LINEAR_LIFTING else {"lifting_ratio=0": "this neuralop's lifting has no linear form"}),
 }

@@ -1,8 +1,8 @@
 import hypothesis
 import pytest
 import torch
-from cases import CASES, FNO_CASES, NAMES, SKIPPED
-from processes import environment
+
+from cases import CASES, NAMES, SKIPPED
 
 torch.set_num_threads(1)  # small models: threads only cost
 hypothesis.settings.register_profile("no clock", deadline=None)  # other work on the machine makes an example slow
@@ -18,22 +18,10 @@ def case(request):
     return request.param
 
 
-@pytest.fixture(params=FNO_CASES, ids=[case.name for case in FNO_CASES])
-def fno_case(request):
-    """Each FNO with dense or separable kernels in turn."""
-    return request.param
-
-
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory, monkeypatch):
     """Generated data of a test session goes to a folder of its own, not to the user's cache."""
     monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@pytest.fixture
-def light_workers(monkeypatch):
-    """Processes that start in the test, and need no torch, start without it."""
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
 
 
 # Files with a fixture that takes long to set up (processes, a cluster, a database): one worker of pytest-xdist has them all.

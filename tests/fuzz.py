@@ -90,10 +90,9 @@ def configs(draw: st.DrawFn) -> Config:
     norms = st.sampled_from([None, None, "group_norm", "instance_norm", "batch_norm"])
     kwargs["norm"] = draw(norms) if draw(st.integers(0, 29)) != 13 else "ada_in"
     kwargs["separable"] = draw(_mostly(False, True) if model == "UNO" else st.sampled_from([False, False, True]))
-    if model == "UNO" and kwargs["fno_skip"] == "soft-gating" and draw(st.integers(0, 7)) < 7:
-        kwargs["fno_skip"] = "linear"
-    if model == "UNO" and kwargs["channel_mlp_skip"] == "soft-gating" and draw(st.integers(0, 7)) < 7:
-        kwargs["channel_mlp_skip"] = "linear"
+    for skip in ("fno_skip", "channel_mlp_skip"):
+        if model == "UNO" and kwargs[skip] == "soft-gating" and draw(st.integers(0, 7)) < 7:
+            kwargs[skip] = "linear"
     kwargs |= draw(_factorization(model, n_dim, kwargs["separable"]))
     base = {}
     if isinstance(kwargs["rank"], float) and draw(st.integers(0, 5)) == 5:

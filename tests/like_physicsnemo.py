@@ -49,18 +49,6 @@ class _SpectralConv(nn.Module):
         return torch.fft.irfftn(out, s=x.shape[2:], dim=axes)
 
 
-class SpectralConv1d(_SpectralConv):
-    __module__ = "physicsnemo.like"
-
-
-class SpectralConv2d(_SpectralConv):
-    __module__ = "physicsnemo.like"
-
-
-class SpectralConv3d(_SpectralConv):
-    __module__ = "physicsnemo.like"
-
-
 class FCLayer(Module):
     def __init__(self, in_features, out_features):
         super().__init__()
@@ -92,18 +80,6 @@ class _ConvFCLayer(Module):
         return self.conv(x)
 
 
-class Conv1dFCLayer(_ConvFCLayer):
-    pass
-
-
-class Conv2dFCLayer(_ConvFCLayer):
-    convolution = nn.Conv2d
-
-
-class Conv3dFCLayer(_ConvFCLayer):
-    convolution = nn.Conv3d
-
-
 class FullyConnected(Module):
     def __init__(self, in_features, layer_size, out_features, num_layers):
         super().__init__()
@@ -120,7 +96,7 @@ class FullyConnected(Module):
 class _Encoder(Module):
     def __init__(self, in_channels, width, n_layers, modes):
         super().__init__()
-        lift, spectral, conv = _OF_DIMENSION[len(modes)]
+        lift, spectral, conv = (kinds[len(modes)] for kinds in (_LIFTS, _SPECTRAL, _CONVOLUTIONS))
         self.lift_network = nn.Sequential(lift(in_channels, width // 2), nn.GELU(), lift(width // 2, width))
         self.spconv_layers, self.conv_layers = nn.ModuleList(), nn.ModuleList()
         for _ in range(n_layers):
@@ -134,23 +110,14 @@ class _Encoder(Module):
         return x
 
 
-class FNO1DEncoder(_Encoder):
-    pass
+def _class(name, parent, **attributes):
+    return type(name, (parent,), {"__module__": "physicsnemo.like", **attributes})
 
 
-class FNO2DEncoder(_Encoder):
-    pass
-
-
-class FNO3DEncoder(_Encoder):
-    pass
-
-
-_OF_DIMENSION = {
-    1: (Conv1dFCLayer, SpectralConv1d, nn.Conv1d),
-    2: (Conv2dFCLayer, SpectralConv2d, nn.Conv2d),
-    3: (Conv3dFCLayer, SpectralConv3d, nn.Conv3d),
-}
+_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_LIFTS = {n: _class(f"Conv{n}dFCLayer", _ConvFCLayer, convolution=conv) for n, conv in _CONVOLUTIONS.items()}
+_SPECTRAL = {n: _class(f"SpectralConv{n}d", _SpectralConv) for n in _CONVOLUTIONS}
+_ENCODERS = {n: _class(f"FNO{n}DEncoder", _Encoder) for n in _CONVOLUTIONS}
 
 
 class FNO(Module):
@@ -162,8 +129,7 @@ class FNO(Module):
         modes = [num_fno_modes] * dimension if isinstance(num_fno_modes, int) else num_fno_modes
         self.coord_features, in_channels = coord_features, in_channels + dimension * coord_features
         self.decoder_net = FullyConnected(latent_channels, decoder_layer_size, out_channels, decoder_layers)
-        encoder = (FNO1DEncoder, FNO2DEncoder, FNO3DEncoder)[dimension - 1]
-        self.spec_encoder = encoder(in_channels, latent_channels, num_fno_layers, modes)
+        self.spec_encoder = _ENCODERS[dimension](in_channels, latent_channels, num_fno_layers, modes)
 
     def forward(self, x):
         if self.coord_features:

@@ -9,7 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def environment(light: bool = True) -> dict[str, str]:
-    """Variables to start a process with that imports what this one can; ``light``: see tests/light/sitecustomize.py."""
-    path = [*([str(HERE / "light")] if light else []), *filter(None, sys.path), str(HERE)]
+def environment() -> dict[str, str]:
+    """Variables to start a process with that imports what this one can."""
+    path = [*filter(None, sys.path), str(HERE)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

@@ -2,7 +2,8 @@
 
     python tests/support.py --write
 
-measures every case (a few minutes on one core) and writes docs/support.md; tests/test_support_matrix.py measures it again.
+measures every case (a few minutes on one core) and writes docs/support.md; tests/test_cases.py and
+tests/test_support_matrix.py measure it again.
 """
 
 from __future__ import annotations
@@ -10,21 +11,26 @@ from __future__ import annotations
 import argparse
 import copy
 import io
+import json
 import math
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import mup
 import torch
-from cases import CASES, FNO_CASES, LAYOUT_CASES, MODEL_CASES, SPHERE, SPHERE_CASES, Case, Model
 from neuralop.models import FNO
 from torch import nn
 from tqdm import tqdm
 
 import neuralop_mup as nm
+from cases import CASES, FNO_CASES, LAYOUT_CASES, MODEL_CASES, SPHERE, SPHERE_CASES, Case, Model
+from neuralop_mup.problems import get_problem
+from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.train import Training, losses_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "support.md"
 COMMAND = "python tests/support.py --write"
@@ -86,6 +92,43 @@ def train(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, steps:
         optimizer.step()
 
 
+def parametrized(case: Case, seed: int = 0, **kwargs: Any) -> nn.Module:
+    """The case's model with its own base."""
+    return nm.parametrize(case.build(seed), base=case.base, **kwargs)
+
+
+def assert_same(a: nn.Module, b: nn.Module) -> None:
+    """Parameters are bit-equal, and have the same names inside of what the models are wrapped in."""
+    for (name, p), (other, q) in zip(nm.unwrap(a).named_parameters(), nm.unwrap(b).named_parameters(), strict=True):
+        assert name == other and torch.equal(p, q), name
+
+
+def rates(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, tuple[float, float]]:
+    """Learning rate and decay of each parameter, by its name in the bare model."""
+    names = {id(p): name for name, p in nm.unwrap(model).named_parameters()}
+    return {names[id(p)]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
+
+
+def a_summary_has_every_parameter(model: nn.Module) -> None:
+    """In each of its three forms."""
+    plan = nm.summary(model)
+    names = [name for name, _ in model.named_parameters()]
+    text, markdown, rows = str(plan), plan.to_markdown(), json.loads(plan.to_json())["rows"]
+    assert [row["name"] for row in rows] == names
+    assert all(name in text and f"| {name} |" in markdown for name in names)
+
+
+def learning_rates_are_mups(model: nn.Module) -> None:
+    """Of every parameter, and its decay, under every optimizer."""
+    settings = {"lr": LR, "weight_decay": 0.1}
+    for ours, theirs in ((nm.MuAdam, mup.MuAdam), (nm.MuAdamW, mup.MuAdamW), (nm.MuSGD, mup.MuSGD)):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*use MuAdamW")  # Adam's decay is not independent
+            mine = rates(ours(model, **settings), model)
+        assert mine == rates(theirs(model.parameters(), **settings), model), ours
+        assert len(mine) == len(list(model.parameters()))
+
+
 def differing(a: nn.Module, b: nn.Module) -> int:
     """Number of parameters that are not bit-equal."""
     return sum(not torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
@@ -102,6 +145,21 @@ def random_gradients(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():
         p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+
+
+def training_of(problem: str, loss: str = "l2", **arguments: Any) -> Training:
+    """The train function of an FNO on a problem."""
+    source = get_problem(problem, **arguments)
+    build = FNOs(source.in_channels, source.out_channels, source.n_dim)
+    data = source.load()
+    return Training(build, source, data, losses_of(loss, source.n_dim, source.losses()), source.processor(data), loss)
+
+
+def train_run(config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    """What one run gives; ``problem``, ``problem_args`` and ``loss`` are the data's."""
+    config = {**config, "base": {**config["model"], **config["base"]}}
+    training = training_of(config.pop("problem"), config.pop("loss", "l2"), **config.pop("problem_args"))
+    return training(config, **how)
 
 
 def in_double(model):
@@ -138,35 +196,29 @@ def steepest(check: nm.CoordCheck, kind: str, step: int) -> dict[str, Any]:
 # The exact columns
 
 
-def parametrized(case: Case, seed: int = 0) -> nn.Module:
-    return nm.parametrize(case.build(seed), base=case.base, rule=RULE)
-
-
-def identity(case: Case) -> int:
-    """Parameters that differ from the stock model's after ten steps of Adam at base."""
+def identity(case: Case, steps: int = 10) -> int:
+    """Parameters that differ from the stock model's after some steps of Adam at base."""
     plain, ours = case.build(), nm.parametrize(case.build(), base=case.same, rule=RULE)
-    train(case, plain, torch.optim.Adam(plain.parameters(), lr=LR))
-    train(case, ours, nm.MuAdam(ours, lr=LR))
+    train(case, plain, torch.optim.Adam(plain.parameters(), lr=LR), steps)
+    train(case, ours, nm.MuAdam(ours, lr=LR), steps)
     return differing(plain, ours)
 
 
-def interop(case: Case) -> int:
+def interop(model: nn.Module) -> int:
     """Parameters whose learning rate in mup's own MuAdam is not ours."""
-    model = parametrized(case)
-    ours, theirs = (_learning_rates(opt) for opt in (nm.MuAdam(model, lr=LR), mup.MuAdam(model.parameters(), lr=LR)))
-    return sum(ours.get(id(p)) != theirs.get(id(p)) for p in model.parameters())
+    ours, theirs = (rates(opt, model) for opt in (nm.MuAdam(model, lr=LR), mup.MuAdam(model.parameters(), lr=LR)))
+    return sum(ours.get(name) != theirs.get(name) for name, _ in model.named_parameters())
 
 
-def checkpoint(case: Case) -> tuple[int, int]:
+def checkpoint(case: Case, model: nn.Module) -> tuple[int, int]:
     """Train, save and load into a model drawn anew: differing entries of the output, differing parameters a step later."""
-    model = parametrized(case)
     optimizer = nm.MuAdam(model, lr=LR)
     train(case, model, optimizer, steps=2)
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     state = torch.load(file, weights_only=False)  # neuralop keeps its models' arguments, classes too, in the state dict
-    loaded = parametrized(case, seed=1)
+    loaded = parametrized(case, seed=1, rule=RULE)
     resumed = nm.MuAdam(loaded, lr=LR)
     loaded.load_state_dict(state["model"])
     resumed.load_state_dict(state["optimizer"])
@@ -176,37 +228,32 @@ def checkpoint(case: Case) -> tuple[int, int]:
     return output, differing(model, loaded)
 
 
-def lost(case: Case, duplicate: Callable[[nn.Module], nn.Module]) -> int:
+def lost(model: nn.Module, duplicate: Callable[[nn.Module], nn.Module]) -> int:
     """Rows of the plan that a copy of the model does not keep."""
-    model = parametrized(case)
     rows = nm.summary(duplicate(model)).rows
     return sum(a != b for a, b in zip(nm.summary(model).rows, rows, strict=True))
 
 
-def exact(case: Case) -> dict[str, str]:
-    """Every exact column of one case."""
-    output, step = checkpoint(case)
-    counts = {
-        "parameters": len(list(case.build().parameters())),
-        "identity": identity(case),
-        "mup": interop(case),
-        "output": output,
-        "step": step,
-        "deepcopy": lost(case, copy.deepcopy),
+def exact(case: Case, steps: int = 10) -> dict[str, str]:
+    """Every exact column of one case; ``steps`` are those that the identity takes."""
+    model = parametrized(case, rule=RULE)
+    cells = {
+        "parameters": len(list(model.parameters())),
+        "identity": identity(case, steps),
+        "mup": interop(model),
+        "deepcopy": lost(model, copy.deepcopy),
+        "pickle": _pickle(case, model),
     }
-    return {**{column: str(count) for column, count in counts.items()}, "pickle": _pickle(case)}
+    cells["output"], cells["step"] = checkpoint(case, model)
+    return {column: str(cell) for column, cell in cells.items()}
 
 
-def _pickle(case: Case) -> str:
+def _pickle(case: Case, model: nn.Module) -> int | str:
     try:
         pickle.dumps(case.build())
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         return f"neuralop's class cannot be pickled: {type(error).__name__}"
-    return str(lost(case, lambda model: pickle.loads(pickle.dumps(model))))
-
-
-def _learning_rates(optimizer: torch.optim.Optimizer) -> dict[int, float]:
-    return {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    return lost(model, lambda model: pickle.loads(pickle.dumps(model)))
 
 
 def _output(case: Case, model: nn.Module) -> torch.Tensor:
@@ -298,11 +345,13 @@ def number(cell: str) -> float | None:
 def render(records: Mapping[str, Mapping[str, str]]) -> str:
     """The page of all records, which are by name of the case."""
     lines = [
-        f"<!-- Written by `{COMMAND}` and checked by tests/test_support_matrix.py: do not edit by hand. -->",
+        f"<!-- Written by `{COMMAND}` and checked by tests/test_cases.py and tests/test_support_matrix.py: "
+        "do not edit by hand. -->",
         "# Support matrix",
         "",
-        f"What was measured of every configuration in `tests/cases.py`, by `{COMMAND}`; `tests/test_support_matrix.py` "
-        f"measures it again. The rule is `{RULE}`, which has the strongest factor for modes; the default, `operator-norm`, "
+        f"What was measured of every configuration in `tests/cases.py`, by `{COMMAND}`; `tests/test_cases.py` "
+        "measures it again, and `tests/test_support_matrix.py` the slopes. "
+        f"The rule is `{RULE}`, which has the strongest factor for modes; the default, `operator-norm`, "
         "is not measured here. Training is Adam on squared error with random data.",
         "",
         "| column | a number is |",

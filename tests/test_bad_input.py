@@ -1,14 +1,23 @@
-"""Each wrong input is one MupError with a sentence that helps, and leaves the model as it was."""
+"""Each wrong input is one MupError with a sentence that helps, and leaves the model as it was.
+
+Of `parametrize` first, then of optimizers, checks, files and studies.
+"""
+
+import json
+from dataclasses import replace
 
 import mup
 import numpy as np
 import pytest
 import torch
-from cases import BY_NAME, SPHERE
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO, UNO, UQNO
 
 import neuralop_mup as nm
+from cases import BY_NAME, SPHERE
+from neuralop_mup.problems.own import OwnData
+from neuralop_mup.tuning import Results, sweep, transfer_study
+from neuralop_mup.tuning.presets import problem_with
 
 CASE = BY_NAME["2d"]
 
@@ -26,31 +35,123 @@ def _refused(model, match, base=None, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("base", "match"),
+    ("arguments", "match"),
     [
-        ({"n_layers": 9}, "no deeper than its target"),
-        ({"hiden_channels": 8}, "did you mean 'hidden_channels'"),
-        ({"in_channels": 4}, "same in_channels"),
-        ({"out_channels": 1}, "same in_channels"),
-        ({"n_modes": (0, 4)}, r"at least 1 on every axis.*give \(1, 4\)"),
-        ({"n_modes": 4}, "n_modes needs 2 numbers"),
-        ({"norm": "group_norm"}, "which is no size"),
-        ({"separable": True}, "which is no size"),
-        ({"factorization": "tucker"}, "which is no size"),
-        ({"lifting_channel_ratio": 0}, "only in the model|where its layer holds no numbers"),  # by neuralop's version
-        (8, "int; give constructor overrides"),
-        ("no/such/file.bsh", "Cannot read"),
+        ({"base": {"n_layers": 9}}, "no deeper than its target"),
+        ({"base": {"hiden_channels": 8}}, "did you mean 'hidden_channels'"),
+        ({"base": {"in_channels": 4}}, "same in_channels"),
+        ({"base": {"out_channels": 1}}, "same in_channels"),
+        ({"base": {"n_modes": (0, 4)}}, r"at least 1 on every axis.*give \(1, 4\)"),
+        ({"base": {"n_modes": 4}}, "n_modes needs 2 numbers"),
+        ({"base": {"n_modes": (2, 2)}, "rule": "log-modes"}, "operator-norm"),
+        ({"base": {"n_modes": (1, 3)}, "rule": "log-modes"}, "operator-norm"),
+        ({"base": {"norm": "group_norm"}}, "which is no size"),
+        ({"base": {"separable": True}}, "which is no size"),
+        ({"base": {"factorization": "tucker"}}, "which is no size"),
+        # What is said depends on neuralop's version.
+        ({"base": {"lifting_channel_ratio": 0}}, "only in the model|where its layer holds no numbers"),
+        # The channel MLP has half of one channel at base, which is none: how much it grew cannot be said.
+        (
+            {"base": {"hidden_channels": 1}},
+            r"'fno_blocks.channel_mlp.0.fcs.0.weight' is \(12, 24, 1\) in the model and \(0, 1, 1\) at base.*at least 1",
+        ),
+        ({"base": 8}, "int; give constructor overrides"),
+        ({"base": "no/such/file.bsh"}, "Cannot read"),
+        ({"base": lambda: 3}, "torch.nn.Module, got int"),
+        ({"base": lambda: 3 / 0}, "The base function cannot be built: ZeroDivisionError: division by zero"),
+        ({"rule": "log_modes"}, "did you mean 'log-modes'"),
+        ({"init_mult": {"readot": 1.0}}, "did you mean 'readout'"),
+        ({"init_mult": {"readout": -1.0}}, "between 1e-12"),
+        ({"init_mult": {"readout": float("nan")}}, "between 1e-12"),
+        ({"init_mult": {"readout": 1e300}}, "between 1e-12"),
+        ({"init_mult": 2.0}, "a dict by role"),
     ],
 )
-def test_base_that_does_not_fit(base, match):
-    _refused(CASE.build(), match, base=base)
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_arguments_that_do_not_fit(arguments, match):
+    _refused(CASE.build(), match, **arguments)
+
+
+def changed(change):
+    """The model of the case, when ``change`` has been at it."""
+    model = CASE.build()
+    change(model)
+    return model
+
+
+def uno(width):
+    channels = {"uno_out_channels": [8], "uno_n_modes": [(4, 4)], "uno_scalings": [[1, 1]]}
+    return UNO(2, 3, 8, width, width, n_layers=1, **channels)
+
+
+class Narrow(SpectralConv):
+    """Kernels with a standard deviation of 0.01, where neuralop's is √(2/48)."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **{**kwargs, "init_std": 0.01})
+
+
+@pytest.mark.parametrize(
+    ("build", "base", "match"),
+    [
+        (lambda: nm.parametrize(CASE.build(), base=CASE.base), CASE.base, "parametrized already"),
+        (
+            lambda: nm.unparametrize(nm.parametrize(CASE.build(), base=CASE.base)),
+            CASE.base,
+            "rescaled by an earlier parametrize",
+        ),
+        (lambda: CASE.build(conv_module=Narrow), CASE.base, "0.049 times its default initialisation"),
+        (
+            lambda: changed(lambda m: m.lifting.fcs[1].weight.data.mul_(1.5)),
+            CASE.base,
+            "times its default initialisation",
+        ),
+        (
+            lambda: changed(lambda m: m.lifting.fcs[0].weight.requires_grad_(False)),
+            CASE.base,
+            "'weight' of module 'lifting.fcs.0' .Conv1d. is frozen",
+        ),
+        (
+            lambda: changed(
+                lambda m: m.fno_blocks.fno_skips[1].conv.register_parameter("weight", m.fno_blocks.fno_skips[0].conv.weight)
+            ),
+            CASE.base,
+            "is shared with 'fno_blocks.fno_skips.0.conv.weight'",
+        ),
+        (
+            lambda: changed(lambda m: m.fno_blocks.add_module("extra", torch.nn.Linear(3, 3))),
+            CASE.base,
+            "'weight' of module 'fno_blocks.extra'",
+        ),
+        (
+            lambda: changed(
+                lambda m: m.lifting.fcs[0].register_parameter("kernel", m.lifting.fcs[0]._parameters.pop("weight"))
+            ),
+            CASE.base,
+            "'kernel' of module 'lifting.fcs.0'",
+        ),
+        (
+            lambda: changed(lambda m: m.add_module("projection", CASE.build(projection_channel_ratio=4).projection)),
+            {},
+            "changed after it was constructed",
+        ),
+        (lambda: CASE.build(max_n_modes=(4, 4)), CASE.base, "must not exceed max_n_modes"),
+        (lambda: torch.nn.Bilinear(2, 2, 2), CASE.base, r"\(Bilinear\).*register_layer"),
+        (lambda: torch.nn.Sequential(torch.nn.LSTM(2, 2)), CASE.base, r"\(LSTM\)"),
+        (lambda: torch.nn.LayerNorm((2, 3)), CASE.base, r"\(LayerNorm\)"),
+        (lambda: torch.nn.Linear(2, 2), CASE.base, "keeps no constructor arguments"),
+        (BY_NAME["uno"].build, {}, r"keeps no constructor arguments.*function that returns one.*lambda: "),
+        (BY_NAME["codano"].build, {}, r"keeps no constructor arguments.*function that returns one.*lambda: "),
+        (lambda: uno(16), lambda: uno(8), "lifting_channels"),
+    ],
+)
+def test_models_that_do_not_fit(build, base, match):
+    _refused(build(), match, base=base)
 
 
 def test_k_equal_one_has_an_alternative():
     model = FNO((2, 2), 1, 1, 16, n_layers=1)
     _refused(model, "operator-norm", base={"hidden_channels": 8}, rule="log-modes")
-    for n_modes in ((2, 2), (1, 3)):
-        _refused(CASE.build(), "operator-norm", base={"n_modes": n_modes}, rule="log-modes")
     nm.parametrize(model, base={"hidden_channels": 8})
 
 
@@ -72,106 +173,39 @@ def test_base_file_of_another_model_or_cut_off(tmp_path):
     _refused(CASE.build(), "different parameters|not a base-shape file", base=path)
 
 
-def test_base_file_where_it_cannot_be_written(tmp_path):
-    with pytest.raises(nm.MupError, match="Cannot write"):
-        nm.save_base_shapes(CASE.build(), tmp_path / "no" / "such" / "folder.bsh")
-
-
-def test_parametrized_twice():
-    _refused(nm.parametrize(CASE.build(), base=CASE.base), "parametrized already")
-
-
-def test_optimizer_without_a_plan():
-    for build in (nm.MuAdam, nm.MuAdamW, nm.MuSGD, nm.param_groups):
-        with pytest.raises(nm.MupError, match="call neuralop_mup.parametrize"):
-            build(CASE.build(), lr=0.01)
-        with pytest.raises(nm.MupError, match="pass the model itself"):
-            build(CASE.build().parameters(), lr=0.01)
-    with pytest.raises(nm.MupError, match="not parametrized"):
-        nm.summary(CASE.build())
-
-
-def test_optimizer_built_before_parametrize_is_found_out():
-    model = CASE.build()
-    early = torch.optim.Adam(model.parameters(), lr=0.01)
-    nm.parametrize(model, base=CASE.base)
-    with pytest.raises(nm.MupError, match="built before parametrize"):
-        nm.check_optimizer(model, early)
-    nm.check_optimizer(model, nm.MuAdam(model, lr=0.01, lr_mult={"spectral": 2.0}))
-    with pytest.raises(nm.MupError, match="does not hold"):
-        nm.check_optimizer(model, torch.optim.Adam(CASE.build().parameters(), lr=0.01))
+@pytest.mark.parametrize("build", [nm.MuAdam, nm.MuAdamW, nm.MuSGD, nm.param_groups])
+def test_optimizer_without_a_plan(build):
+    with pytest.raises(nm.MupError, match="call neuralop_mup.parametrize"):
+        build(CASE.build(), lr=0.01)
+    with pytest.raises(nm.MupError, match="pass the model itself"):
+        build(CASE.build().parameters(), lr=0.01)
 
 
 @pytest.mark.parametrize("build", [nm.MuAdam, nm.MuSGD, nm.MuMuon])
-def test_learning_rates_that_a_scheduler_made_equal_are_found_out(build):
-    """Groups keep their multipliers when OneCycleLR(max_lr=…) or a loop of the user's replaces what they scale."""
-    model = nm.parametrize(CASE.build(), base=CASE.base)
-    family = "sgd" if build is nm.MuSGD else "adam"
-    for spoil in (
+@pytest.mark.parametrize(
+    "spoil",
+    [
         lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=10),
         lambda optimizer: [group.update(lr=1e-2) for group in optimizer.param_groups],
         lambda optimizer: optimizer.param_groups[-1].update(lr=1.0),
-    ):
-        optimizer = build(model, lr=0.01)
+    ],
+)
+def test_learning_rates_that_a_scheduler_made_equal_are_found_out(build, spoil):
+    """Groups keep their multipliers when OneCycleLR(max_lr=…) or a loop of the user's replaces what they scale."""
+    model = parametrized()
+    optimizer = build(model, lr=0.01, lr_mult={"readout": 3.0})
+    family = "sgd" if build is nm.MuSGD else "adam"
+    torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+    nm.check_optimizer(model, optimizer, family)
+    spoil(optimizer)
+    with pytest.raises(nm.MupError, match="do not stand in the plan's ratios"):
         nm.check_optimizer(model, optimizer, family)
-        spoil(optimizer)
-        with pytest.raises(nm.MupError, match="do not stand in the plan's ratios"):
-            nm.check_optimizer(model, optimizer, family)
-    scaled = build(model, lr=0.01, lr_mult={"readout": 3.0})
-    torch.optim.lr_scheduler.StepLR(scaled, 1, 0.1)
-    nm.check_optimizer(model, scaled, family)
-
-
-def test_frozen_and_shared_parameters():
-    frozen = CASE.build()
-    frozen.lifting.fcs[0].weight.requires_grad_(False)
-    _refused(frozen, "'weight' of module 'lifting.fcs.0' .Conv1d. is frozen")
-    shared = CASE.build()
-    shared.fno_blocks.fno_skips[1].conv.weight = shared.fno_blocks.fno_skips[0].conv.weight
-    _refused(shared, "is shared with 'fno_blocks.fno_skips.0.conv.weight'")
-
-
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-def test_a_base_without_numbers_where_the_model_has_some():
-    """The channel MLP has half of one channel at base, which is none: how much it grew cannot be said."""
-    match = r"'fno_blocks.channel_mlp.0.fcs.0.weight' is \(12, 24, 1\) in the model and \(0, 1, 1\) at base.*at least 1"
-    _refused(CASE.build(), match, base={"hidden_channels": 1})
-
-
-def test_what_is_not_supported_is_named():
-    _refused(torch.nn.Bilinear(2, 2, 2), r"\(Bilinear\).*register_layer")
-    _refused(torch.nn.Sequential(torch.nn.LSTM(2, 2)), r"\(LSTM\)")
-    _refused(torch.nn.LayerNorm((2, 3)), r"\(LayerNorm\)")
-    _refused(torch.nn.Linear(2, 2), "keeps no constructor arguments")
 
 
 def test_every_model_refuses_a_planted_layer(case):
     model = case.build()
     model.extra = torch.nn.Linear(3, 3)
     _refused(model, "'weight' of module 'extra' .Linear.", base=case.base)
-
-
-@pytest.mark.parametrize("name", ["uno", "codano"])
-def test_overrides_for_a_model_that_keeps_no_arguments(name):
-    _refused(BY_NAME[name].build(), r"keeps no constructor arguments.*function that returns one.*lambda: ", base={})
-
-
-def test_base_function_that_fails():
-    def broken():
-        raise RuntimeError("no such size")
-
-    _refused(CASE.build(), "The base function cannot be built: RuntimeError: no such size", base=broken)
-    _refused(CASE.build(), "torch.nn.Module, got int", base=lambda: 3)
-
-
-def test_fixed_hidden_channels_of_uno():
-    def wider():
-        return UNO(2, 3, 8, 8, 8, n_layers=1, uno_out_channels=[8], uno_n_modes=[(4, 4)], uno_scalings=[[1, 1]])
-
-    def build():
-        return UNO(2, 3, 8, 16, 16, n_layers=1, uno_out_channels=[8], uno_n_modes=[(4, 4)], uno_scalings=[[1, 1]])
-
-    _refused(build(), "lifting_channels", base=wider)
 
 
 def test_a_part_that_is_parametrized_already():
@@ -188,56 +222,103 @@ def test_alias_that_was_untied():
     _refused(model, "should be one tensor under two names", base=BY_NAME["local_no"].base)
 
 
-def test_unknown_layer_and_renamed_parameter_are_refused():
-    planted = CASE.build()
-    planted.fno_blocks.extra = torch.nn.Linear(3, 3)
-    _refused(planted, "'weight' of module 'fno_blocks.extra'")
-    renamed = CASE.build()
-    conv = renamed.lifting.fcs[0]
-    conv.kernel = conv.weight
-    del conv._parameters["weight"]
-    _refused(renamed, "'kernel' of module 'lifting.fcs.0'")
+class _Wrapper(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+
+def parametrized():
+    return nm.parametrize(CASE.build(), base=CASE.base)
+
+
+def plan_of_the_future():
+    stored = json.loads(nm.summary(parametrized()).to_json())
+    stored["rows"][0]["colour"] = "blue"
+    return nm.Plan.from_json(json.dumps(stored))
+
+
+def plan_of_weights_that_are_not_drawn():
+    with torch.device("meta"):
+        drawn_later = CASE.build()
+    plan = replace(nm.summary(parametrized()), init_pending=True)
+    return nm.integrations.plan_files.fit_plan(drawn_later, plan, "this plan")
+
+
+def optimizer_of_changed_axes():
+    model = parametrized()
+    model.fno_blocks.convs[0].weight.tensor = torch.nn.Parameter(torch.zeros(3, 3, dtype=torch.cfloat))
+    return nm.MuMuon(model, lr=0.02)
+
+
+def optimizer_of_one_more_layer():
+    model = parametrized()
+    model.extra = torch.nn.Linear(2, 2)
+    return nm.MuAdam(model, lr=0.1)
+
+
+def optimizer_from_before_parametrize():
+    model = CASE.build()
+    early = torch.optim.Adam(model.parameters(), lr=0.01)
+    nm.check_optimizer(nm.parametrize(model, base=CASE.base), early)
+
+
+def optimizer_of_another_plan():
+    model = parametrized()
+    stale = nm.MuAdam(model, lr=0.01)
+    nm.parametrize(nm.unparametrize(model), base={"hidden_channels": 12}, init=False)
+    nm.check_optimizer(model, stale)
+
+
+def study(**changes):
+    return transfer_study(**{"proxy": {"w": 1}, "target": {"w": 2}, "space": {"lr": [0.1, 0.2]}, **changes})
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "match"),
+    ("call", "match"),
     [
-        ({"rule": "log_modes"}, "did you mean 'log-modes'"),
-        ({"init_mult": {"readot": 1.0}}, "did you mean 'readout'"),
-        ({"init_mult": {"readout": -1.0}}, "between 1e-12"),
-        ({"init_mult": {"readout": float("nan")}}, "between 1e-12"),
-        ({"init_mult": {"readout": 1e300}}, "between 1e-12"),
-        ({"init_mult": 2.0}, "a dict by role"),
+        (lambda: nm.param_groups(parametrized(), lr=float("inf")), "lr is inf"),
+        (lambda: nm.param_groups(parametrized(), lr=float("nan")), "lr is nan"),
+        (lambda: nm.param_groups(parametrized(), lr=-1.0), "lr is -1"),
+        (lambda: nm.param_groups(parametrized(), lr="0.1"), "lr is '0.1'"),
+        (lambda: nm.param_groups(parametrized(), lr=None), "lr is None"),
+        (lambda: nm.param_groups(parametrized(), lr=True), "lr is True"),
+        (lambda: nm.param_groups(parametrized(), lr=0.1, weight_decay=-1), "weight_decay"),
+        (lambda: nm.param_groups(parametrized(), lr=0.1, lr_mult={"kernel": 2.0}), "no role 'kernel'"),
+        (lambda: nm.param_groups(parametrized(), lr=0.1, optimizer="adma"), "did you mean 'adam'"),
+        (lambda: nm.MuAdam(parametrized(), lr=0.1, scale_eps=True), "eps"),
+        (optimizer_of_one_more_layer, "changed after parametrize"),
+        (optimizer_of_changed_axes, "changed after parametrize"),
+        (optimizer_from_before_parametrize, "built before parametrize"),
+        (optimizer_of_another_plan, "does not follow the plan"),
+        (lambda: nm.check_optimizer(parametrized(), torch.optim.Adam(CASE.build().parameters())), "does not hold"),
+        (lambda: nm.summary(CASE.build()), "not parametrized"),
+        (lambda: nm.save_base_shapes(CASE.build(), "/no/such/folder.bsh"), "Cannot write"),
+        (lambda: nm.clip_spectral_grad_value_(parametrized(), 0), "above 0"),
+        (lambda: nm.clip_spectral_grad_value_(CASE.build().lifting.fcs[0], 1.0), "no Fourier kernel"),
+        (lambda: nm.register_layer(torch.nn.Linear(2, 2), {}), "class, not an instance"),
+        (lambda: nm.register_layer(torch.nn.Bilinear, {"weight": nm.Param("kernel", ("out", "in", "in"))}), "a role of"),
+        (lambda: nm.register_layer(torch.nn.Bilinear, {"weight": nm.Param("hidden", ("out", "in", "mode"))}), "axes are of"),
+        (lambda: nm.register_layer(torch.nn.Bilinear, {"weight": nm.Param("hidden", ("out", "in"))}), "say how it is drawn"),
+        (lambda: nm.parametrize(torch.nn.Bilinear(2, 2, 2), base={}), "No adapter"),  # and nothing was registered
+        (lambda: nm.parametrize(torch.nn.Sequential(torch.nn.LazyLinear(3)), base={}), "has no shape yet"),
+        (lambda: nm.parametrize(UQNO(parametrized()), base={}), "This UQNO is parametrized already"),
+        (plan_of_the_future, "not that of a plan"),
+        (plan_of_weights_that_are_not_drawn, "before its weights were drawn"),
+        (lambda: study(space={3: [1]}), "keys must be strings"),
+        (lambda: study(proxy=8), "proxy=8 must be a dict of sizes"),
+        (lambda: study(rule=("none",)), "must be a name"),
+        (lambda: Results.load("/no/such/folder"), "holds no study"),
+        (lambda: sweep("train.py", {"lr": [1]}, folder="/tmp/none"), "give a function"),
+        (lambda: OwnData(files=()), r"There is no data file \(\)"),
+        (lambda: OwnData(files=("a.npz",), time_step=0), "time_step is 0; give a whole number, 1 or more"),
+        (lambda: problem_with("darcy", "huge", {}), "no preset 'huge'"),
     ],
 )
-def test_wrong_arguments(kwargs, match):
-    _refused(CASE.build(), match, **kwargs)
-
-
-def test_wrong_optimizer_arguments():
-    model = nm.parametrize(CASE.build(), base=CASE.base)
-    for kwargs, match in [
-        ({"lr": float("inf")}, "lr is inf"),
-        ({"lr": -1.0}, "lr is -1"),
-        ({"lr": 0.1, "weight_decay": -1}, "weight_decay"),
-        ({"lr": 0.1, "lr_mult": {"kernel": 2.0}}, "no role 'kernel'"),
-        ({"lr": 0.1, "optimizer": "adma"}, "did you mean 'adam'"),
-    ]:
-        with pytest.raises(nm.MupError, match=match):
-            nm.param_groups(model, **kwargs)
-    with pytest.raises(nm.MupError, match="eps"):
-        nm.MuAdam(model, lr=0.1, scale_eps=True)
-    with pytest.raises(nm.MupError, match="above 0"):
-        nm.clip_spectral_grad_value_(model, 0)
-    with pytest.raises(nm.MupError, match="no Fourier kernel"):
-        nm.clip_spectral_grad_value_(nm.unparametrize(model).lifting.fcs[0], 1.0)
-
-
-def test_parameters_changed_after_parametrize():
-    model = nm.parametrize(CASE.build(), base=CASE.base)
-    model.extra = torch.nn.Linear(2, 2)
-    with pytest.raises(nm.MupError, match="changed after parametrize"):
-        nm.MuAdam(model, lr=0.1)
+def test_other_calls_that_cannot_work(call, match):
+    with pytest.raises(nm.MupError, match=match) as caught:
+        call()
+    assert len(str(caught.value)) > 30
 
 
 def test_register_layer_with_a_stock_init_of_nothing():
@@ -259,35 +340,17 @@ def test_lists_of_the_model_are_not_appended_to():
     assert (model._init_kwargs["gno_channel_mlp_hidden_layers"], widths) == (stored, [12, 10])
 
 
-def test_register_layer_refuses_what_is_no_role():
-    with pytest.raises(nm.MupError, match="class, not an instance"):
-        nm.register_layer(torch.nn.Linear(2, 2), {})
-    with pytest.raises(nm.MupError, match="a role of"):
-        nm.register_layer(torch.nn.Bilinear, {"weight": nm.Param("kernel", ("out", "in", "in"))})
-    with pytest.raises(nm.MupError, match="axes are of"):
-        nm.register_layer(torch.nn.Bilinear, {"weight": nm.Param("hidden", ("out", "in", "mode"))})
-    with pytest.raises(nm.MupError, match="No adapter"):  # and nothing was registered
-        nm.parametrize(torch.nn.Bilinear(2, 2, 2), base={})
-
-
 # ------------------------------------------------------------------------------ weights that are not fresh any more
 
 
 def test_weights_are_never_rescaled_twice():
-    again = nm.unparametrize(nm.parametrize(CASE.build(), base=CASE.base))
-    _refused(again, "rescaled by an earlier parametrize")
-    nm.parametrize(again, base=CASE.base, init=False)
-    inner = nm.parametrize(CASE.build(), base=CASE.base)
+    again = nm.unparametrize(parametrized())
+    nm.parametrize(again, base=CASE.base, init=False)  # with init it is refused above
     nm.register_layer(_Wrapper, {"inner": nm.Place(False, False)})
     with pytest.raises(nm.MupError, match="parametrized already"):
-        nm.parametrize(_Wrapper(inner), base=_Wrapper(CASE.build_base()))
-    theirs = CASE.build(n_modes=(8, 8))
-    mup.set_base_shapes(
-        theirs,
-        CASE.build(n_modes=(8, 8), hidden_channels=8),
-        delta=CASE.build(n_modes=(8, 8), hidden_channels=16),
-        do_assert=False,
-    )
+        nm.parametrize(_Wrapper(parametrized()), base=_Wrapper(CASE.build_base()))
+    theirs, base, delta = (CASE.build(n_modes=(8, 8), hidden_channels=width) for width in (24, 8, 16))
+    mup.set_base_shapes(theirs, base, delta=delta, do_assert=False)
     with pytest.raises(nm.MupError, match="or by mup"):
         nm.parametrize(theirs, base=CASE.base)
 
@@ -296,19 +359,6 @@ class _Wrapper(torch.nn.Module):
     def __init__(self, inner):
         super().__init__()
         self.inner = inner
-
-
-def test_weights_initialised_in_another_way():
-    class Small(SpectralConv):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **{**kwargs, "init_std": 0.01})
-
-    _refused(CASE.build(conv_module=Small), "0.049 times its default initialisation")  # 0.01 over √(2/48)
-    trained = CASE.build()
-    with torch.no_grad():
-        trained.lifting.fcs[1].weight.mul_(1.5)
-    _refused(trained, "times its default initialisation")
-    nm.parametrize(trained, base=CASE.base, init=False)
 
 
 # ------------------------------------------------------------------------------ a base that is not what it seems
@@ -330,9 +380,6 @@ def test_model_changed_after_construction():
     model = CASE.build()
     model.n_modes = (4, 4)
     _refused(model, "changed after it was constructed")
-    replaced = CASE.build()
-    replaced.projection = CASE.build(projection_channel_ratio=4).projection
-    _refused(replaced, "changed after it was constructed", base={})
 
 
 @pytest.mark.parametrize(
@@ -369,11 +416,6 @@ def test_mup_files_that_do_not_say_how_much_the_model_grew(tmp_path):
     _refused(capped.build(), "uses only part of its modes", base=path)
 
 
-def test_modes_beyond_max_n_modes():
-    with pytest.raises(nm.MupError, match="must not exceed max_n_modes"):
-        nm.parametrize(CASE.build(max_n_modes=(4, 4)), base=CASE.base)
-
-
 # ------------------------------------------------------------------------------ numbers of other kinds
 
 
@@ -386,37 +428,10 @@ def test_numpy_numbers_are_numbers(tmp_path):
     nm.parametrize(CASE.build(), base=tmp_path / "base.bsh")
 
 
-@pytest.mark.parametrize("lr", ["0.1", None, True, float("nan")])
-def test_learning_rates_that_are_none(lr):
-    with pytest.raises(nm.MupError, match="lr is"):
-        nm.param_groups(nm.parametrize(CASE.build(), base=CASE.base), lr=lr)
-
-
-def test_stale_optimizer_of_ours_is_found_out():
-    model = nm.parametrize(CASE.build(), base=CASE.base)
-    stale = nm.MuAdam(model, lr=0.01)
-    nm.parametrize(nm.unparametrize(model), base={"hidden_channels": 12}, init=False)
-    with pytest.raises(nm.MupError, match="does not follow the plan"):
-        nm.check_optimizer(model, stale)
-
-
-def test_coupled_weight_decay_is_warned_about():
-    model = nm.parametrize(CASE.build(), base=CASE.base)
-    with pytest.warns(UserWarning, match="use MuAdamW"):
-        nm.MuAdam(model, lr=0.01, weight_decay=0.1)
-
-
 def test_groups_leave_the_optimizers_own_weight_decay_alone():
     model = nm.parametrize(CASE.build(), base=CASE.base)
     optimizer = torch.optim.AdamW(nm.param_groups(model, lr=1e-3), lr=1e-3, weight_decay=0.1)
     assert {g["weight_decay"] for g in optimizer.param_groups} == {0.1}
-
-
-def test_matrices_say_how_they_are_drawn():
-    with pytest.raises(nm.MupError, match="say how it is drawn"):
-        nm.register_layer(_Wrapper, {"weight": nm.Param("hidden", ("out", "in"))})
-    with pytest.raises(nm.MupError, match="axes are of the kinds"):
-        nm.register_layer(_Wrapper, {"weight": nm.Param("hidden", ("out", "inn"), "fan_in")})
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import BY_NAME
 
 import neuralop_mup as nm
+from cases import BY_NAME
 
 CASE, ONE = BY_NAME["2d"], BY_NAME["1d"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import warnings
 
-import fuzz
-import fuzz_checks
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
 
+import fuzz
+import fuzz_checks
 from neuralop_mup.core.rules import RULES
 
 CASES = int(os.environ.get("FUZZ_CASES", 500))

@@ -8,6 +8,7 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 from neuralop_mup.errors import MupError
+from support import training_of
 
 BASE = {"hidden_channels": 8}
 LAYOUTS = (None, "Tucker", "CP", "TT")
@@ -93,12 +94,10 @@ def test_learning_rate_multipliers_have_no_kernel():
 
 def study_of(*argv):
     from neuralop_mup.cli import transfer
-    from neuralop_mup.tuning import Study
 
     captured = []
-    with mock.patch.object(transfer.studies, "run", lambda study, *args, **kwargs: captured.append(study)):
+    with mock.patch.object(transfer, "plan_text", lambda plan: captured.append(plan.study) or ""):
         transfer.run(["burgers", "--problem.n_train", "40", *argv])
-    assert isinstance(captured[0], Study)
     return captured[0]
 
 
@@ -120,13 +119,9 @@ def test_searches_start_small_with_kernel_optimizers_and_sp_never_does(argv, exp
 
 
 def test_a_run_starts_as_its_configuration_says():
-    from neuralop_mup.experiments.training import build_model
-    from neuralop_mup.problems import get_problem
-
-    problem = get_problem("burgers", n_train=8)
-    kernels = []
+    training, kernels = training_of("burgers", n_train=8), []
     for name in ("default", "small"):
-        torch.manual_seed(0)
         model = {"n_modes": (8,), "hidden_channels": 8}
-        kernels.append(kernel(build_model(problem, model, model, "none", kernel_init=name)))
+        config = {"model": model, "base": model, "rule": "none", "kernel_init": name, "lr": 0.01, "epochs": 1, "seed": 0}
+        kernels.append(kernel(training.model(config)))
     torch.testing.assert_close(kernels[1], kernels[0] * 0.1)

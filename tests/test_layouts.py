@@ -1,15 +1,14 @@
 """Factorized kernels against numbers worked out by hand, and the std of what they reconstruct."""
 
-import copy
 import math
 
-import mup
 import pytest
 import torch
-from cases import BY_NAME, FACTORIZATIONS, SPHERE
 from neuralop.models import FNO, UQNO
 
 import neuralop_mup as nm
+from cases import BY_NAME, FACTORIZATIONS, SPHERE
+from support import batches_of, parametrized, squared_error
 
 KERNEL = "fno_blocks.convs.0.weight."
 # Width 8 → 32 (r = 4), K 2 → 8: κ = √(ln 2 / ln 8) = √(1/3).
@@ -67,58 +66,51 @@ GOLDEN = {
 }
 
 
-def _pair(factorization):
-    at_base, at_target, expected = GOLDEN[factorization]
-    base = {"n_modes": (4,), "hidden_channels": 8, **at_base}
+def pair(factorization, rule):
+    """Plan of width 8 → 32 and n_modes 4 → 16, and of the dense kernel."""
+    at_base, at_target, _ = GOLDEN.get(factorization, ({}, {}, {}))
     model = FNO((16,), 1, 1, 32, n_layers=1, factorization=factorization, **at_target)
-    return nm.parametrize(model, base=base, rule="log-modes"), expected
+    return nm.summary(nm.parametrize(model, {"n_modes": (4,), "hidden_channels": 8, **at_base}, rule))
 
 
 @pytest.mark.parametrize("factorization", FACTORIZATIONS)
 def test_golden_multipliers(factorization):
-    model, expected = _pair(factorization)
-    rows = {row.name.removeprefix(KERNEL): row for row in nm.summary(model).rows if row.name.startswith(KERNEL)}
+    plan, expected = pair(factorization, "log-modes"), GOLDEN[factorization][2]
+    rows = {row.name.removeprefix(KERNEL): row for row in plan.rows if row.name.startswith(KERNEL)}
     assert rows.keys() == expected.keys()
     for name, row in rows.items():
         assert (row.lr_mult, row.sgd_lr_mult, row.init_mult) == pytest.approx(expected[name], rel=1e-12), name
         assert row.role == "spectral"
-    bias = nm.summary(model)["fno_blocks.convs.0.bias"]  # drawn at the kernel's target std, 1/√H
+    bias = plan["fno_blocks.convs.0.bias"]  # drawn at the kernel's target std, 1/√H
     assert (bias.lr_mult, bias.init_mult) == pytest.approx((1, 2))
 
 
 @pytest.mark.parametrize("factorization", FACTORIZATIONS)
 def test_operator_norm_reads_blocks_off_all_factors(factorization):
     """κ is that of the dense kernel: width 8 → 32, stored modes 3 → 9."""
-    at_base, at_target, _ = GOLDEN[factorization]
-    kappa = []
-    for name, b, t in ((factorization, at_base, at_target), (None, {}, {})):
-        model = FNO((16,), 1, 1, 32, n_layers=1, factorization=name, **t)
-        plans = [
-            nm.summary(nm.parametrize(copy.deepcopy(model), {"n_modes": (4,), "hidden_channels": 8, **b}, rule))
-            for rule in ("operator-norm", "none")
-        ]
-        key = KERNEL + ("factors.factor_1" if name else "tensor")
-        kappa.append(plans[0][key].lr_mult / plans[1][key].lr_mult)
+    kappa = [
+        pair(name, "operator-norm")[KERNEL + key].lr_mult / pair(name, "none")[KERNEL + key].lr_mult
+        for name, key in ((factorization, "factors.factor_1"), (None, "tensor"))
+    ]
     assert kappa[0] == pytest.approx(kappa[1])
 
 
-def _rms(cases, build):
+def _rms(build):
     """RMS of reconstructed kernels over seeds."""
-    squares = [
-        build(cases, seed).fno_blocks.convs[0].weight.to_tensor().detach().abs().square().mean() for seed in range(30)
-    ]
-    return torch.stack(squares).mean().sqrt().item()
+    kernels = [build(seed).fno_blocks.convs[0].weight.to_tensor().detach() for seed in range(30)]
+    return torch.stack(kernels).abs().square().mean().sqrt().item()
 
 
 LAYOUTS = [f"{f}_{kind}" for f in FACTORIZATIONS for kind in ("factorized", "separable")]
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS, "tucker_ranks", "cp_rank=6", "tt_rank=4", "tucker_fixed_rank_modes"])
+@pytest.mark.parametrize(
+    "name", ["2d", "separable", *LAYOUTS, "tucker_ranks", "cp_rank=6", "tt_rank=4", "tucker_fixed_rank_modes"]
+)
 def test_reconstructed_kernel_has_the_dense_target_std(name):
     """Dense: κ/√r of base (width 8 → 24); separable: κ of base."""
     case = BY_NAME[name]
-    base = _rms(case, lambda c, seed: c.build_base(seed))
-    target = _rms(case, lambda c, seed: nm.parametrize(c.build(seed), base=c.base, rule="log-modes"))
+    base, target = _rms(case.build_base), _rms(lambda seed: parametrized(case, seed, rule="log-modes"))
     kappa = math.sqrt(math.log(4) / math.log(12))  # K (2, 2) → (4, 3)
     expected = kappa * (1 if case.kwargs.get("separable") else 3**-0.5)
     assert target / base == pytest.approx(expected, rel=0.15)
@@ -126,18 +118,14 @@ def test_reconstructed_kernel_has_the_dense_target_std(name):
 
 def test_tensor_train_misses_its_std_unless_corrected():
     """neuralop draws it √∏ranks too small. correct_tt brings it to the std of a dense kernel, at base and away."""
-    case = BY_NAME["tt_factorized"]
-    dense = _rms(BY_NAME["2d"], lambda c, seed: c.build_base(seed))
-    stock = _rms(case, lambda c, seed: c.build_base(seed))
+    case, dense = BY_NAME["tt_factorized"], BY_NAME["2d"]
     ranks = math.prod(case.build_base().fno_blocks.convs[0].weight.rank)
-    assert dense / stock == pytest.approx(math.sqrt(ranks), rel=0.15)
-    corrected = _rms(case, lambda c, seed: nm.parametrize(c.build_base(seed), base={}, correct_tt=True))
-    assert corrected == pytest.approx(dense, rel=0.15)
-    away = _rms(case, lambda c, seed: nm.parametrize(c.build(seed), base=c.base, correct_tt=True))
-    dense_away = _rms(BY_NAME["2d"], lambda c, seed: nm.parametrize(c.build(seed), base=c.base))
-    assert away == pytest.approx(dense_away, rel=0.15)
-    tucker = BY_NAME["tucker_factorized"]
-    plans = [nm.summary(nm.parametrize(tucker.build(), tucker.base, correct_tt=c)) for c in (True, False)]
+    assert _rms(dense.build_base) / _rms(case.build_base) == pytest.approx(math.sqrt(ranks), rel=0.15)
+    corrected = _rms(lambda seed: nm.parametrize(case.build_base(seed), base={}, correct_tt=True))
+    assert corrected == pytest.approx(_rms(dense.build_base), rel=0.15)
+    away = _rms(lambda seed: parametrized(case, seed, correct_tt=True))
+    assert away == pytest.approx(_rms(lambda seed: parametrized(dense, seed)), rel=0.15)
+    plans = [nm.summary(parametrized(BY_NAME["tucker_factorized"], correct_tt=correct)) for correct in (True, False)]
     assert [r.init_mult for r in plans[0].rows] == pytest.approx([r.init_mult for r in plans[1].rows])
 
 
@@ -162,40 +150,36 @@ def test_first_update_does_not_grow_with_width(factorization, rank):
         assert slope > 0.7 if grows else abs(slope) < 0.3
 
 
-def test_implementations_share_a_plan():
-    for f in FACTORIZATIONS:
-        plans = [
-            nm.summary(nm.parametrize(case.build(), base=case.base))
-            for case in (BY_NAME[f"{f}_factorized"], BY_NAME[f"{f}_reconstructed"])
-        ]
-        assert plans[0] == plans[1]
+@pytest.mark.parametrize("factorization", FACTORIZATIONS)
+def test_implementations_share_a_plan(factorization):
+    factorized, reconstructed = (BY_NAME[f"{factorization}_{how}"] for how in ("factorized", "reconstructed"))
+    assert nm.summary(parametrized(factorized)) == nm.summary(parametrized(reconstructed))
 
 
 @pytest.mark.parametrize("factorization", ["tucker", "cp"])
 def test_max_n_modes_counts_the_active_modes(factorization):
-    case = BY_NAME[f"{factorization}_max_n_modes"]
-    model = nm.parametrize(case.build(), base=case.base)
+    model = parametrized(BY_NAME[f"{factorization}_max_n_modes"])
     row = nm.summary(model)[KERNEL + "factors.factor_2"]
     assert model.fno_blocks.convs[0].weight.factors[2].shape[0] == 10
     assert (row.shape[0], row.base_shape[0]) == (8, 4)
 
 
-def test_complex_data_does_not_halve_the_last_axis():
-    """1D, n_modes 4 → 16: stored 4 → 16 entries, K = 2 → 8 all the same."""
-    case = BY_NAME["complex_data_1d"]
-    row = nm.summary(nm.parametrize(case.build(), base=case.base, rule="log-modes"))[KERNEL + "tensor"]
-    assert (row.shape[-1], row.base_shape[-1]) == (16, 4)
-    assert row.lr_mult == pytest.approx(KAPPA / 3)
-
-
-def test_legacy_kernels_store_one_sign():
-    """n_modes (4, 4) → (8, 8): each quadrant stores K = 2 → 4 on each axis, κ = √(2 ln 2 / 2 ln 4) = √(1/2)."""
-    for name in ("legacy_dense", "legacy_joint"):
-        case = BY_NAME[name]
-        plan = nm.summary(nm.parametrize(case.build(), base=case.base, rule="log-modes"))
-        row = next(r for r in plan.rows if r.role == "spectral")
-        assert row.shape[-1] == 2  # real and imaginary part
-        assert row.lr_mult == pytest.approx(math.sqrt(0.5) / 3)
+@pytest.mark.parametrize(
+    ("name", "stored", "kappa"),
+    [
+        # 1D, n_modes 4 → 16: the last axis is not halved, and K = 2 → 8 all the same.
+        ("complex_data_1d", (16, 4), KAPPA),
+        # n_modes (4, 4) → (8, 8): each quadrant stores K = 2 → 4 on each axis, κ = √(2 ln 2 / 2 ln 4) = √(1/2). The last
+        # axis has the real and the imaginary part.
+        ("legacy_dense", (2, 2), math.sqrt(0.5)),
+        ("legacy_joint", (2, 2), math.sqrt(0.5)),
+    ],
+)
+def test_kernels_that_store_other_modes(name, stored, kappa):
+    plan = nm.summary(parametrized(BY_NAME[name], rule="log-modes"))
+    row = next(r for r in plan.rows if r.role == "spectral")
+    assert (row.shape[-1], row.base_shape[-1]) == stored
+    assert row.lr_mult == pytest.approx(kappa / 3)
 
 
 @pytest.mark.skipif(not SPHERE, reason="torch_harmonics is not installed")
@@ -214,8 +198,7 @@ def test_spherical_kernels_count_degrees_alone(factorization):
 
 @pytest.mark.skipif(not SPHERE, reason="torch_harmonics is not installed")
 def test_a_tensor_under_two_names_is_counted_once():
-    case = BY_NAME["local_no"]
-    model = nm.parametrize(case.build(), base=case.base)
+    model = parametrized(BY_NAME["local_no"])
     names = [row.name for row in nm.summary(model).rows]
     assert "local_no_blocks.differential.0.weight" in names
     assert "local_no_blocks.differential.0.conv.weight" not in names
@@ -223,54 +206,19 @@ def test_a_tensor_under_two_names_is_counted_once():
     assert len(tensors) == len({id(p) for p in tensors}) == len(list(model.parameters()))
 
 
-def test_plan_survives_deepcopy():
-    """UQNO's residual model is a deep copy, and deep copies of parameters lose their attributes."""
-    case = BY_NAME["2d"]
-    trained = nm.parametrize(case.build(), base=case.base)
-    model = UQNO(trained)
-    residual = model.residual_model
-    assert nm.summary(residual) == nm.summary(trained)
-    ours = {id(p): g["lr"] for g in nm.MuAdam(residual, lr=0.01).param_groups for p in g["params"]}
-    theirs = {id(p): g["lr"] for g in mup.MuAdam(residual.parameters(), lr=0.01).param_groups for p in g["params"]}
-    assert ours == theirs
-    assert len(set(ours.values())) > 1
-
-
-def test_base_function_is_not_run_on_the_random_state_or_kept():
-    case = BY_NAME["uno"]
-    model = case.build()
-    before = torch.get_rng_state()
-    from_function = nm.summary(nm.parametrize(model, base=case.base))
-    assert torch.equal(before, torch.get_rng_state())
-    assert from_function == nm.summary(nm.parametrize(case.build(), base=case.build_base()))
-
-
-def test_stock_std_is_what_neuralop_draws(case):
-    """Root mean square of every random parameter over seeds, against the number that the plan corrects."""
-    squares: dict[str, list] = {}
-    for seed in range(5):
-        model = case.build(seed)
-        for name, p in model.named_parameters():
-            squares.setdefault(name, []).append(p.detach().abs().square().mean())
-    sizes = {name: 5 * p.numel() for name, p in model.named_parameters()}
-    for row in nm.summary(nm.parametrize(model, case.same)).rows:
-        if row.default_std is not None:
-            ratio = (torch.stack(squares[row.name]).mean().sqrt() / row.default_std).item()
-            assert ratio == pytest.approx(1, abs=0.03 + 4 / math.sqrt(2 * sizes[row.name])), row.name
+def test_the_residual_model_of_uqno_keeps_the_plan():
+    """It is a deep copy."""
+    trained = parametrized(BY_NAME["2d"])
+    assert nm.summary(UQNO(trained).residual_model) == nm.summary(trained)
 
 
 @pytest.mark.parametrize("name", ["gino", "fnogno", "uno", "codano"])
 def test_coordinate_check_of_models_with_inputs_of_their_own(name):
     case = BY_NAME[name]
-    x, y = case.batch()
 
     def build(width):
         return nm.parametrize(case.sized(width, case.n_modes), base=lambda: case.sized(8, case.n_modes))
 
-    check = nm.coord_check(build, [8, 16], [{**x, "y": y}], lr=1e-3, steps=(1,), seeds=1, loss=_squared_error)
+    check = nm.coord_check(build, [8, 16], batches_of(case, 1), lr=1e-3, steps=(1,), seeds=1, loss=squared_error)
     assert check.blocks[-1] == "projection"
     assert all(math.isfinite(row["slope"]) for row in check.slopes)
-
-
-def _squared_error(prediction, y, **_):
-    return (prediction - y).square().mean()

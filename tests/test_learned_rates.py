@@ -1,17 +1,18 @@
 """Learned learning rates: the hypergradient against exact derivatives, and everything a training run does with them."""
 
 import copy
+import functools
 import io
 import math
 
 import numpy as np
 import pytest
 import torch
-from support import in_double, small_fno
 
 import neuralop_mup as nm
 from neuralop_mup.errors import Diverged
 from neuralop_mup.optim.step_hooks import effective_lrs
+from support import differing, in_double, small_fno
 
 OPTIMIZERS = {
     "adam": lambda model, **k: nm.MuAdam(model, lr=2e-3, **k),
@@ -39,6 +40,13 @@ def train(model, optimizer, seeds, scheduler=None):
             scheduler.step()
 
 
+def learned(build, model=None, **settings):
+    """A model, its optimizer and the rates that are learned for it."""
+    model = model or small_fno()
+    optimizer = build(model)
+    return model, optimizer, nm.LearnedRates(optimizer, **settings)
+
+
 def values(rates, kind):
     return {r["name"]: r["value"] for r in rates.latest if r["kind"] == kind}
 
@@ -49,9 +57,8 @@ def values(rates, kind):
 def test_hypergradient_is_the_derivative_of_the_next_loss(by, name, monkeypatch):
     """Against central differences of the loss in each log multiplier, through a whole step of the optimizer, in float64."""
     monkeypatch.setattr(torch, "cfloat", torch.complex128)  # neuralop's convolution asks for it whatever its weights are
-    model, build = in_double(small_fno()), OPTIMIZERS[name]
-    optimizer = build(model)
-    rates = nm.LearnedRates(optimizer, by=by, hyper_lr=0.3)
+    build = OPTIMIZERS[name]
+    model, optimizer, rates = learned(build, in_double(small_fno()), by=by, hyper_lr=0.3)
     train(model, optimizer, range(3))
     weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
     train(model, optimizer, [3])
@@ -60,9 +67,7 @@ def test_hypergradient_is_the_derivative_of_the_next_loss(by, name, monkeypatch)
     assert set(values(rates, "hypergradient")) == set(used)
 
     def next_loss(unit, shift):
-        other = in_double(small_fno())
-        other_optimizer = build(other)
-        frozen = nm.LearnedRates(other_optimizer, by=by)
+        other, other_optimizer, frozen = learned(build, in_double(small_fno()), by=by)
         other.load_state_dict(weights)
         other_optimizer.load_state_dict(copy.deepcopy(state))
         frozen.close()
@@ -81,9 +86,8 @@ def test_hypergradient_is_the_derivative_of_the_next_loss(by, name, monkeypatch)
 
 def test_the_rule_worked_out_for_plain_sgd():
     """Δ = -lr·g₀, so h = -lr ⟨g₁, g₀⟩, c = -cos(g₁, g₀) and the multiplier becomes exp(-β c)."""
-    model = in_double(small_fno())
-    optimizer = nm.MuSGD(model, lr=1e-2)
-    rates = nm.LearnedRates(optimizer, by="role", hyper_lr=0.5, roles=["spectral"])
+    plain_sgd = functools.partial(nm.MuSGD, lr=1e-2)
+    model, optimizer, rates = learned(plain_sgd, in_double(small_fno()), hyper_lr=0.5, roles=["spectral"])
     kernels = [p for name, p in model.named_parameters() if nm.summary(model)[name].role == "spectral"]
     lr = next(g["lr"] for g in optimizer.param_groups if any(p is kernels[0] for p in g["params"]))
     grads = []
@@ -101,9 +105,8 @@ def test_the_rule_worked_out_for_plain_sgd():
 def test_the_scale_of_the_loss_changes_nothing():
     results = []
     for scale in (1, 1024):  # a power of two, so that Adam's steps are the same to the last bit but for its eps
-        model = in_double(small_fno())
-        optimizer = nm.MuAdam(model, lr=2e-3, eps=1e-30)
-        rates = nm.LearnedRates(optimizer)
+        adam = functools.partial(nm.MuAdam, lr=2e-3, eps=1e-30)
+        model, optimizer, rates = learned(adam, in_double(small_fno()))
         for seed in range(5):
             optimizer.zero_grad()
             (scale * loss_of(model, seed)).backward()
@@ -112,19 +115,15 @@ def test_the_scale_of_the_loss_changes_nothing():
     assert results[0] == pytest.approx(results[1], rel=1e-9)
 
 
-@pytest.mark.parametrize(("lr", "grows"), [(1e-5, True), (0.5, False)])
-def test_a_rate_that_is_too_small_grows_and_one_too_large_shrinks(lr, grows):
-    model = small_fno()
-    optimizer = nm.MuSGD(model, lr=lr) if grows else nm.MuAdam(model, lr=lr)
-    rates = nm.LearnedRates(optimizer, hyper_lr=0.05)
+@pytest.mark.parametrize(("build", "lr", "grows"), [(nm.MuSGD, 1e-5, True), (nm.MuAdam, 0.5, False)])
+def test_a_rate_that_is_too_small_grows_and_one_too_large_shrinks(build, lr, grows):
+    model, optimizer, rates = learned(functools.partial(build, lr=lr), hyper_lr=0.05)
     train(model, optimizer, [0] * 20)
     assert all((mult > 1) == grows for mult in rates.mults.values()), rates.mults
 
 
 def test_a_scheduler_keeps_its_learning_rates_and_the_step_is_made_with_both():
-    model = small_fno()
-    optimizer = nm.MuAdamW(model, lr=2e-3)
-    rates = nm.LearnedRates(optimizer, hyper_lr=0.2)
+    model, optimizer, rates = learned(functools.partial(nm.MuAdamW, lr=2e-3), hyper_lr=0.2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     train(model, optimizer, range(3), scheduler)
     for group in optimizer.param_groups:
@@ -139,56 +138,44 @@ def test_a_scheduler_keeps_its_learning_rates_and_the_step_is_made_with_both():
 @every_optimizer
 def test_resumed_training_is_bit_equal(build):
     """Everything is in the optimizer's state dict, through a file that torch reads without pickled code."""
-
-    def start():
-        model = small_fno()
-        optimizer = build(model)
-        return model, optimizer, nm.LearnedRates(optimizer, hyper_lr=0.1, until=5)
-
-    model, optimizer, rates = start()
+    model, optimizer, rates = learned(build, hyper_lr=0.1, until=5)
     train(model, optimizer, range(3))
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     weights = copy.deepcopy(model.state_dict())
     train(model, optimizer, range(3, 8))
-    again, other, their_rates = start()
+    again, other, their_rates = learned(build, hyper_lr=0.1, until=5)
     again.load_state_dict(weights)
     file.seek(0)
     other.load_state_dict(torch.load(file, weights_only=True))
     train(again, other, range(3, 8))
-    assert rates.mults == their_rates.mults
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
+    assert rates.mults == their_rates.mults and differing(model, again) == 0
 
 
 @every_optimizer
 def test_learned_multipliers_are_what_lr_mult_takes(build):
     """A step with learned multipliers is, to rounding, a step of an optimizer that was given them, decay included."""
-    model = in_double(small_fno())
-    optimizer = build(model, lr_mult={"spectral": 2.0})
-    rates = nm.LearnedRates(optimizer, hyper_lr=0.5, until=2)
+    with_master = functools.partial(build, lr_mult={"spectral": 2.0})
+    model, optimizer, rates = learned(with_master, in_double(small_fno()), hyper_lr=0.5, until=2)
     train(model, optimizer, range(3))
     mult = rates.lr_mult
     assert mult["spectral"] == pytest.approx(2 * rates.mults["spectral"])
-    a, b = in_double(small_fno()), in_double(small_fno())
-    first = build(a, lr_mult={"spectral": 2.0})
-    learned = nm.LearnedRates(first)
-    learned.close()
+    a, first, closed = learned(with_master, in_double(small_fno()))
+    closed.close()
     for group in first.param_groups:
         group["learned_mult"] = rates.mults[group["learned"]["of"]]
     train(a, first, [7])
+    b = in_double(small_fno())
     train(b, build(b, lr_mult=mult), [7])
-    for p, q in zip(a.parameters(), b.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(list(a.parameters()), list(b.parameters()), rtol=1e-12, atol=1e-14)
 
 
 def test_groups_are_split_with_what_belongs_to_their_parameters():
-    model = small_fno(width=4)  # at base one group holds every role
-    optimizer = nm.MuAdam(model)
+    optimizer = nm.MuAdam(small_fno(width=4))  # at base one group holds every role
     assert len(optimizer.param_groups) == 1
     rates = nm.LearnedRates(optimizer)
     assert set(rates.mults) == {group["name"] for group in optimizer.param_groups} == set(nm.rules.ROLES)
-    muon = nm.MuMuon(small_fno())
-    nm.LearnedRates(muon, by="layer")
+    _, muon, _ = learned(nm.MuMuon, by="layer")
     for group in muon.param_groups:
         assert len(group["param_names"]) == len(group["params"])
         assert group["layouts"] is None or len(group["layouts"]) == len(group["params"])
@@ -196,66 +183,57 @@ def test_groups_are_split_with_what_belongs_to_their_parameters():
 
 
 def test_roles_that_are_not_named_keep_their_rates_and_are_trained_alike():
-    models = [small_fno(), small_fno()]
-    optimizers = [nm.MuAdam(m, lr=2e-3) for m in models]
-    rates = nm.LearnedRates(optimizers[0], roles=["readout"], hyper_lr=0.5)
-    for m, o in zip(models, optimizers, strict=True):
-        train(m, o, range(2))  # the second step is the first whose rate was learned
+    model, optimizer, rates = learned(nm.MuAdam, roles=["readout"], hyper_lr=0.5)
+    usual = small_fno()
+    train(model, optimizer, range(2))  # the second step is the first whose rate was learned
+    train(usual, nm.MuAdam(usual), range(2))
     assert set(rates.mults) == {"readout"}
-    roles = {row.name: row.role for row in nm.summary(models[0]).rows}
-    for (name, p), q in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
-        assert torch.equal(p, q) == (roles[name] != "readout"), name
+    for row in nm.summary(model).rows:
+        same = torch.equal(model.get_parameter(row.name), usual.get_parameter(row.name))
+        assert same == (row.role != "readout"), row.name
 
 
 def test_until_and_close_keep_what_was_learned():
-    model = small_fno()
-    optimizer = nm.MuAdam(model, lr=2e-3)
-    rates = nm.LearnedRates(optimizer, until=3)
+    model, optimizer, rates = learned(nm.MuAdam, until=3)
     train(model, optimizer, range(3))
-    learned = rates.mults
+    kept = rates.mults
     train(model, optimizer, range(3, 6))
-    assert rates.mults == learned and set(learned.values()) != {1.0}
+    assert rates.mults == kept and set(kept.values()) != {1.0}
     rates.close()
     again = nm.LearnedRates(optimizer)  # goes on from there
-    assert again.mults == learned
+    assert again.mults == kept
     train(model, optimizer, range(2))
-    assert again.mults != learned
+    assert again.mults != kept
 
 
 def test_what_diverges_is_an_error_that_says_so():
-    model = small_fno()
-    optimizer = nm.MuSGD(model, lr=1e-7)
-    nm.LearnedRates(optimizer, hyper_lr=1.0, bounds=(0.5, 2.0))
+    model, optimizer, _ = learned(functools.partial(nm.MuSGD, lr=1e-7), hyper_lr=1.0, bounds=(0.5, 2.0))
     with pytest.raises(Diverged, match=r"learning rate of '\w+' diverges.*largest allowed, 2, for 100 steps.*raise"):
         train(model, optimizer, [0] * 150)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing():
-    model = small_fno()
-    optimizer = nm.MuAdam(model)
-    rates = nm.LearnedRates(optimizer)
+    model, optimizer, rates = learned(nm.MuAdam)
     train(model, optimizer, range(2))
-    before, weights = rates.mults, [p.detach().clone() for p in model.parameters()]
-    loss_of(model, 0).backward()
+    mults, before = rates.mults, copy.deepcopy(model)
     next(model.parameters()).grad.fill_(math.nan)
     with pytest.raises(Diverged, match="not finite.*this step was not taken"):
         optimizer.step()
-    assert rates.mults == before
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), weights, strict=True))
+    assert rates.mults == mults and differing(model, before) == 0
     train(model, optimizer, range(2))  # and training may go on
 
 
 def test_the_monitor_records_them():
-    model = small_fno()
-    optimizer = nm.MuAdam(model)
-    rates = nm.LearnedRates(optimizer)
+    model, optimizer, rates = learned(nm.MuAdam)
     with nm.Monitor(model, optimizer, every=1) as monitor:
         train(model, optimizer, range(3))
     assert {r["name"]: r["value"] for r in monitor.latest if r["kind"] == "learned_mult"} == rates.mults
 
 
-def plain(model):
-    return torch.optim.Adam(model.parameters())
+def scheduled():
+    optimizer = nm.MuAdam(small_fno())
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    return optimizer
 
 
 @pytest.mark.parametrize(
@@ -277,57 +255,53 @@ def plain(model):
 )
 def test_bad_input(arguments, message):
     optimizer = nm.MuAdam(small_fno())
-    groups = copy.deepcopy(len(optimizer.param_groups))
+    groups = len(optimizer.param_groups)
     with pytest.raises(nm.MupError, match=message):
         nm.LearnedRates(optimizer, **arguments)
     assert len(optimizer.param_groups) == groups
     nm.LearnedRates(optimizer)  # nothing was left behind
 
 
-def test_optimizers_that_it_cannot_learn_for():
-    model = small_fno()
-    with pytest.raises(nm.MupError, match="held to a plan, and this Adam is not"):
-        nm.LearnedRates(plain(model))
-    with pytest.raises(nm.MupError, match="held to a plan, and this dict is not"):
-        nm.LearnedRates({})
-    optimizer = nm.MuAdam(model)
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.raises(nm.MupError, match="build LearnedRates before the scheduler"):
-        nm.LearnedRates(optimizer)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nm.LearnedRates(torch.optim.Adam(small_fno().parameters())), "held to a plan, and this Adam is not"),
+        (lambda: nm.LearnedRates({}), "held to a plan, and this dict is not"),
+        (lambda: nm.LearnedRates(scheduled()), "build LearnedRates before the scheduler"),
+        (
+            lambda: nm.LearnedRates(nm.MuAdam(small_fno()), by="group").lr_mult,
+            "by role, and these rates were learned by 'group'",
+        ),
+    ],
+)
+def test_optimizers_that_it_cannot_learn_for(call, message):
+    with pytest.raises(nm.MupError, match=message):
+        call()
+
+
+def test_what_cannot_be_done_where_rates_are_learned():
+    optimizer = scheduled()
     nm.LearnedRates(optimizer, by="group")  # splits nothing
     with pytest.raises(nm.MupError, match="learned already"):
         nm.LearnedRates(optimizer)
     with pytest.raises(nm.MupError, match="call backward"):
-        optimizer.step(lambda: loss_of(model, 0))
-    with pytest.raises(nm.MupError, match="by role, and these rates were learned by 'group'"):
-        _ = nm.LearnedRates(nm.MuAdam(model), by="group").lr_mult
-
-
-def test_a_state_of_other_units_is_refused():
-    model = small_fno()
-    saved = nm.MuAdam(model)
-    train(model, saved, [0])
-    plain_state = saved.state_dict()
-    learned = nm.MuAdam(model)
-    nm.LearnedRates(learned, by="group")
-    with pytest.raises(nm.MupError, match="saved without learned rates"):
-        learned.load_state_dict(plain_state)
+        optimizer.step(lambda: 0)
 
 
 @pytest.mark.parametrize(
-    "edit", [lambda last: last.update({99: torch.ones(1)}), lambda last: last.update({0: torch.ones(1)}), dict.clear]
+    "edit",
+    [
+        lambda kept: kept["last"].update({99: torch.ones(1)}),
+        lambda kept: kept["last"].update({0: torch.ones(1)}),
+        lambda kept: kept.pop("last"),
+    ],
 )
 def test_a_state_whose_updates_are_of_other_parameters_is_refused(edit):
-    model = small_fno()
-    optimizer = nm.MuAdam(model)
-    rates = nm.LearnedRates(optimizer)
+    model, optimizer, rates = learned(nm.MuAdam)
     train(model, optimizer, range(2))
-    state = copy.deepcopy(optimizer.state_dict())
-    if edit is dict.clear:
-        del state["learned_rates"]["last"]
-    else:
-        edit(state["learned_rates"]["last"])
-    before, mults = copy.deepcopy(optimizer.state_dict()), rates.mults
+    before, state = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(optimizer.state_dict())
+    edit(state["learned_rates"])
+    mults = rates.mults
     with pytest.raises(nm.MupError, match="do not fit its parameters"):
         optimizer.load_state_dict(state)
     after = optimizer.state_dict()

@@ -24,12 +24,12 @@ from neuralop_mup.losses import (
 )
 from neuralop_mup.losses.base import relative_l2
 from neuralop_mup.losses.checks import periodic
-from neuralop_mup.problems.burgers import periodic_field, solve_burgers
+from neuralop_mup.problems.burgers import BurgersPino, periodic_field, solve_burgers
 from neuralop_mup.problems.darcy import Darcy, solve_darcy
-from neuralop_mup.problems.navier_stokes import NavierStokes, solve_navier_stokes, torus_field
-from neuralop_mup.problems.pino import BurgersPino
+from neuralop_mup.problems.navier_stokes import NavierStokes, torus_field
 
 DOUBLE = torch.float64
+UNKNOWN_ARGUMENTS = "ignore:.*received unexpected keyword arguments"
 
 
 def rng(seed=0):
@@ -49,10 +49,6 @@ def assert_order(errors, order):
     assert all(abs(measured - order) < 0.15 for measured in orders(errors)[-2:]), (errors, orders(errors))
 
 
-def rms(values):
-    return float(values.square().mean().sqrt())
-
-
 def darcy_data(n=16, batch=4):
     """Coefficients 3 and 12 and the solver's solutions on the same grid, with channel axes."""
     a, u = Darcy(grid=n, solver_grid=n).solve([rng(i) for i in range(batch)])
@@ -62,26 +58,19 @@ def darcy_data(n=16, batch=4):
 # --- Darcy
 
 
-def test_darcy_by_hand():
+@pytest.mark.parametrize(
+    ("average", "residuals"), [("harmonic", (138.4, -45.2, -45.2, -2)), ("arithmetic", (187, -69.5, -69.5, -2))]
+)
+def test_darcy_by_hand(average, residuals):
     # 4 nodes, h = 1/3. u = 1 at node (1, 1), else 0. a = 12 at (2, 1) and (1, 2), else 3. Faces of (1, 1): 3 twice, and
     # 2/(1/3 + 1/12) = 4.8 twice. The operator is (3 + 3 + 4.8 + 4.8)·9 = 140.4 there, −4.8·9 = −43.2 at (2, 1) and (1, 2)
-    # and 0 at (2, 2). With f = 2: 138.4, −45.2, −45.2, −2, and ‖f‖ = 4.
+    # and 0 at (2, 2). With f = 2: 138.4, −45.2, −45.2, −2, and ‖f‖ = 4. By the arithmetic mean these faces have
+    # (3 + 12)/2 = 7.5: (3 + 3 + 7.5 + 7.5)·9 = 189 at (1, 1) and −67.5 at its neighbours.
     u, a = torch.zeros(1, 1, 4, 4, dtype=DOUBLE), torch.full((1, 1, 4, 4), 3.0, dtype=DOUBLE)
     u[0, 0, 1, 1] = 1
     a[0, 0, 2, 1] = a[0, 0, 1, 2] = 12
-    expected = math.sqrt(138.4**2 + 2 * 45.2**2 + 2**2) / 4
-    assert float(DarcyEqnLoss(forcing=2.0)(u, x=a)) == pytest.approx(expected, rel=1e-8)
-
-
-def test_darcy_by_hand_with_the_arithmetic_mean():
-    # As above, with (3 + 12)/2 = 7.5 on the two faces: (3 + 3 + 7.5 + 7.5)·9 = 189 at (1, 1) and −67.5 at its neighbours.
-    u, a = torch.zeros(1, 1, 4, 4, dtype=DOUBLE), torch.full((1, 1, 4, 4), 3.0, dtype=DOUBLE)
-    u[0, 0, 1, 1] = 1
-    a[0, 0, 2, 1] = a[0, 0, 1, 2] = 12
-    expected = math.sqrt(187**2 + 2 * 69.5**2 + 2**2) / 4
-    assert float(DarcyEqnLoss(2.0, face_average="arithmetic")(u, x=a)) == pytest.approx(expected, rel=1e-8)
-    with pytest.raises(MupError, match="face_average is 'aritmetic': did you mean 'arithmetic'"):
-        DarcyEqnLoss(face_average="aritmetic")
+    expected = math.sqrt(sum(r**2 for r in residuals)) / 4
+    assert float(DarcyEqnLoss(2.0, face_average=average)(u, x=a)) == pytest.approx(expected, rel=1e-8)
 
 
 def five_points(a):
@@ -116,10 +105,10 @@ def test_darcy_data_of_another_scheme_is_warned_of_once():
 
 @pytest.mark.parametrize("n", [8, 16, 32])
 def test_darcy_data_sampled_from_a_finer_grid_is_warned_of(n):
-    x, y = Darcy(grid=n, solver_grid=3 * (n - 1) + 1).solve([rng(i) for i in range(2)])
-    with pytest.warns(UserWarning, match="solve on the data's own grid"):
-        DarcyEqnLoss()(y[:, None], x=x[:, None], y=y[:, None])
-    DarcyEqnLoss()(y[:, None], x=x[:, None])  # nothing to compare with
+    x, y = (values[:, None] for values in Darcy(grid=n, solver_grid=3 * (n - 1) + 1).solve([rng(i) for i in range(2)]))
+    with pytest.warns(UserWarning, match="y was solved on a finer grid.*solve on the data's own grid"):
+        assert float(DarcyEqnLoss()(y, x=x, y=y)) > 0.1
+    DarcyEqnLoss()(y, x=x)  # nothing to compare with
 
 
 def disagreements(loss, y):
@@ -149,19 +138,12 @@ def test_generated_navier_stokes_data_agrees_even_on_a_coarse_grid():
     assert "as large as the larger of its time derivative and the forcing" in said
 
 
-@pytest.mark.parametrize("n", [16, 33])
-def test_darcy_of_the_solvers_solution(n):
-    x, y = darcy_data(n)
-    assert float(DarcyEqnLoss()(y, x=x, y=y)) < 1e-12
-    assert float(DarcyEqnLoss()(1.1 * y, x=x, y=y)) == pytest.approx(0.1 * len(y), rel=1e-6)  # linear in u
-
-
-def test_darcy_with_forcing_of_the_solver():
-    f = 1 + random_like(16, 16) ** 2
-    x, _ = darcy_data()
-    y = solve_darcy(x[:, 0], f)[:, None]
-    assert float(DarcyEqnLoss(forcing=f)(y, x=x, y=y)) < 1e-12
-    assert float(DarcyEqnLoss()(y, x=x)) > 1
+@pytest.mark.parametrize(("n", "forcing"), [(16, 1.0), (33, 1.0), (16, 1 + random_like(16, 16) ** 2)])
+def test_darcy_of_the_solvers_solution(n, forcing):
+    x, _ = darcy_data(n)
+    y = solve_darcy(x[:, 0], forcing)[:, None]
+    assert float(DarcyEqnLoss(forcing)(y, x=x, y=y)) < 1e-12
+    assert float(DarcyEqnLoss(forcing)(1.1 * y, x=x, y=y)) == pytest.approx(0.1 * len(y), rel=1e-6)  # linear in u
 
 
 def test_darcy_is_of_second_order_on_a_smooth_solution():
@@ -208,18 +190,6 @@ def test_burgers_is_of_second_order_in_time(time):
     assert orders(ends)[-1] > 2.5, ends  # one-sided, of third order
 
 
-def test_burgers_of_the_solvers_solution():
-    u0 = periodic_field(random_like(2, 3, 2), 64)
-    loss, errors = PeriodicBurgersEqnLoss(viscosity=0.05, time=0.4), []
-    for nt in (65, 129, 257):
-        states = [u0]
-        for _ in range(nt - 1):
-            states.append(solve_burgers(states[-1], 0.05, 0.4 / (nt - 1)))
-        u = torch.stack(states, 1)[:, None]
-        errors.append(math.sqrt(float(loss(u, x=u[:, :, :1].expand_as(u), y=u))))
-    assert_order(errors, 2)
-
-
 @pytest.mark.parametrize("n", [16, 17])
 def test_the_product_at_the_nodes_is_not_aliased(n):
     # Modes up to the highest that a grid of n has: u² needs a grid twice as fine, u u_x at the nodes does not.
@@ -259,16 +229,6 @@ def torus(nt, n, time):
     t = torch.linspace(0, time, nt, dtype=DOUBLE)[:, None, None]
     x = 2 * math.pi * torch.arange(n, dtype=DOUBLE) / n
     return t, x[:, None], x
-
-
-@pytest.mark.parametrize("k", [1, 2])
-def test_taylor_green(k):
-    loss, errors = NavierStokesEqnLoss(reynolds=10.0, forcing=0.0, time=2.0), []
-    for nt in (17, 33, 65):
-        t, x1, x2 = torus(nt, 8, 2.0)
-        w = (2 * torch.cos(k * x1) * torch.cos(k * x2) * torch.exp(-2 * k**2 * t / 10))[None, None]
-        errors.append(math.sqrt(float(loss(w, x=w, y=w))))
-    assert_order(errors, 2)
 
 
 def test_steady_kolmogorov_flow_solves_the_default_forcing():
@@ -314,15 +274,6 @@ def test_the_highest_mode_has_no_first_derivative():
     loss = NavierStokesEqnLoss(5.0, forcing=0.0)
     torch.testing.assert_close(loss.residual(w), expected / 5)
     torch.testing.assert_close(loss.residual(w.transpose(-1, -2)), expected.transpose(-1, -2) / 5)
-
-
-def test_navier_stokes_of_the_solvers_solution():
-    w0 = torus_field(random_like(1, 5, 5, 4), 32)
-    errors = []
-    for nt in (9, 17, 33):
-        w = solve_navier_stokes(w0, 5.0, torch.linspace(0, 0.5, nt).tolist())[:, None]
-        errors.append(float(NavierStokesEqnLoss(5.0, time=0.5)(w, x=w[:, :, :1].expand_as(w), y=w)))
-    assert_order(errors, 2)
 
 
 # --- what all have in common
@@ -390,8 +341,6 @@ def test_relative_norm_is_that_of_neuralop():
 
 def test_reductions_are_those_of_neuralop():
     assert all(loss.reduction == LpLoss().reduction for loss, _, _ in small_cases().values())
-    with pytest.raises(MupError, match="'max'"):
-        DarcyEqnLoss(reduction="max")
 
 
 # --- the data processor
@@ -435,22 +384,22 @@ def test_processor_wraps_a_model_and_suits_any_resolution():
         out, sample = processor(x=x[..., :n, :n], y=y[..., :n, :n])
         assert out.shape == sample["y"].shape
     processor.mollifier = sine_mollifier((16, 16))
-    with pytest.raises(MupError, match="grid is"):
-        processor(x=x[..., :8, :8], y=y[..., :8, :8])
-    with pytest.raises(MupError, match="preprocess"):
-        processor.postprocess(out, {"x": x})
-    with pytest.raises(MupError, match="'y'"):
-        processor.preprocess({"y": y})
+    for call, message in (
+        (lambda: processor(x=x[..., :8, :8], y=y[..., :8, :8]), "grid is"),
+        (lambda: processor.postprocess(out, {"x": x}), "preprocess"),
+        (lambda: processor.preprocess({"y": y}), "'y'"),
+    ):
+        with pytest.raises(MupError, match=message):
+            call()
 
 
 def test_processor_moves_to_a_device():
     x, y, _, processor = darcy_setup()
     assert processor.to("meta") is processor
     sample = processor.preprocess({"x": x, "y": y})
-    assert {sample[name].device.type for name in sample} == {"meta"}
-    out, sample = processor.postprocess(torch.ones(4, 1, 16, 16, device="meta"), sample)
-    assert out.device.type == sample["x"].device.type == "meta"
-    assert processor.in_normalizer.mean.device.type == "meta" and processor.device == "meta"
+    out, after = processor.postprocess(torch.ones(4, 1, 16, 16, device="meta"), sample)
+    moved = (*sample.values(), out, after["x"], processor.in_normalizer.mean)
+    assert {values.device.type for values in moved} == {"meta"} and processor.device == "meta"
 
 
 def test_mollifier():
@@ -458,28 +407,25 @@ def test_mollifier():
     values = sine_mollifier((5, 3), scale=1e-3)
     assert values[1, 1] == pytest.approx(1e-3 * math.sqrt(0.5))
     assert not any(side.any() for side in (values[0], values[-1], values[:, 0], values[:, -1]))
-    with pytest.raises(MupError, match="at least 3"):
-        sine_mollifier((5, 2))
 
 
 def trainer_run(x, y, model, processor, losses, weights, epochs=3):
     loader = DataLoader([{"x": a, "y": u} for a, u in zip(x, y, strict=True)], batch_size=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     trainer = Trainer(model=model, n_epochs=epochs, data_processor=processor, device="cpu")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-        before = trainer.evaluate(losses, loader, "before")
-        trainer.train(
-            loader,
-            {"after": loader},
-            optimizer,
-            torch.optim.lr_scheduler.ConstantLR(optimizer, 1),
-            training_loss=WeightedSumLoss(list(losses.values()), weights),
-            eval_losses=losses,
-        )
-        return before, trainer.evaluate(losses, loader, "after")
+    before = trainer.evaluate(losses, loader, "before")
+    trainer.train(
+        loader,
+        {"after": loader},
+        optimizer,
+        torch.optim.lr_scheduler.ConstantLR(optimizer, 1),
+        training_loss=WeightedSumLoss(list(losses.values()), weights),
+        eval_losses=losses,
+    )
+    return before, trainer.evaluate(losses, loader, "after")
 
 
+@pytest.mark.filterwarnings(UNKNOWN_ARGUMENTS)
 def test_neuralops_trainer_minimises_data_and_equation():
     losses = {"data": LpLoss(d=2), "h1": H1Loss(d=2), "equation": DarcyEqnLoss()}
     before, after = trainer_run(*darcy_setup(), losses, [5.0, 1.0, 1.0])
@@ -487,21 +433,20 @@ def test_neuralops_trainer_minimises_data_and_equation():
         assert float(after[f"after_{name}"]) < float(before[f"before_{name}"])
 
 
-def test_neuralops_own_processor_is_found_out():
+@pytest.mark.parametrize("normalizes_x", [True, False])
+def test_neuralops_own_processor_is_found_out(normalizes_x):
     from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
     x, y, model, _ = darcy_setup()
+    processor = DefaultDataProcessor(normalizer(x) if normalizes_x else None, normalizer(y))
     with pytest.raises(MupError, match="PhysicalDataProcessor"):
-        trainer_run(x, y, model, DefaultDataProcessor(normalizer(x), normalizer(y)), {"equation": DarcyEqnLoss()}, [1.0])
-    with pytest.raises(MupError, match="PhysicalDataProcessor"):
-        trainer_run(x, y, model, DefaultDataProcessor(None, normalizer(y)), {"equation": DarcyEqnLoss()}, [1.0])
+        trainer_run(x, y, model, processor, {"equation": DarcyEqnLoss()}, [1.0])
 
 
+@pytest.mark.filterwarnings(UNKNOWN_ARGUMENTS)
 @pytest.mark.parametrize("balance", [SoftAdapt, Relobralo])
 def test_neuralops_balanced_losses(balance):
-    nt, nx = 6, 16
-    u = cole_hopf(nt, nx, 0.05, 1.0).float()
-    sample = {"x": u[:, :, :1].expand_as(u), "y": u}
+    u = cole_hopf(6, 16, 0.05, 1.0).float()
     terms = {"equation": PeriodicBurgersEqnLoss(0.05), "initial": InitialConditionLoss(), "data": LpLoss(d=2)}
     field = torch.nn.Parameter(0.5 * u + 0.2 * random_like(*u.shape).float())  # rough: the residual is large
     optimizer = torch.optim.Adam([field], lr=1e-2)
@@ -509,54 +454,43 @@ def test_neuralops_balanced_losses(balance):
     torch.manual_seed(0)
     history = []
     for step in range(30):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-            values = {name: loss(field, **sample) for name, loss in terms.items()}
-        total, weights = aggregate(values, step=step)
-        assert torch.isfinite(weights).all()
+        values = {name: loss(field, x=u[:, :, :1].expand_as(u), y=u) for name, loss in terms.items()}
         optimizer.zero_grad()
-        total.backward()
+        aggregate(values, step=step)[0].backward()
         optimizer.step()
-        history.append({name: value.item() for name, value in values.items()})
-    print(history[0], history[-1])
-    assert all(history[-1][name] < history[0][name] for name in terms), (history[0], history[-1])
+        history.append([value.item() for value in values.values()])
+    assert all(last < first for first, last in zip(history[0], history[-1], strict=True)), (history[0], history[-1])
 
 
 # --- bad input
 
 
-def with_nan(values):
-    values = values.clone()
-    values[0, 0, 1, 1] = math.nan
-    return values
-
-
 def bad_cases():
     x, y = darcy_data(8, 2)
+    hole = torch.zeros_like(x)
+    hole[0, 0, 1, 1] = math.nan
     n, nt = 32, 4
     s = torch.arange(n, dtype=DOUBLE) / n
     wave = torch.sin(2 * math.pi * s).expand(2, 1, nt, n)
     ramp = (s + 0.1 * torch.sin(7 * s)).expand(2, 1, nt, n)
     both_ends = torch.cos(2 * math.pi * torch.linspace(0, 1, n, dtype=DOUBLE)).expand(2, 1, nt, n)
-    flow = torch.sin(2 * math.pi * s)[:, None] * torch.ones(n, dtype=DOUBLE)
-    flow = flow.expand(2, 1, nt, n, n)
-    slanted = (flow + 3 * s).contiguous()
+    flow = torch.sin(2 * math.pi * s)[:, None].expand(2, 1, nt, n, n)
     darcy, burgers, initial, ns = (
         DarcyEqnLoss(),
         PeriodicBurgersEqnLoss(0.1),
         InitialConditionLoss(),
-        NavierStokesEqnLoss(10.0),
+        NavierStokesEqnLoss(10),
     )
     return {
-        "NaN in x": (darcy, y, {"x": with_nan(x), "y": y}, r"x has 1 entries.*\(0, 0, 1, 1\)"),
-        "NaN in y": (burgers, wave, {"x": wave, "y": with_nan(wave)}, "y has 1 entries"),
+        "NaN in x": (darcy, y, {"x": x + hole, "y": y}, r"x has 1 entries.*\(0, 0, 1, 1\)"),
+        "NaN in y": (darcy, y, {"x": x, "y": y + hole}, "y has 1 entries"),
         "infinite": (ns, flow, {"x": flow / 0.0}, "NaN or infinite"),
         "not square": (darcy, y[..., :-1], {"x": x[..., :-1]}, "equally many points"),
         "time last": (ns, flow.movedim(2, -1), {"x": flow.movedim(2, -1)}, "equally many points"),
         "ramp": (burgers, wave, {"x": ramp, "y": wave}, "x is not periodic.*jumps"),
         "ramp in y": (burgers, wave, {"x": wave, "y": ramp}, "y is not periodic"),
         "both ends": (burgers, wave, {"x": both_ends}, "repeat the first"),
-        "slanted": (ns, flow, {"x": slanted}, "not periodic along axis -1"),
+        "slanted": (ns, flow, {"x": flow + 3 * s}, "not periodic along axis -1"),
         "no boundary": (darcy, y[..., 1:-1, 1:-1], {"x": x[..., 1:-1, 1:-1], "y": y[..., 1:-1, 1:-1]}, "lacks"),
         "normalised x": (darcy, y, {"x": x - x.mean(), "y": y}, "above 0.*PhysicalDataProcessor"),
         "axes": (burgers, wave[:, 0], {"x": wave}, r"\(batch, 1, time, x\)"),
@@ -576,11 +510,10 @@ def bad_cases():
 @pytest.mark.parametrize("name", list(bad_cases()))
 def test_bad_input(name):
     loss, field, sample, message = bad_cases()[name]
-    with pytest.raises(MupError, match=message) as caught:
-        loss(field, **sample)
-    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
-    with pytest.raises(MupError, match=message):  # a failed call has not made it pass
-        loss(field, **sample)
+    for _ in range(2):  # a failed call has not made it pass
+        with pytest.raises(MupError, match=message) as caught:
+            loss(field, **sample)
+        assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -592,6 +525,9 @@ def test_bad_input(name):
         (lambda: NavierStokesEqnLoss(-1.0), "reynolds"),
         (lambda: NavierStokesEqnLoss(1.0, forcing=math.nan), "forcing"),
         (lambda: DarcyEqnLoss(forcing=0.0), "not zero"),
+        (lambda: DarcyEqnLoss(reduction="max"), "'max'"),
+        (lambda: DarcyEqnLoss(face_average="aritmetic"), "face_average is 'aritmetic': did you mean 'arithmetic'"),
+        (lambda: sine_mollifier((5, 2)), "at least 3"),
     ],
 )
 def test_bad_arguments(make, message):
@@ -613,30 +549,28 @@ def test_data_is_looked_at_once_a_grid(monkeypatch):
     assert looked == [(2, 1, 8, 8), (3, 1, 6, 6), (3, 1, 8, 8)]
 
 
-def test_good_fields_count_as_periodic():
+def good_fields():
+    """Smooth and rough, on fine and coarse grids, with their axis."""
     s = (torch.arange(128, dtype=DOUBLE) + 0.5) / 128
-    fields = [periodic_field(random_like(1, 63, 2, seed=i), 128) for i in range(100)]
-    fields += [periodic_field(random_like(1, 31, 2, seed=i), 4096)[:, ::128] for i in range(100)]  # coarse, rough
     for i in range(20):
+        yield periodic_field(random_like(1, 63, 2, seed=i), 128), -1
+        yield periodic_field(random_like(1, 31, 2, seed=i), 4096)[:, ::128], -1  # coarse, rough
         # A resolved front, its steepest cell across the boundary: −tanh(x/2ν), two cells wide.
         front = solve_burgers(periodic_field(random_like(1, 8, 2, seed=i), 512), 0.01, 1.0)
         steepest = int(front.diff(dim=1, append=front[:, :1]).abs().argmax())
-        fields.append(front.roll(511 - steepest, 1)[:, 3::4])
-        fields.append(front.roll(511 - steepest, 1))
-    fields += [torch.cos(2 * math.pi * s)[None], torch.ones(1, 128), torch.zeros(1, 128)]  # symmetric about the boundary
-    for field in fields:
-        periodic("u", field, -1)
-        periodic("u", field.float(), -1)
-    one_cell = s.expand(3, 128).clone()  # a shock of one cell at the boundary, in one of three
-    one_cell[1:] = torch.sin(2 * math.pi * s)
-    periodic("u", one_cell, -1)
-    for i in range(20):
-        flow = torus_field(random_like(2, 15, 15, 4, seed=i), 32)
-        for axis in (-2, -1):
-            periodic("w", flow, axis)
-    shear = torch.sin(2 * math.pi * s).expand(1, 128, 128)
-    for axis in (-2, -1):
-        periodic("w", shear, axis)
+        yield front.roll(511 - steepest, 1)[:, 3::4], -1
+        yield front.roll(511 - steepest, 1), -1
+        yield from ((torus_field(random_like(2, 15, 15, 4, seed=i), 32), axis) for axis in (-2, -1))
+    yield torch.cos(2 * math.pi * s)[None], -1  # symmetric about the boundary
+    yield from ((torch.full((1, 128), value), -1) for value in (0.0, 1.0))
+    yield from ((torch.sin(2 * math.pi * s).expand(1, 128, 128), axis) for axis in (-2, -1))
+    yield torch.stack((s, torch.sin(2 * math.pi * s), torch.sin(2 * math.pi * s))), -1  # a shock of one cell in one of three
+
+
+def test_good_fields_count_as_periodic():
+    for field, axis in good_fields():
+        periodic("u", field, axis)
+        periodic("u", field.float(), axis)
 
 
 @pytest.mark.parametrize("n", [32, 128])

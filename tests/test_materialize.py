@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from cases import BY_NAME, CASES
 from torch import nn
 
 import neuralop_mup as nm
+from cases import BY_NAME
 from neuralop_mup.core.default_init import check_drawable
+from support import assert_same, parametrized, rates
 
 CASE = BY_NAME["2d"]
-# neuralop cannot construct LocalNO on the meta device. In these, constructors draw layers in another order
-# than they are held in, so the same numbers fall elsewhere.
+# In these, constructors draw layers in another order than they are held in, so the same numbers fall elsewhere.
 OTHER_ORDER = tuple(name for name in ("uno", "uno_tucker", "rno", "rno_tucker") if name in BY_NAME)
 OTHER_ORDER += tuple(name for name in BY_NAME if "physicsnemo_fno" in name)
 
@@ -29,34 +29,13 @@ def drawn(case, seed=0):
     return nm.initialize(model)
 
 
-def rates(model):
-    names = {id(p): name for name, p in model.named_parameters()}
-    groups = nm.param_groups(model, lr=0.01, weight_decay=0.1)
-    return {names[id(p)]: (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if not c.name.startswith("local_no")], ids=lambda c: c.name)
-def test_same_weights_as_the_usual_path(case):
-    """With the seed of the usual path, bit for bit: weights, buffers, learning rates, plan."""
-    usual, model = nm.parametrize(case.build(), base=case.base), drawn(case)
-    if case.name not in OTHER_ORDER:
-        for (name, p), q in zip(model.named_parameters(), usual.named_parameters(), strict=True):
-            assert name == q[0]
-            assert torch.equal(p, q[1]), name
-        for (name, p), q in zip(model.named_buffers(), usual.buffers(), strict=True):
-            assert torch.equal(p, q), name
-    assert rates(model) == rates(usual)
-    assert nm.summary(model) == nm.summary(usual)
-
-
 @pytest.mark.parametrize("name", OTHER_ORDER)
 def test_same_spread_where_the_order_differs(name):
-    """Root mean square of each parameter over 30 seeds; of n numbers it scatters by at most 1/√(2n)."""
-    usual = [nm.parametrize(BY_NAME[name].build(seed), base=BY_NAME[name].base) for seed in range(5)]
-    models = [drawn(BY_NAME[name], seed) for seed in range(5)]
+    """Root mean square of each parameter over 5 seeds; of n numbers it scatters by at most 1/√(2n)."""
+    usual, models = ([build(BY_NAME[name], seed) for seed in range(5)] for build in (parametrized, drawn))
     for key, p in usual[0].named_parameters():
         a, b = (
-            torch.stack([dict(m.named_parameters())[key].detach().abs().square().mean() for m in group]).mean().sqrt().item()
+            torch.stack([m.get_parameter(key).detach() for m in group]).abs().square().mean().sqrt().item()
             for group in (usual, models)
         )
         assert a == pytest.approx(b, rel=6 / (5 * p.numel()) ** 0.5), key
@@ -89,24 +68,21 @@ def test_an_optimizer_before_the_weights_is_refused():
                 build(model, lr=0.01)
         assert not any(hasattr(p, "infshape") for p in model.parameters())  # so mup's optimizers refuse it, too
         model = model.to_empty(device="cpu")
-    for path in ("plan.json",):
-        with pytest.raises(nm.MupError, match="before saving its plan"):
-            nm.save_plan(model, path)
+    with pytest.raises(nm.MupError, match="before saving its plan"):
+        nm.save_plan(model, "plan.json")
 
 
 def test_initialize_once_and_in_its_place():
     with pytest.raises(nm.MupError, match="is not parametrized"):
         nm.initialize(CASE.build())
     with pytest.raises(nm.MupError, match="drawn already"):
-        nm.initialize(nm.parametrize(CASE.build(), base=CASE.base))
+        nm.initialize(parametrized(CASE))
     model = pending(CASE)
     with pytest.raises(nm.MupError, match="on the meta device still"):
         nm.initialize(model)
     model = nm.initialize(model.to_empty(device="cpu"))
-    before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(nm.MupError, match="drawn already"):
         nm.initialize(model)
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     nm.unparametrize(model)
     with pytest.raises(nm.MupError, match="rescaled by an earlier parametrize"):
         nm.parametrize(model, base=CASE.base)
@@ -149,36 +125,30 @@ def test_unknown_init_is_refused(buffer, name):
         check_drawable(Linear())
 
 
-def test_loading_instead_of_drawing():
-    trained = nm.parametrize(CASE.build(), base=CASE.base)
-    model = pending(CASE).to_empty(device="cpu")
-    model.load_state_dict(trained.state_dict())
-    assert rates(model) == rates(trained) and nm.summary(model) == nm.summary(trained)
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), trained.parameters(), strict=True))
+@pytest.mark.parametrize("plan", ["in the state dict", "before the weights", "after the weights"])
+def test_loading_instead_of_drawing(plan, tmp_path):
+    """A state dict has its plan with it; a format that keeps tensors alone needs the plan from a file."""
+    trained, model = parametrized(CASE, seed=1), pending(CASE)
+    state = trained.state_dict()
+    nm.save_plan(trained, tmp_path / "plan.json")
+    if plan != "in the state dict":
+        state = {name: p.detach() for name, p in trained.named_parameters()}
+    if plan == "before the weights":
+        nm.load_plan(model, tmp_path / "plan.json")
+    model.to_empty(device="cpu")
+    with pytest.raises(nm.MupError, match="still to be drawn"):
+        nm.MuAdam(model, lr=0.01)
+    model.load_state_dict(state)
+    if plan == "after the weights":
+        nm.load_plan(model, tmp_path / "plan.json")
+    assert_same(model, trained)
+    assert nm.summary(model) == nm.summary(trained)
+    assert rates(nm.MuAdam(model, lr=0.01), model) == rates(nm.MuAdam(trained, lr=0.01), trained)
     with pytest.raises(nm.MupError, match="drawn already"):
         nm.initialize(model)
 
 
-def test_loading_tensors_alone(tmp_path):
-    """A format without metadata, and the plan from a file: before or after the weights."""
-    trained = nm.parametrize(CASE.build(), base=CASE.base)
-    nm.save_plan(trained, tmp_path / "plan.json")
-    tensors = {name: p.detach() for name, p in trained.named_parameters()}
-    for plan_first in (True, False):
-        model = pending(CASE)
-        if plan_first:
-            nm.load_plan(model, tmp_path / "plan.json")
-        model.to_empty(device="cpu")
-        with pytest.raises(nm.MupError, match="still to be drawn"):
-            nm.MuAdam(model, lr=0.01)
-        model.load_state_dict(tensors)
-        if not plan_first:
-            nm.load_plan(model, tmp_path / "plan.json")
-        assert nm.summary(model) == nm.summary(trained)
-        assert rates(model) == rates(trained)
-
-
 def test_a_checkpoint_needs_memory_to_go_to(tmp_path):
-    nm.parametrize(CASE.build(), base=CASE.base).save_checkpoint(tmp_path, "model")
+    parametrized(CASE).save_checkpoint(tmp_path, "model")
     with pytest.raises(nm.MupError, match="on the meta device, which holds no weights"):
         nm.load_checkpoint(tmp_path, pending(CASE))

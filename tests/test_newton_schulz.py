@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from blocks import blocks, exact, wide, with_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from blocks import blocks, wide, with_values
 from neuralop_mup.optim.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
 
 SHAPES = [(1, 1), (1, 5), (6, 1), (2, 2), (3, 7), (7, 3), (16, 16), (24, 40)]
@@ -22,6 +22,11 @@ def value(step, x):
     for shifts in step.shifts:
         powers.append((powers[-1] + sum(by * power for by, power in zip(shifts, powers[-2::-1], strict=True))) ** 2)
     return x * (step.k[0] + sum(k * power for k, power in zip(step.k[1:], powers, strict=True)))
+
+
+def deviation(step, low, high):
+    """From 1, the most that the polynomial has between the two."""
+    return (value(step, torch.linspace(low, high, 100_001, dtype=torch.float64)) - 1).abs().max().item()
 
 
 def composed(x):
@@ -39,7 +44,7 @@ def test_coefficients_are_the_best_of_their_degree(index, degree, beyond_best):
     """Least deviation from 1 on what is left to do, as a linear program; that of 17 has one coefficient too few for it."""
     low, high = FLOOR, 1.0
     for step in STEPS[:index]:
-        reached = (value(step, torch.linspace(low, high, 100_001, dtype=torch.float64)) - 1).abs().max().item()
+        reached = deviation(step, low, high)
         low, high = 1 - reached, 1 + reached
     x = np.unique(np.concatenate([np.geomspace(low, high, 800), np.linspace(low, high, 800)])) / high
     odd = np.polynomial.chebyshev.chebvander(x, degree)[:, 1::2]
@@ -50,7 +55,7 @@ def test_coefficients_are_the_best_of_their_degree(index, degree, beyond_best):
         b_ub=np.concatenate([ones, -ones]).ravel(),
         bounds=[(None, None)] * odd.shape[1] + [(0, None)],
     ).fun
-    reached = (value(STEPS[index], torch.linspace(low, high, 100_001, dtype=torch.float64)) - 1).abs().max().item()
+    reached = deviation(STEPS[index], low, high)
     assert best * (1 - 1e-3) <= reached <= best * beyond_best
     if index + 1 == len(STEPS):
         assert 0.99 * BAND < reached < BAND
@@ -60,45 +65,36 @@ def test_small_values_are_raised_but_never_beyond_the_band():
     x = torch.linspace(0, FLOOR, 10_001, dtype=torch.float64)
     y = composed(x)
     assert (y[1:] > x[1:]).all() and y.max() <= 1 + BAND
-    slope = math.prod(step.k[0] for step in STEPS)
-    assert y[1] / x[1] == pytest.approx(slope, rel=1e-4)
+    assert y[1] / x[1] == pytest.approx(math.prod(step.k[0] for step in STEPS), rel=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------ orthogonalization
 
 
+@pytest.mark.parametrize("damping", [0.0, 0.7])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_polar_factor_against_exact_decomposition(shape, dtype):
-    """U p(Σ) V^H with the exact U, Σ, V in double precision: to rounding; and singular values in the band."""
-    x = blocks(*shape, dtype)
-    u, s, vh = torch.linalg.svd(wide(x), full_matrices=False)
-    bound = s.pow(8).sum(-1, keepdim=True) ** 0.125
-    values = composed(s / bound) if min(shape) > 1 else torch.ones_like(s)
-    got = orthogonalize(x)
-    assert got.dtype == dtype and got.shape == x.shape
-    tolerance = 1e-2 if wide(x).dtype != dtype else 1e-10
-    assert (wide(got) - (u * values[:, None, :]) @ vh).abs().max() < tolerance
-    reached = torch.linalg.svdvals(wide(got))[s / bound >= FLOOR]
-    assert (reached - 1).abs().max() <= BAND + tolerance
+def test_polar_factor_against_exact_decomposition(shape, dtype, damping):
+    """U p(Σ) V^H with the exact U, Σ, V in double precision: to rounding; and singular values in the band.
 
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(4, 4), (3, 7), (7, 3), (1, 5), (6, 1)], ids=str)
-def test_damping_takes_from_the_dominant_directions(shape, dtype):
-    """U (p(Σ) − 0.7 Σ / bound) V^H, at the root mean square of p(Σ); blocks of one direction are left as they are."""
+    With damping U (p(Σ) − 0.7 Σ / bound) V^H, at the root mean square of p(Σ); blocks of one direction are left as they are.
+    """
     x = blocks(*shape, dtype)
     u, s, vh = torch.linalg.svd(wide(x), full_matrices=False)
     bound = s.pow(8).sum(-1, keepdim=True) ** 0.125
     values = torch.ones_like(s)
     if min(shape) > 1:
-        before = composed(s / bound)
-        values = before - 0.7 * s / bound
-        values = values * before.norm(dim=-1, keepdim=True) / values.norm(dim=-1, keepdim=True)
-    got = orthogonalize(x, damping=0.7)
+        plain = composed(s / bound)
+        values = plain - damping * s / bound
+        values = values * plain.norm(dim=-1, keepdim=True) / values.norm(dim=-1, keepdim=True)
+    got = orthogonalize(x, damping=damping)
+    assert got.dtype == dtype and got.shape == x.shape
     tolerance = 1e-2 if wide(x).dtype != dtype else 1e-10
     assert (wide(got) - (u * values[:, None, :]) @ vh).abs().max() < tolerance
-    assert (orthogonalize(torch.zeros_like(x), damping=0.7) == 0).all()
+    if not damping:
+        reached = torch.linalg.svdvals(wide(got))[s / bound >= FLOOR]
+        assert (reached - 1).abs().max() <= BAND + tolerance
+    assert (orthogonalize(torch.zeros_like(x), damping=damping) == 0).all()
 
 
 @pytest.mark.parametrize("n", [2, 8, 64])
@@ -108,13 +104,6 @@ def test_norms_of_random_blocks_after_damping(n):
     plain, damped = (torch.linalg.matrix_norm(orthogonalize(x, damping=d), 2) for d in (0.0, 0.7))
     assert plain.max() < 1 + BAND + 1e-6
     assert 1.3 < damped.mean() < 1.65
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
-def test_well_conditioned_blocks_reach_the_polar_factor(dtype):
-    """All singular values within FLOOR of the bound: the error is at most BAND in operator norm."""
-    x = with_values([1.0, 0.8, 0.5, 0.2], 4, 6, dtype)
-    assert torch.linalg.matrix_norm(wide(orthogonalize(x)) - exact(x), 2).max() <= BAND + 2e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
@@ -142,15 +131,9 @@ def test_scale_does_not_matter(shape, dtype):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.booleans(), st.integers(0, 99))
 def test_equivariant_under_rotations(m, n, is_complex, seed):
-    """orthogonalize(U X V) = U orthogonalize(X) V for unitary U, V."""
+    """orthogonalize(U X V) = U orthogonalize(X) V for unitary U, V; and so for the adjoint."""
     dtype = torch.complex128 if is_complex else torch.float64
     x = blocks(m, n, dtype, 2, seed)
     u, v = (torch.linalg.qr(blocks(k, k, dtype, 1, seed + 1))[0] for k in (m, n))
     assert (orthogonalize(u @ x @ v) - u @ orthogonalize(x) @ v).abs().max() < 1e-9
-
-
-def test_transposes_and_conjugates():
-    x = blocks(4, 9, torch.complex128)
-    expected = orthogonalize(x)
-    assert torch.allclose(orthogonalize(x.mT), expected.mT)
-    assert torch.allclose(orthogonalize(x.conj()), expected.conj())
+    assert (orthogonalize(x.mH) - orthogonalize(x).mH).abs().max() < 1e-9

@@ -128,9 +128,10 @@ def test_a_cliff_does_not_pull_the_vertex():
 def test_drift():
     base, here = find_optimum(bowl(-7, (-0.1, 0, 0.1))), find_optimum(bowl(-6, (-0.1, 0, 0.1)))
     drift = drift_between(base, here)
-    assert drift.value == pytest.approx(1, abs=0.01) and not drift.level
-    # Each has a standard error of 0.1 / √3; t of 2 degrees is 4.303.
-    assert drift.high - drift.value == pytest.approx(4.303 * 0.1 * (2 / 3) ** 0.5, rel=0.05)
+    assert drift.value == pytest.approx(2, rel=0.01) and not drift.level
+    # Each has a standard error of 0.1 / √3 in log2; t of 2 degrees is 4.303.
+    assert math.log2(drift.high / drift.value) == pytest.approx(4.303 * 0.1 * (2 / 3) ** 0.5, rel=0.05)
+    assert math.log2(drift.value / drift.low) == pytest.approx(4.303 * 0.1 * (2 / 3) ** 0.5, rel=0.05)
     assert drift_between(base, base).level
     assert drift_between(find_optimum(bowl(-7)), find_optimum(bowl(-6))).level is None
 
@@ -140,13 +141,15 @@ def test_regret_is_paired_by_seed():
     regret = regret_between([1.1, 1.21, 1.32], [1.0, 1.1, 1.2])
     assert regret.value == pytest.approx(0.1) and regret.high - regret.low < 1e-9 and not regret.level
     assert regret_between([1.1, 0.9], [1.0, 1.0]).level
-    assert regret_between([1.1], [1.0]).level is None and regret_between([math.inf], [1.0]) is None
+    assert regret_between([1.1], [1.0]).level is None and regret_between([math.inf], [1.0]).value == math.inf
+    assert regret_between([1.0], [math.inf]) is None and regret_between([1.0, 1.0], [1.0]) is None
 
 
 def test_regret_is_a_factor():
     """Logs of 2, 2 and 16: mean 2 log 2, so four times the loss, 300 %; t(2) = 4.303 times √3 log 2 / √3 to either side
     would reach a factor of 19.7. With 2, 2 and 4 it reaches 4.303 (log 2 / √3) / √3 = 0.994 about (4/3) log 2."""
-    assert regret_between([2.0, 2.0, 16.0], [1.0] * 3) is None
+    wide = regret_between([2.0, 2.0, 16.0], [1.0] * 3)
+    assert (wide.value, wide.low, wide.level) == (pytest.approx(3.0), None, None)
     regret = regret_between([2.0, 2.0, 4.0], [1.0] * 3)
     ends = [math.exp(4 / 3 * math.log(2) + side * 0.9942) - 1 for side in (0, -1, 1)]
     assert [regret.value, regret.low, regret.high] == pytest.approx(ends, abs=1e-3)

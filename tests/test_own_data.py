@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from neuralop.models import FNO
 
-from neuralop_mup import tune
 from neuralop_mup.cli import main
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments.proxy import few_samples_notes
 from neuralop_mup.problems import OwnData, get_problem
-from neuralop_mup.problems.own import _LazyData
+from neuralop_mup.tuning.proxy import data_notes
 
 RNG = np.random.default_rng(0)
 
@@ -33,9 +29,12 @@ def write(path: Path, **arrays):
         torch.save({k: torch.from_numpy(v) for k, v in arrays.items()}, path)
     else:
         with h5py.File(path, "w") as file:
-            for name, values in arrays.items():
-                file[name] = values
+            file.update(arrays)
     return str(path)
+
+
+def counts(data):
+    return [len(pair[0]) for pair in (data.train, data.val, data.test)]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +63,7 @@ def test_shapes_and_channels_are_guessed(tmp_path, suffix, x, y, channels):
     problem = OwnData(files=write(tmp_path / f"heat.{suffix}", x=a, y=b), shuffle=False)
     assert (problem.in_channels, problem.out_channels, problem.title) == (*channels, "heat")
     data = problem.load()
-    assert [len(pair[0]) for pair in (data.train, data.val, data.test)] == [16, 2, 2] and problem.n_train == 16
+    assert counts(data) == [16, 2, 2] and problem.n_train == 16
     for values, raw, n in ((data.train, (a, b), slice(0, 16)), (data.test, (a, b), slice(18, 20))):
         for got, whole, count in zip(values, raw, channels, strict=True):
             whole = whole[n]
@@ -72,18 +71,6 @@ def test_shapes_and_channels_are_guessed(tmp_path, suffix, x, y, channels):
                 whole = np.moveaxis(whole, -1, 1)
             expected = whole.reshape(len(whole), count, *problem.grid_shape)
             assert got.dtype == torch.float32 and np.array_equal(got.numpy(), expected)
-    processor = problem.processor(data)
-    processor.train()
-    batch = processor.preprocess({"x": data.train[0], "y": data.train[1]})
-    assert batch["x"].mean(dim=(0, *range(2, batch["x"].ndim))).abs().max() < 1e-5
-
-
-def test_the_channel_axis_can_be_said(tmp_path):
-    file = write(tmp_path / "d.npz", x=array(12, 16, 16, 16), y=array(12, 16, 16, 16))
-    assert OwnData(files=file).grid_shape == (16, 16, 16)
-    for channels in ("first", "last"):
-        problem = OwnData(files=file, channels=channels)
-        assert (problem.in_channels, problem.grid_shape) == (16, (16, 16))
 
 
 def test_keys_types_split_and_crop(tmp_path):
@@ -92,7 +79,7 @@ def test_keys_types_split_and_crop(tmp_path):
     problem = OwnData(files=file, x="mask", y="u+v", split=(0.5, 0.25, 0.25), crop=True, shuffle=False)
     data = problem.load()
     assert (problem.in_channels, problem.out_channels, problem.grid_shape) == (1, 2, (8, 8))
-    assert [len(pair[0]) for pair in (data.train, data.val, data.test)] == [6, 3, 3]
+    assert counts(data) == [6, 3, 3]
     assert torch.equal(data.val[1][:, 1], torch.from_numpy(2.0 * u[6:9, :8, :8]).float())
     assert set(data.train[0].unique().tolist()) == {0.0, 1.0}
 
@@ -117,34 +104,26 @@ def test_pdebench_layouts(tmp_path):
     assert (problem.in_channels, problem.out_channels, problem.grid_shape) == (1, 1, (16, 16))
     flow = {name: array(12, 5, 16, 16) for name in ("Vx", "Vy", "density", "pressure")}
     cfd = OwnData(files=write(tmp_path / "cfd.h5", **flow), shuffle=False)
-    data = cfd.load()
     assert (cfd.in_channels, cfd.out_channels) == (4, 4)
-    assert np.array_equal(data.train[1][:, 2], flow["density"][: len(data.train[1]), 4])
-    with h5py.File(tmp_path / "swe.h5", "w") as file:
-        samples = [array(6, 16, 16, 2) for _ in range(12)]
-        for i, values in enumerate(samples):
-            file[f"{i:04d}/data"] = values
-            file[f"{i:04d}/grid/x"] = array(16)
-    swe = OwnData(files=str(tmp_path / "swe.h5"), shuffle=False)
-    data = swe.load()
+    assert np.array_equal(cfd.load().train[1][:, 2], flow["density"][: cfd.n_train, 4])
+    samples = [array(6, 16, 16, 2) for _ in range(12)]
+    groups = {f"{i:04d}/data": values for i, values in enumerate(samples)}
+    swe = OwnData(
+        files=write(tmp_path / "swe.h5", **groups, **{f"{i:04d}/grid/x": array(16) for i in range(12)}), shuffle=False
+    )
     assert (swe.in_channels, swe.grid_shape) == (2, (16, 16))
-    assert np.array_equal(data.train[0][3], np.moveaxis(samples[3][0], -1, 0))
+    assert np.array_equal(swe.load().train[0][3], np.moveaxis(samples[3][0], -1, 0))
 
 
 def test_neuralops_files_and_several_files(tmp_path):
     """neuralop's layout: train and test files, x of booleans without a channel axis."""
-    parts = {}
-    for part, n in (("train", 20), ("test", 6)):
-        parts[part] = array(n, 16, 16)
-        pair = {"x": torch.from_numpy(parts[part] > 0), "y": torch.from_numpy(parts[part])}
-        torch.save(pair, tmp_path / f"darcy_{part}_16.pt")
-    problem = OwnData(files=(str(tmp_path / "darcy_train_16.pt"), str(tmp_path / "darcy_test_16.pt")), shuffle=False)
-    data = problem.load()
-    assert [len(pair[0]) for pair in (data.train, data.val, data.test)] == [18, 2, 6]
-    assert np.array_equal(data.test[1][:, 0], parts["test"]) and np.array_equal(data.val[1][:, 0], parts["train"][18:])
+    train, test = array(20, 16, 16), array(6, 16, 16)
+    files = [write(tmp_path / f"darcy_{n}_16.pt", x=y > 0, y=y) for n, y in (("train", train), ("test", test))]
+    data = OwnData(files=files, shuffle=False).load()
+    assert counts(data) == [18, 2, 6]
+    assert np.array_equal(data.test[1][:, 0], test) and np.array_equal(data.val[1][:, 0], train[18:])
     more = [write(tmp_path / f"{i}.npz", x=array(8, 16), y=array(8, 16)) for i in range(3)]
-    joined = OwnData(files=more).load()
-    assert sum(len(pair[0]) for pair in (joined.train, joined.val, joined.test)) == 24
+    assert sum(counts(OwnData(files=more).load())) == 24
     with pytest.raises(MupError, match="files that are joined must agree"):
         _ = OwnData(files=(more[0], write(tmp_path / "x.npz", x=array(8, 18), y=array(8, 18)))).n_dim
 
@@ -152,90 +131,99 @@ def test_neuralops_files_and_several_files(tmp_path):
 def test_data_larger_than_memory_is_read_batch_by_batch(tmp_path):
     u = array(40, 2, 16)
     file = write(tmp_path / "big.h5", x=u, y=u[:, :1] * 3 + 1)
-    small, large = OwnData(files=file), OwnData(files=file, in_memory=1e-9)
-    whole, lazy = small.load(), large.load()
-    assert isinstance(lazy, _LazyData) and not isinstance(whole, _LazyData)
+    whole, lazy = OwnData(files=file).load(), OwnData(files=file, in_memory=1e-9).load()
+    assert torch.is_tensor(whole.train[0]) and not torch.is_tensor(lazy.train[0])
+    assert whole.digest() == lazy.digest()
     for a, b in zip(whole.loaders(5, 1)[0], lazy.loaders(5, 1)[0], strict=True):
         assert torch.equal(a["x"], b["x"]) and torch.equal(a["y"], b["y"])
-    one, other = small.processor(whole), large.processor(lazy)
-    for name in ("in_normalizer", "out_normalizer"):
-        for number in ("mean", "std"):
-            torch.testing.assert_close(getattr(getattr(one, name), number), getattr(getattr(other, name), number))
+    one, other = (
+        [(n.mean, n.std) for n in (processor.in_normalizer, processor.out_normalizer)]
+        for processor in (whole.processor(), lazy.processor())
+    )
+    torch.testing.assert_close(one, other)
 
 
-def test_the_cache_follows_the_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path / "cache"))
-    file = write(tmp_path / "d.npz", x=array(20, 16), y=array(20, 16))
-    first = OwnData(files=file).load()
-    assert torch.equal(OwnData(files=file).load().train[0], first.train[0])
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    write(tmp_path / "d.npz", x=array(20, 16), y=array(20, 16))
-    assert not torch.equal(OwnData(files=file).load().train[0], first.train[0])
-
-
-def test_the_channels_of_each_array_are_recognised_and_can_be_said(tmp_path):
-    """Channels first in one array and last in the other; and words for one or both, where sizes do not tell."""
+@pytest.mark.parametrize("suffix", ["npz", "h5"])
+def test_the_channels_of_each_array_are_recognised(tmp_path, suffix):
+    """Channels first in one array and last in the other."""
     x, y = array(20, 2, 16, 24), array(20, 16, 24, 3)
-    for suffix in ("npz", "h5"):
-        mixed = OwnData(files=write(tmp_path / f"mixed.{suffix}", x=x, y=y), shuffle=False)
-        data = mixed.load()
-        assert (mixed.in_channels, mixed.out_channels, mixed.grid_shape) == (2, 3, (16, 24))
-        assert np.array_equal(data.train[0], x[:16]) and np.array_equal(data.train[1], np.moveaxis(y, -1, 1)[:16])
-        assert mixed.readings["input"] == "x (channels first)" and mixed.readings["output"] == "y (channels last)"
-    cubes = write(tmp_path / "cubes.npz", x=array(12, 16, 16, 16), y=array(12, 16, 16, 16))
-    said = OwnData(files=cubes, channels="x:first,y:last")
-    assert (said.in_channels, said.out_channels, said.grid_shape) == (16, 16, (16, 16))
-    assert (said.readings["input"], said.readings["output"]) == ("x (channels first)", "y (channels last)")
-    one = OwnData(files=cubes, channels="y:last")  # the other is what fits
-    assert (one.readings["input"], one.in_channels) == ("x (channels first)", 16)
+    mixed = OwnData(files=write(tmp_path / f"mixed.{suffix}", x=x, y=y), shuffle=False)
+    data = mixed.load()
+    assert (mixed.in_channels, mixed.out_channels, mixed.grid_shape) == (2, 3, (16, 24))
+    assert np.array_equal(data.train[0], x[:16]) and np.array_equal(data.train[1], np.moveaxis(y, -1, 1)[:16])
+    assert mixed.readings["input"] == "x (channels first)" and mixed.readings["output"] == "y (channels last)"
 
 
-def test_without_a_sign_of_time_nothing_is_a_time_axis(tmp_path):
-    """Three fields of one shape: rows must not become times. Times in the file, as many as the axis has, are a sign."""
+@pytest.mark.parametrize(
+    ("said", "grid", "readings"),
+    [
+        ({}, (16, 16, 16), ("x (no channel axis)", "y (no channel axis)")),
+        ({"channels": "first"}, (16, 16), ("x (channels first)", "y (channels first)")),
+        ({"channels": "last"}, (16, 16), ("x (channels last)", "y (channels last)")),
+        ({"channels": "x:first,y:last"}, (16, 16), ("x (channels first)", "y (channels last)")),
+        ({"channels": "y:last"}, (16, 16), ("x (channels first)", "y (channels last)")),  # the other is what fits
+    ],
+)
+def test_the_channel_axis_can_be_said_where_sizes_do_not_tell(tmp_path, said, grid, readings):
+    problem = OwnData(files=write(tmp_path / "d.npz", x=array(12, 16, 16, 16), y=array(12, 16, 16, 16)), **said)
+    assert (problem.grid_shape, problem.in_channels) == (grid, 16 if said else 1)
+    assert (problem.readings["input"], problem.readings["output"]) == readings
+
+
+@pytest.mark.parametrize("suffix", ["npz", "pt", "h5"])
+@pytest.mark.parametrize("t", [{}, {"t": array(1)}, {"t": array(15)}])
+def test_without_a_sign_of_time_nothing_is_a_time_axis(tmp_path, suffix, t):
+    """Three fields of one shape: rows must not become times."""
     fields = {name: array(20, 16, 24) for name in ("a", "u0", "uT")}
-    for suffix in ("npz", "pt", "h5"):
-        for t in ({}, {"t": array(1)}, {"t": array(15)}):
-            with pytest.raises(MupError, match=r"which is the input .*--data.x a\+u0 --data.y uT.*--data.y a\+u0\+uT"):
-                _ = OwnData(files=write(tmp_path / f"d.{suffix}", **fields, **t)).n_dim
-    said = OwnData(files=write(tmp_path / "d.npz", **fields), x="a+u0", y="uT", shuffle=False)
+    file = write(tmp_path / f"d.{suffix}", **fields, **t)
+    with pytest.raises(MupError, match=r"which is the input .*read={'x': 'a\+u0', 'y': 'uT'}.*read={'y': 'a\+u0\+uT'}"):
+        _ = OwnData(files=file).n_dim
+    said = OwnData(files=file, x="a+u0", y="uT", shuffle=False)
     assert (said.in_channels, said.out_channels, said.grid_shape) == (2, 1, (16, 24))
     assert torch.equal(said.load().train[0][:, 1], torch.from_numpy(fields["u0"][:16]))
-    for name in ("t", "time"):
-        timed = OwnData(files=write(tmp_path / "d.npz", u=array(20, 16, 24), **{name: array(16)}))
-        assert timed.grid_shape == (24,) and timed.readings["fields"].startswith("u (second axis: time")
-    assert OwnData(files=write(tmp_path / "d.npz", u=array(20, 16, 24)), y="u").grid_shape == (24,)
-    assert OwnData(files=write(tmp_path / "d.npz", u=array(20, 16, 24)), time_step=3).grid_shape == (24,)
+
+
+@pytest.mark.parametrize(
+    ("times", "options"), [({"t": array(16)}, {}), ({"time": array(16)}, {}), ({}, {"y": "u"}), ({}, {"time_step": 3})]
+)
+def test_a_sign_of_time(tmp_path, times, options):
+    """Times in the file, as many as the axis has, or what the user says."""
+    timed = OwnData(files=write(tmp_path / "d.npz", u=array(20, 16, 24), **times), **options)
+    assert timed.grid_shape == (24,)
+    assert timed.readings["fields"].startswith("u (second axis: time")
 
 
 def test_splits_are_drawn_and_told(tmp_path):
     """A sorted file: in file order the last samples are for validation, drawn they are from all of it, every time alike."""
     x = np.broadcast_to(np.arange(40.0)[:, None], (40, 16))
     file = write(tmp_path / "sorted.npz", x=x, y=x, f=array(40, 16))
-    in_order, drawn = OwnData(files=file, shuffle=False), OwnData(files=file)
-    samples = {
-        name: data.load() for name, data in (("in order", in_order), ("drawn", drawn), ("again", OwnData(files=file)))
-    }
-    held = {name: [p[0][:, 0, 0].tolist() for p in (d.train, d.val, d.test)] for name, d in samples.items()}
-    assert held["in order"] == [list(range(32)), [32, 33, 34, 35], [36, 37, 38, 39]]
-    assert held["drawn"] == held["again"] != held["in order"]
-    assert sorted(sum(held["drawn"], [])) == list(range(40)) and [len(part) for part in held["drawn"]] == [32, 4, 4]
+    in_order, drawn, again = OwnData(files=file, shuffle=False), OwnData(files=file), OwnData(files=file)
+
+    def held(problem):
+        data = problem.load()
+        return [part[0][:, 0, 0].tolist() for part in (data.train, data.val, data.test)]
+
+    assert held(in_order) == [list(range(32)), [32, 33, 34, 35], [36, 37, 38, 39]]
+    assert held(drawn) == held(again) and sorted(sum(held(drawn), [])) == list(range(40))
     # NumPy's RandomState(0).permutation(40), whose numbers no version changes.
-    assert held["drawn"][1] == sorted(np.random.RandomState(0).permutation(40)[32:36].tolist())
-    assert torch.equal(samples["drawn"].val[0], samples["drawn"].val[1])  # input and output are still pairs
+    assert held(drawn)[1] == sorted(np.random.RandomState(0).permutation(40)[32:36].tolist())
+    assert torch.equal(*drawn.load().val)  # input and output are still pairs
     assert "drawn at random, the same in every run" in drawn.readings["splits"]
     assert in_order.readings["splits"] == "in file order: train, val, test"
-    assert drawn.readings["unused"] == "f" and drawn.key != in_order.key
+    assert drawn.readings["unused"] == "f" and drawn.load().digest() != in_order.load().digest()
 
 
-def test_drawn_trajectories_stay_whole_and_test_files_stay_apart(tmp_path):
+def test_drawn_trajectories_stay_whole(tmp_path):
     u = np.broadcast_to(np.arange(20.0)[:, None, None], (20, 5, 16))
     data = OwnData(files=write(tmp_path / "u.npz", u=u), y="u", time_step=1).load()
     held = [set(part[0][:, 0, 0].tolist()) for part in (data.train, data.val, data.test)]
     assert [len(part) for part in held] == [16, 2, 2] and len(set.union(*held)) == 20
-    for name, first in (("train", 0.0), ("test", 100.0)):
-        x = np.broadcast_to(np.arange(first, first + 20)[:, None], (20, 16))
-        write(tmp_path / f"w_{name}.npz", x=x, y=x)
-    both = OwnData(files=(str(tmp_path / "w_train.npz"), str(tmp_path / "w_test.npz")))
+
+
+def test_test_files_stay_apart(tmp_path):
+    x = np.broadcast_to(np.arange(120.0)[:, None], (120, 16))
+    files = [write(tmp_path / f"w_{n}.npz", x=part, y=part) for n, part in (("train", x[:20]), ("test", x[100:]))]
+    both = OwnData(files=files)
     data = both.load()
     assert data.test[0][:, 0, 0].tolist() == list(range(100, 120)) and data.val[0].max() < 20
     assert both.readings["splits"].startswith("test from w_test.npz; the others drawn at random")
@@ -246,19 +234,19 @@ def test_few_validation_samples_are_warned_of(tmp_path, capsys, n, told):
     """Of 94 samples a tenth is 9, of 95 it is 10 (9.5, rounded to even), which will do."""
     write(tmp_path / "d.npz", x=array(n, 16), y=array(n, 16))
     assert ("compared on 9 validation samples" in plan_of(capsys, "transfer --data d.npz")) == told
-    assert "on 1 validation sample:" in few_samples_notes(1)[0]
+    assert "on 1 validation sample:" in data_notes({"x": None, "y": None}, 1, None, None)[0]
 
 
 def test_the_sample_of_data_that_does_not_fit_in_memory(tmp_path):
     u = array(400, 2, 16)
     file = write(tmp_path / "big.h5", x=u, y=u)
-    x, y = OwnData(files=file, in_memory=1e-9, shuffle=False).sample()
-    assert torch.equal(x, torch.from_numpy(u[:320:2])) and torch.equal(x, y)
+    sample = OwnData(files=file, in_memory=1e-9, shuffle=False).load().sample()
+    assert torch.equal(sample["x"], torch.from_numpy(u[:320:2])) and torch.equal(sample["x"], sample["y"])
 
 
 def spoiled(**change):
-    good = {"x": array(20, 16, 16), "y": array(20, 16, 16)}
-    return {k: v for k, v in {**good, **change}.items() if v is not None}
+    good = {"x": array(20, 16, 16), "y": array(20, 16, 16), **change}
+    return {k: v for k, v in good.items() if v is not None}
 
 
 @pytest.mark.parametrize(
@@ -274,7 +262,7 @@ def spoiled(**change):
         (spoiled(), {"y": "z"}, "has no 'z'; expected one of x, y"),
         (spoiled(), {"x": "x"}, "the output is not named"),
         (spoiled(x=array(3, 16, 16), y=array(3, 16, 16)), {}, "has 3 samples of shape .* at least 10"),
-        (spoiled(y=array(19, 16, 16)), {}, "19 and 20 samples"),
+        (spoiled(y=array(19, 16, 16)), {}, "x and y in .*d.npz have 20 and 19 samples"),
         (spoiled(y=array(20, 16, 18)), {}, "grid 16×16 and the output 16×18"),
         (spoiled(x=array(20, 4, 4, 4, 4), y=array(20, 4, 4, 4, 4)), {"channels": "none"}, "have 4 axes"),
         (spoiled(x=array(20, 2), y=array(20, 2)), {}, "too coarse"),
@@ -284,33 +272,25 @@ def spoiled(**change):
         (spoiled(), {"split": (0.9, 0.2, 0.1)}, "a sum of 1 at most"),
         (spoiled(), {"channels": "second"}, "channels is 'second'"),
         (spoiled(x=None, y=None, a=array(20, 8), b=array(20, 9)), {}, r"a \(20, 8\), b \(20, 9\): which is the input"),
-        (spoiled(x=None, y=None, u=array(20, 6, 16)), {}, r"nothing says that it has times. .* say so \(--data.y u\)"),
+        (spoiled(x=None, y=None, u=array(20, 6, 16)), {}, r"nothing says that it has times. .* say so \(read={'y': 'u'}\)"),
         (spoiled(x=None, y=None, t=array(20)), {}, "no array of fields"),
         (spoiled(), {"channels": "x:second"}, r"channels is 'x:second'.*x:first,y:last"),
         (spoiled(), {"channels": "first,last"}, "channels is 'first,last'"),
+        (spoiled(x=array(1, 1, 16), y=array(1, 1, 16)), {"channels": "first"}, "d.npz has 1 sample of shape"),
+        (spoiled(), {"files": "nowhere.npz"}, r"no file nowhere.npz \(the folder has d.npz\)"),
+        (spoiled(), {"files": "data.csv"}, r"must end in .npz, .pt"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told(tmp_path, arrays, options, told):
     with pytest.raises(MupError, match=told):
-        OwnData(files=write(tmp_path / "d.npz", **arrays), **options).load()
+        OwnData(**{"files": write(tmp_path / "d.npz", **arrays), **options}).load()
 
 
-def test_files_that_are_missing_damaged_or_of_another_kind_are_told(tmp_path):
-    write(tmp_path / "there.npz", x=array(20, 16), y=array(20, 16))
-    with pytest.raises(MupError, match=r"no file nowhere.npz \(the folder has there.npz\)"):
-        OwnData(files="nowhere.npz")
-    with pytest.raises(MupError, match=r"must end in .npz, .pt"):
-        OwnData(files="data.csv")
-    for name in ("d.npz", "d.pt", "d.h5"):
-        (tmp_path / name).write_bytes(b"nonsense")
-        with pytest.raises(MupError, match=f"{name} cannot be read"):
-            _ = get_problem("data", files=(name,)).n_dim
-
-
-def test_one_sample_is_one(tmp_path):
-    write(tmp_path / "d.npz", x=array(1, 1, 16), y=array(1, 1, 16))
-    with pytest.raises(MupError, match="d.npz has 1 sample of shape"):
-        _ = OwnData(files=tmp_path / "d.npz", channels="first").n_train
+@pytest.mark.parametrize("name", ["d.npz", "d.pt", "d.h5"])
+def test_damaged_files_are_told(tmp_path, name):
+    (tmp_path / name).write_bytes(b"nonsense")
+    with pytest.raises(MupError, match=f"{name} cannot be read"):
+        _ = get_problem("data", files=(name,)).n_dim
 
 
 def test_transfer_on_ones_own_data(tmp_path, capsys):
@@ -320,7 +300,7 @@ def test_transfer_on_ones_own_data(tmp_path, capsys):
     line += " --target.hidden_channels 8 --target.n_modes 8 --lr 0.01,0.02 --seeds 1 --epochs 1 --batch_size 4 --workers 1"
     assert main([*line.split(), "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "heat: 1 → 1 channels on 33 points; 12 train, 6 val, 6 test" in shown and not Path("runs").exists()
+    assert "read as 1 → 1 channels on 33 points; 12 train, 6 val, 6 test" in shown and not Path("runs").exists()
     assert main(line.split()) == 0
     folder = Path("runs/heat-transfer")
     assert folder.is_dir() and (folder / "report.md").read_text().splitlines()[0] == "# μTransfer on heat"
@@ -347,7 +327,7 @@ def test_the_plan_says_how_a_file_was_read_and_asks_for_what_the_data_needs(tmp_
     """24 samples, 20 to train: batches of 4, 5 steps an epoch, so 60 epochs make 300 steps."""
     lined(tmp_path / "heat.npz", f=array(24, 32))
     out = plan_of(capsys, "transfer --data heat.npz")
-    assert "  data    heat: 1 → 1 channels on 32 points; 20 train, 2 val, 2 test\n" in out
+    assert "  data    heat\n  read as 1 → 1 channels on 32 points; 20 train, 2 val, 2 test\n" in out
     assert "  input   x (no channel axis)\n  output  y (no channel axis)\n  unused  f\n  splits  drawn at random" in out
     assert "width 16, modes 12" in out and "width 64, modes 16" in out  # K = 6 of either sign
     assert "epochs 60, batch_size 4" in out and "keep too little" not in out
@@ -364,14 +344,12 @@ def test_the_plan_says_how_a_file_was_read_and_asks_for_what_the_data_needs(tmp_
     assert "width 16, modes 28" in out and "width 64, modes 28" in out
 
 
-def test_a_dry_run_refuses_what_the_run_would(tmp_path, capsys):
+@pytest.mark.parametrize("more", ["", " --dry-run"])
+def test_a_dry_run_refuses_what_the_run_would(tmp_path, capsys, more):
     x = array(24, 32)
-    y = x.copy()
-    y[7, 3] = np.nan
-    write(tmp_path / "heat.npz", x=x, y=y)
-    for more in ("", " --dry-run"):
-        assert main(f"transfer --data heat.npz{more}".split()) == 2
-        assert "y in heat.npz has entries that are not finite, in sample 7 among" in capsys.readouterr().err
+    write(tmp_path / "heat.npz", x=x, y=np.where(np.arange(24)[:, None] == 7, np.nan, x))
+    assert main(f"transfer --data heat.npz{more}".split()) == 2
+    assert "y in heat.npz has entries that are not finite, in sample 7 among" in capsys.readouterr().err
 
 
 TINY = (
@@ -380,8 +358,8 @@ TINY = (
 )
 
 
-def test_what_is_compared_may_change_and_other_settings_name_the_option(tmp_path, capsys):
-    """Rules come and go in a folder without a run trained twice; another batch size is refused."""
+def test_what_is_compared_may_change_and_settings_too(tmp_path, capsys):
+    """Rules come and go in a folder without a run trained twice, and another batch size is other runs beside."""
     lined(tmp_path / "heat.npz", modes=2)
     line = f"{TINY} --lr 0.01"
     results = Path("runs/heat-transfer/results.jsonl")
@@ -401,42 +379,8 @@ def test_what_is_compared_may_change_and_other_settings_name_the_option(tmp_path
             assert trained.setdefault((r["size"], r["rule"]), r["seconds"]) == r["seconds"]
     page = (results.parent / "report.md").read_text()
     assert "x (no channel axis)" in page and "drawn at random" in page
-    assert main(f"{line} ".replace("--batch_size 10", "--batch_size 5").split()) == 2
-    assert "choose another folder (--output FOLDER)" in capsys.readouterr().err
+    assert main(f"{line} --no-compare".replace("--batch_size 10", "--batch_size 5").split()) == 0
+    other = [json.loads(text) for text in results.read_text().splitlines()]
+    assert {r["seconds"] for r in other}.isdisjoint(trained.values()) and len(other) == 2
     assert main(f"{line} --no-compare --rules none".split()) == 2
     assert "give one of the two" in capsys.readouterr().err
-
-
-def test_a_folder_in_which_no_run_finished_takes_new_settings(tmp_path, capsys, monkeypatch):
-    lined(tmp_path / "heat.npz", modes=2)
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("neuralop_mup.experiments.together.ProblemRuns.__call__", killed)
-        assert main(f"{TINY} --lr 0.01 --no-compare".split()) == 130
-    assert Path("runs/heat-transfer/journal.log").exists()
-    line = f"{TINY} --lr 0.02 --no-compare --optimizer adamw"
-    assert main(line.split()) == 0
-    shown = capsys.readouterr().err
-    assert "First the proxy is trained (width 4, modes 4): 1 run of 2 steps" in shown
-    assert main(f"{line} --beta2 0.9".split()) == 2 and "other settings" in capsys.readouterr().err
-
-
-def test_tune_remembers_how_a_file_was_split(tmp_path):
-    """The same file in another split would be other data under the same settings."""
-    lined(tmp_path / "heat.npz", modes=2)
-    sizes = {
-        name: {"hidden_channels": width, "n_modes": (4,), "n_layers": 1} for name, width in (("base", 4), ("target", 8))
-    }
-    how = {"space": {"lr": [0.01]}, "epochs": 1, "seeds": [0], "compare": (), "n_workers": 1, "progress": False}
-    in_order = OwnData(files="heat.npz", shuffle=False)
-    with warnings.catch_warnings(action="ignore"):
-        tune(build, in_order, **sizes, **how, folder="runs/t")
-        with pytest.raises(MupError, match="fixed.splits was 'in file order' and is now 'drawn at random'"):
-            tune(build, "heat.npz", **sizes, **how, folder="runs/t")
-
-
-def build(**size):
-    return FNO(in_channels=1, out_channels=1, **size)

@@ -4,12 +4,12 @@ import warnings
 
 import pytest
 import torch
-from cases import BY_NAME, CASES
 from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.core.registry import stands_alone
+from cases import BY_NAME
+from support import assert_same
 
 
 class Wrapper(nn.Module):
@@ -37,99 +37,101 @@ def _fno(width=16, in_channels=2, **kwargs):
     return FNO((8,), in_channels, 3, width, n_layers=2, **kwargs)
 
 
+def _wrapped(width=16):
+    return nm.parametrize(Wrapper(_fno(width)), base=lambda: Wrapper(_fno(8)))
+
+
 # ------------------------------------------------------------------------------------ a wrapper around a known model
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_a_wrapped_model_has_the_plan_that_it_has_by_itself(case):
-    bare, wrapped = case.build(), Wrapper(Wrapper(case.build()))
-    nm.parametrize(bare, base=case.build_base)
-    nm.parametrize(wrapped, base=lambda: Wrapper(Wrapper(case.build_base())))
-    ours, theirs = nm.summary(wrapped).rows, nm.summary(bare).rows
-    numbers = ("role", "axes", "shape", "base_shape", "init_mult", "lr_mult", "sgd_lr_mult", "eps_mult", "default_std")
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine.name == f"inner.net.inner.net.{other.name}"
-        assert [getattr(mine, key) for key in numbers] == [getattr(other, key) for key in numbers]
-    assert all(torch.equal(p, q) for p, q in zip(wrapped.parameters(), bare.parameters(), strict=True))
-
-
 def test_a_wrapped_model_trains_checks_and_is_drawn_as_any_other(tmp_path):
-    model = nm.parametrize(Wrapper(_fno()), base=lambda: Wrapper(_fno(8)))
+    model = _wrapped()
     optimizer = nm.MuSOAP(model, 0.02)
     nm.check_optimizer(model, optimizer)
     nm.save_base_shapes(model, tmp_path / "base.bsh")
     nm.parametrize(Wrapper(_fno(32)), base=tmp_path / "base.bsh")
-    x = torch.randn(2, 2, 16)
-    model(x).square().mean().backward()
+    model(torch.randn(2, 2, 16)).square().mean().backward()
     optimizer.step()
-    again = nm.parametrize(Wrapper(_fno()), base=lambda: Wrapper(_fno(8)))
-    again.load_state_dict(model.state_dict())
+    _wrapped().load_state_dict(model.state_dict())
     with torch.device("meta"):
-        empty = Wrapper(_fno())
-    nm.parametrize(empty, base=lambda: Wrapper(_fno(8))).to_empty(device="cpu")
+        empty = _wrapped()
+    empty.to_empty(device="cpu")
     torch.manual_seed(0)
-    drawn, fresh = nm.initialize(empty), nm.parametrize(Wrapper(_fno()), base=lambda: Wrapper(_fno(8)))
-    assert all(torch.equal(p, q) for p, q in zip(drawn.parameters(), fresh.parameters(), strict=True))
+    assert_same(nm.initialize(empty), _wrapped())
 
 
 def test_a_coordinate_check_looks_into_a_wrapper():
     batch = {"x": torch.randn(2, 2, 16), "y": torch.randn(2, 3, 16)}
-    checks = [
-        nm.coord_check(
-            lambda width, wrap=wrap: nm.parametrize(wrap(_fno(width)), base=lambda: wrap(_fno(8))), [8, 16], [batch], lr=1e-3
-        )
-        for wrap in (nn.Identity().forward, Wrapper)
-    ]
-    bare, wrapped = ([{**s, "block": s["block"].removeprefix("inner.net.")} for s in check.slopes] for check in checks)
-    assert {"lifting", "fno_blocks.0", "projection"} <= {s["block"] for s in wrapped}
-    assert wrapped == bare
-
-
-def test_a_wrapper_may_not_feed_its_width_to_the_model():
-    """An FNO's inputs have a fixed number of channels, also where nobody says what its wrapper does."""
-    with pytest.raises(nm.MupError, match=r"lifting.fcs.0.weight' is \(32, 17, 1\).*\(16, 9, 1\).*'in_fixed'"):
-        nm.parametrize(Wrapper(_fno(16, 16)), base=lambda: Wrapper(_fno(8, 8)))
-
-
-def test_choices_of_a_wrapped_model_are_compared():
-    with pytest.raises(nm.MupError, match="norm = 'group_norm' and the model 'instance_norm' in 'inner.net'"):
-        base = Wrapper(_fno(8, norm="group_norm"))
-        nm.parametrize(Wrapper(_fno(norm="instance_norm")), base=base)
-
-
-def test_a_layer_beside_a_wrapped_model_is_refused_with_the_line_to_write():
-    match = (
-        r"'scale' of module '\(the model\)' \(Lifted\).*nobody registered Lifted \(the model\).*"
-        r"nm.register_layer\(Lifted, \{'scale': nm.Param\(…\), "
-        r"'inner': nm.Place\(False, False\), 'lift': nm.Place\(\?, \?\)\}\)"
+    bare, wrapped = (
+        nm.coord_check(build, [8, 16], [batch], lr=1e-3).slopes
+        for build in (lambda width: nm.parametrize(_fno(width), base=lambda: _fno(8)), _wrapped)
     )
-    model = Lifted(_fno())
-    with pytest.raises(nm.MupError, match=match):
-        nm.parametrize(model, base=lambda: Lifted(_fno(8)))
-    with pytest.raises(nm.MupError, match=r"nobody registered Lifted \('inner.net'\)"):
-        nm.parametrize(Wrapper(model), base=lambda: Wrapper(Lifted(_fno(8))))  # what holds it needs no registration
+    assert {"inner.net.lifting", "inner.net.fno_blocks.0", "inner.net.projection"} <= {s["block"] for s in wrapped}
+    assert bare == [{**s, "block": s["block"].removeprefix("inner.net.")} for s in wrapped]
 
+
+LINE = r"'inner': nm.Place\(False, False\), 'lift': nm.Place\(\?, \?\)\}\)"
+
+
+@pytest.mark.parametrize(
+    ("build", "base", "match"),
+    [
+        # An FNO's inputs have a fixed number of channels, also where nobody says what its wrapper does.
+        (
+            lambda: Wrapper(_fno(16, 16)),
+            lambda: Wrapper(_fno(8, 8)),
+            r"lifting.fcs.0.weight' is \(32, 17, 1\).*\(16, 9, 1\).*'in_fixed'",
+        ),
+        (
+            lambda: Wrapper(_fno(norm="instance_norm")),
+            lambda: Wrapper(_fno(8, norm="group_norm")),
+            "norm = 'group_norm' and the model 'instance_norm' in 'inner.net'",
+        ),
+        # A layer beside the wrapped model: with the line to write, of the outermost class that needs it.
+        (
+            lambda: Lifted(_fno()),
+            lambda: Lifted(_fno(8)),
+            r"'scale' of module '\(the model\)' \(Lifted\).*nobody registered Lifted \(the model\).*"
+            r"nm.register_layer\(Lifted, \{'scale': nm.Param\(…\), " + LINE,
+        ),
+        (lambda: Wrapper(Lifted(_fno())), lambda: Wrapper(Lifted(_fno(8))), r"registered Lifted \('inner.net'\)"),
+        (
+            lambda: nn.ModuleDict({"a": Lifted(Lifted(_fno()))}),
+            lambda: nn.ModuleDict({"a": Lifted(Lifted(_fno(8)))}),
+            r"nobody registered Lifted \('a'\)",
+        ),
+        # A linear layer, or a class registered by a function, is nothing without its place.
+        *(
+            (
+                lambda layer=layer: Wrapper(layer()),
+                lambda layer=layer: Wrapper(layer()),
+                r"registered Wrapper.*Place\(\?, \?\)",
+            )
+            for layer in (lambda: nn.Linear(2, 2), lambda: nn.LayerNorm(3), lambda: BY_NAME["2d"].build().fno_blocks)
+        ),
+        # Overrides that cannot be used are repeated.
+        (lambda: Wrapper(_fno()), {"width": 8}, r"from overrides \{'width': 8\}"),
+        (BY_NAME["uno"].build, {"width": 8}, r"from overrides \{'width': 8\}"),
+        # Numbers of axes.
+        *(
+            (BY_NAME["2d"].build, {"n_modes": modes}, r"2 axes: n_modes needs 2 numbers, one for each, such as \(\d, \d\)")
+            for modes in ((4,), 4, (4, 4, 4), ())
+        ),
+        (_fno, {"n_modes": 4}, r"1 axis: n_modes needs 1 number, one for each, such as \(4,\)"),
+    ],
+)
+def test_models_and_bases_that_do_not_fit(build, base, match):
+    with pytest.raises(nm.MupError, match=match):
+        nm.parametrize(build(), base=base)
+
+
+def test_a_layer_beside_a_wrapped_model_may_be_registered():
     class Registered(Lifted):
         pass
 
     both = {"scale": nm.Param("vector", ("out_fixed",)), "inner": nm.Place(False, False), "lift": nm.Place(False, False)}
     nm.register_layer(Registered, both)
     nm.parametrize(Wrapper(Registered(_fno())), base=lambda: Wrapper(Registered(_fno(8))))
-
-
-def test_the_outermost_class_that_was_not_registered_is_named():
-    model = nn.ModuleDict({"a": Lifted(Lifted(_fno()))})
-    with pytest.raises(nm.MupError, match=r"nobody registered Lifted \('a'\)"):
-        nm.parametrize(model, base=model)
-
-
-def test_layers_that_depend_on_their_place_are_not_guessed():
-    """A linear layer, or a class registered by a function, is nothing without its place."""
-    assert not stands_alone(nn.Linear(2, 2))
-    assert stands_alone(_fno())
-    for layer in (nn.Linear(2, 2), nn.LayerNorm(3), BY_NAME["2d"].build().fno_blocks):
-        with pytest.raises(nm.MupError, match=r"nobody registered Wrapper.*'inner': nm.Place\(\?, \?\)"):
-            nm.parametrize(Wrapper(layer), base=Wrapper(layer))
 
 
 def test_an_optimizer_of_a_wrapper_whose_part_is_parametrized():
@@ -142,21 +144,7 @@ def test_an_optimizer_of_a_wrapper_whose_part_is_parametrized():
 # -------------------------------------------------------------------------------------------------- a wrong Place
 
 
-def _net(places, channels):
-    """A model of three layers, of a class of its own, registered with ``places``."""
-
-    class Net(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.lift = nn.Conv1d(channels[0], width, 1)
-            self.mix = nn.Conv1d(width, width, 1)
-            self.drop = nn.Conv1d(width, channels[1], 1)
-
-    nm.register_layer(Net, {name: nm.Place(*place) for name, place in zip(("lift", "mix", "drop"), places, strict=True)})
-    return Net
-
-
-GROWING, LIFT, DROP = (True, True), (False, True), (True, False)
+GROWING, LIFT, DROP = nm.Place(True, True), nm.Place(False, True), nm.Place(True, False)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +156,6 @@ GROWING, LIFT, DROP = (True, True), (False, True), (True, False)
             r"of Net says by Place\(True, True\).*into 'lift' grow.*is 1 in the model and at base.*\(False, True\)",
         ),
         ([LIFT, GROWING, GROWING], (1, 1), r"out of 'drop' grow.*there is 1.*give it Place\(True, False\)"),
-        # Two and three channels: nothing of the model would read, or write, the data's.
         ([GROWING] * 3, (2, 3), r"into 'lift' grow.*there are 2.*Place\(False, True\)"),
         ([LIFT, GROWING, GROWING], (2, 3), r"out of 'drop' grow.*there are 3.*Place\(True, False\)"),
         ([LIFT, GROWING, DROP], (1, 1), None),
@@ -176,27 +163,23 @@ GROWING, LIFT, DROP = (True, True), (False, True), (True, False)
     ],
 )
 def test_channels_that_cannot_grow(places, channels, match):
-    net = _net(places, channels)
-    if match is None:
-        nm.parametrize(net(8), base=net(4))
-        return
-    with pytest.raises(nm.MupError, match=match):
-        nm.parametrize(net(8), base=net(4))
-    nm.parametrize(net(8), base=net(8))  # nothing grows, so nothing can be said
-
-
-def test_a_second_width_may_stay():
-    """Here the hidden width of one layer stays at 6 while the rest grows: it is a width, and the base's business."""
+    """Two and three channels are a model's data as one is: nothing else would read, or write, it."""
 
     class Net(nn.Module):
         def __init__(self, width, second):
             super().__init__()
-            self.lift, self.up = nn.Linear(2, width), nn.Linear(width, second)
-            self.down, self.drop = nn.Linear(second, width), nn.Linear(width, 2)
+            self.lift = nn.Conv1d(channels[0], width, 1)
+            self.mix = nn.Conv1d(width, second, 1)
+            self.drop = nn.Conv1d(second, channels[1], 1)
 
-    places = {"lift": LIFT, "up": GROWING, "down": GROWING, "drop": DROP}
-    nm.register_layer(Net, {name: nm.Place(*place) for name, place in places.items()})
-    nm.parametrize(Net(16, 6), base=Net(8, 6))
+    nm.register_layer(Net, dict(zip(("lift", "mix", "drop"), places, strict=True)))
+    nm.parametrize(Net(8, 8), base=Net(8, 8))  # nothing grows, so nothing can be said
+    if match:
+        with pytest.raises(nm.MupError, match=match):
+            nm.parametrize(Net(8, 8), base=Net(4, 4))
+    else:
+        nm.parametrize(Net(8, 8), base=Net(4, 4))
+        nm.parametrize(Net(8, 6), base=Net(4, 6))  # a second width may stay: that is the base's business
 
 
 def test_a_parameter_of_one_entry_cannot_grow():
@@ -254,29 +237,8 @@ def test_an_init_may_be_a_function_and_a_wrong_one_is_doubted():
     ours = _fno()
     with torch.no_grad():
         ours.fno_blocks.convs[0].weight.tensor.mul_(3)
-    with pytest.raises(nm.MupError, match="has a root mean square") as error:
+    with pytest.raises(nm.MupError, match="has a root mean square((?!registration).)*$"):
         nm.parametrize(ours, base={"hidden_channels": 8})
-    assert "registration" not in str(error.value)
-
-
-# ------------------------------------------------------------------------------------------------------- wrong bases
-
-
-def test_a_base_of_another_number_of_axes():
-    def build():
-        return FNO((8, 8), 1, 1, 8, n_layers=1)
-
-    for wrong, example in (((4,), r"\(4, 4\)"), (4, r"\(4, 4\)"), ((4, 4, 4), r"\(4, 4\)"), ((), r"\(8, 8\)")):
-        with pytest.raises(nm.MupError, match=f"2 axes: n_modes needs 2 numbers, one for each, such as {example}"):
-            nm.parametrize(build(), base={"n_modes": wrong})
-    with pytest.raises(nm.MupError, match=r"1 axis: n_modes needs 1 number, one for each, such as \(4,\)"):
-        nm.parametrize(_fno(), base={"n_modes": 4})
-
-
-def test_overrides_that_cannot_be_used_are_repeated():
-    for model in (Wrapper(_fno()), BY_NAME["uno"].build()):
-        with pytest.raises(nm.MupError, match=r"from overrides \{'width': 8\}"):
-            nm.parametrize(model, base={"width": 8})
 
 
 def test_a_base_that_is_wider_than_the_model():

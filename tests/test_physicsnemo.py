@@ -1,12 +1,12 @@
 """PhysicsNeMo's FNO and AFNO, by small models of the same layout; and that these are laid out as PhysicsNeMo's are."""
 
-import like_physicsnemo
 import pytest
 import torch
-from cases import BY_NAME, PHYSICSNEMO_ABSENT, PHYSICSNEMO_CASES
 from torch import nn
 
+import like_physicsnemo
 import neuralop_mup as nm
+from cases import BY_NAME, PHYSICSNEMO_ABSENT
 from neuralop_mup.core.rules import Size, default_std, multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.kernels.layouts import matrix_layouts
@@ -57,14 +57,9 @@ def test_modes_are_counted_by_quadrant():
 def test_the_plan_of_an_afno():
     """Blocks of 2 → 6 channels, r = 3. Matrices are drawn at 0.02, so the whole rule is left: × 3^-1/2, head × 1/3."""
     plan = rows(AFNO, "operator-norm")
-    for name, init in {
-        "filter.w1": 3**-0.5,
-        "filter.w2": 3**-0.5,
-        "mlp.fc1.weight": 3**-0.5,
-        "mlp.fc2.weight": 3**-0.5,
-    }.items():
+    for name in ("filter.w1", "filter.w2", "mlp.fc1.weight", "mlp.fc2.weight"):
         row = plan[f"blocks.1.{name}"]
-        assert (row.init_mult, row.lr_mult) == (pytest.approx(init), pytest.approx(1 / 3)), name
+        assert (row.init_mult, row.lr_mult) == (pytest.approx(3**-0.5), pytest.approx(1 / 3)), name
     assert plan["head.weight"].init_mult == plan["head.weight"].lr_mult == pytest.approx(1 / 3)
     for name in ("pos_embed", "blocks.0.filter.b1", "blocks.0.norm1.weight", "patch_embed.proj.bias"):
         assert (plan[name].role, plan[name].init_mult, plan[name].lr_mult) == ("vector", 1, 1), name
@@ -98,25 +93,6 @@ def test_updates_neither_grow_nor_vanish_with_width(case):
         )  # fmt: skip
         slopes[rule] = max((r["slope"] for r in check.slopes if r["kind"] == "update"), key=abs)
     assert abs(slopes["none"]) < 0.3 and slopes["standard"] > 0.5, slopes
-
-
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("optimizer", [nm.MuAdam, nm.MuMuon, nm.MuSOAP])
-def test_training_lowers_the_loss(name, optimizer):
-    case = BY_NAME[f"like_physicsnemo_{name}"]
-    model = nm.parametrize(case.build(), base=case.base)
-    x = case.batch()[0]["x"]
-    y = torch.stack([x[:, 0] * x[:, 1], x.sum(1), x[:, 0].roll(2, -1)], 1)
-    opt, losses = optimizer(model, lr=0.01), []
-    for _ in range(15):
-        opt.zero_grad()
-        losses.append((model(x) - y).square().mean())
-        losses[-1].backward()
-        opt.step()
-    assert losses[-1] < 0.95 * losses[0]
-    lift = "spec_encoder.lift_network.0.conv.bias"
-    if name == "fno_2d":
-        assert torch.equal(model.get_parameter(lift), case.build().get_parameter(lift))  # frozen by PhysicsNeMo
 
 
 def test_kernels_are_complex_blocks_and_an_afno_s_matrices_real_ones():
@@ -176,24 +152,35 @@ def test_subclasses_are_known_and_other_models_are_not():
     assert nm.summary(nm.parametrize(Stranger(3, 2), base=lambda: Stranger(3, 2)))["weight"].layer == "FNO"  # a linear layer
 
 
-def test_what_does_not_fit_is_refused():
-    model = like_physicsnemo.FNO(1, 1, latent_channels=16)
-    with pytest.raises(MupError, match="decoder_layer_size"):
-        nm.parametrize(model, base={"latent_channels": 8, "decoder_layer_size": 16})
-    with pytest.raises(MupError, match="does not take"):
-        nm.parametrize(model, base={"hidden_channels": 8})
-    with pytest.raises(MupError, match="filter.w1"):
-        nm.parametrize(AFNO.build(), base=lambda: like_physicsnemo.AFNO([16, 16], 2, 3, [4, 4], 8, 2, num_blocks=2))
-    model.decoder_net.layers[0].scale = nn.Parameter(torch.ones(1))  # as weight factorization would add
-    with pytest.raises(MupError, match="No adapter claims"):
-        nm.parametrize(model, base=lambda: like_physicsnemo.FNO(1, 1, latent_channels=8))
+def fno(width, change=lambda model: None):
+    model = like_physicsnemo.FNO(1, 1, latent_channels=width)
+    change(model)
+    return model
 
 
-def test_a_parameter_that_somebody_else_froze_is_still_refused():
-    model = like_physicsnemo.FNO(1, 1, latent_channels=16)
-    model.decoder_net.final_layer.linear.bias.requires_grad = False
-    with pytest.raises(MupError, match="frozen"):
-        nm.parametrize(model, base={"latent_channels": 8})
+@pytest.mark.parametrize(
+    ("build", "base", "match"),
+    [
+        (lambda: fno(16), {"latent_channels": 8, "decoder_layer_size": 16}, "decoder_layer_size"),
+        (lambda: fno(16), {"hidden_channels": 8}, "does not take"),
+        (AFNO.build, lambda: like_physicsnemo.AFNO([16, 16], 2, 3, [4, 4], 8, 2, num_blocks=2), "filter.w1"),
+        (
+            # As weight factorization would add.
+            lambda: fno(16, lambda m: m.decoder_net.layers[0].register_parameter("scale", nn.Parameter(torch.ones(1)))),
+            lambda: fno(8),
+            "No adapter claims",
+        ),
+        # By somebody else than PhysicsNeMo.
+        (
+            lambda: fno(16, lambda m: m.decoder_net.final_layer.linear.bias.requires_grad_(False)),
+            {"latent_channels": 8},
+            "frozen",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(build, base, match):
+    with pytest.raises(MupError, match=match):
+        nm.parametrize(build(), base=base)
 
 
 @pytest.mark.skipif(bool(PHYSICSNEMO_ABSENT), reason=str(next(iter(PHYSICSNEMO_ABSENT.values()), "")))
@@ -203,11 +190,6 @@ def test_the_small_models_are_laid_out_as_physicsnemo_s(name):
     ours, theirs = BY_NAME[f"like_physicsnemo_{name}"], BY_NAME[f"physicsnemo_{name}"]
     a, b = ours.build(), theirs.build()
     assert {n: p.requires_grad for n, p in a.named_parameters()} == {n: p.requires_grad for n, p in b.named_parameters()}
-    for (key, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
-        assert torch.equal(p, q), key
+    torch.testing.assert_close(dict(a.named_parameters()), dict(b.named_parameters()), rtol=0, atol=0)
     x = ours.batch()[0]
     torch.testing.assert_close(a(**x), b(**x), rtol=1e-4, atol=1e-6)
-
-
-def test_every_kind_is_in_the_case_table():
-    assert {case.name for case in PHYSICSNEMO_CASES} >= {f"like_physicsnemo_{name}" for name in KINDS}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from neuralop_mup.errors import MupError
-from neuralop_mup.experiments.training import train_run
 from neuralop_mup.problems import Burgers, Darcy, get_problem, solve_burgers
+from support import train_run
 
 DARCY = {"n_train": 6, "n_val": 2, "n_test": 2, "grid": 16, "solver_grid": 16}
 BURGERS = {"n_train": 4, "n_val": 2, "n_test": 2, "grid": 32, "time_points": 8, "viscosity": 0.1, "time": 0.5}
@@ -27,22 +25,12 @@ def residual(problem) -> float:
 
 
 def test_darcy_shares_data_and_file_with_darcy(tmp_path):
-    plain, pino = Darcy(**DARCY), get_problem("darcy-pino", **DARCY, data_weight=2.0)
-    data = plain.load(tmp_path)
-    again = pino.load(tmp_path)
-    assert pino.key == plain.key and len(list(tmp_path.iterdir())) == 1
-    for split in ("train", "val", "test"):
-        assert all(torch.equal(a, b) for a, b in zip(getattr(data, split), getattr(again, split), strict=True))
-    other = get_problem("darcy-pino", **{**DARCY, "seed": 1}, data_weight=2.0)
-    assert other.key != pino.key
+    plain, pino = Darcy(**DARCY).load(tmp_path), get_problem("darcy-pino", **DARCY, data_weight=2.0).load(tmp_path)
+    assert plain.digest() == pino.digest() and len(list(tmp_path.iterdir())) == 1
 
 
-def test_darcy_solution_has_no_residual_on_its_own_grid_and_some_where_coarsened():
-    own = residual(get_problem("darcy-pino", **DARCY))
-    with pytest.warns(UserWarning, match="y was solved on a finer grid"):
-        coarse = residual(get_problem("darcy-pino", **{**DARCY, "solver_grid": 31}))
-    assert own < 1e-4  # of the forcing; float32
-    assert coarse > 0.1
+def test_darcy_solution_has_no_residual_on_its_own_grid():
+    assert residual(get_problem("darcy-pino", **DARCY)) < 1e-4  # of the forcing; float32
 
 
 def test_darcy_weighs_data_five_to_one():
@@ -83,7 +71,7 @@ def test_burgers_is_the_solution_at_every_time():
     assert x.shape == y.shape == (4, 1, 8, 32)
     plain = Burgers(**{name: value for name, value in BURGERS.items() if name != "time_points"}).generate().train
     assert torch.equal(y[:, 0, 0], plain[0][:, 0])  # the same initial states
-    assert all(torch.equal(x[:, :, j], y[:, :, 0]) for j in range(8))
+    assert torch.equal(x, y[:, :, :1].expand_as(y))
     assert torch.allclose(y[:, 0, -1], plain[1][:, 0], atol=1e-5)
     middle = solve_burgers(y[:, 0, 3].double(), 0.1, 0.5 / 7)
     assert torch.allclose(middle.float(), y[:, 0, 4], atol=1e-4)
@@ -104,20 +92,7 @@ def test_burgers_cache_keeps_initial_states_once_and_ignores_weights(tmp_path, m
     first = problem.load(tmp_path)
     monkeypatch.setattr(type(problem), "solve", None)
     again = get_problem("burgers-pino", **BURGERS, equation_weight=3.0, initial_weight=0).load(tmp_path)
-    for split in ("train", "val", "test"):
-        assert all(torch.equal(a, b) for a, b in zip(getattr(first, split), getattr(again, split), strict=True))
-    assert first.train[0].stride(2) == 0
-    assert get_problem("burgers-pino", **{**BURGERS, "time_points": 10}).key != problem.key
-
-
-def test_burgers_samples_depend_on_seed_split_and_number_alone():
-    data = get_problem("burgers-pino", **BURGERS).generate()
-    more = get_problem("burgers-pino", **{**BURGERS, "n_train": 6}).generate()
-    assert torch.allclose(more.train[1][:4], data.train[1], atol=1e-6)
-    assert torch.allclose(more.test[1], data.test[1], atol=1e-6)
-    other = get_problem("burgers-pino", **{**BURGERS, "seed": 1}).generate()
-    firsts = [data.train[1][0], data.val[1][0], data.test[1][0], other.train[1][0]]
-    assert not any(torch.allclose(a, b, atol=1e-2) for i, a in enumerate(firsts) for b in firsts[:i])
+    assert first.digest() == again.digest() and first.train[0].stride(2) == 0
 
 
 def test_burgers_losses_vanish_only_where_they_should():
@@ -131,29 +106,6 @@ def test_burgers_losses_vanish_only_where_they_should():
     sample = processor.preprocess({"x": x, "y": y})
     out, sample = processor.postprocess((y - y.mean()) / y.std(), sample)
     assert torch.allclose(out, y, atol=1e-5) and torch.equal(sample["x"], x)
-
-
-# Arguments --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "sentence"),
-    [
-        ("burgers-pino", {"time_points": 17}, "time_points must be even .*try 18"),
-        ("burgers-pino", {"time_points": 0}, "time_points is .*whole number, 4 or more"),
-        ("burgers-pino", {"grid": 33}, "grid must be even"),
-        ("burgers-pino", {"viscosity": math.nan}, "viscosity is .*finite number"),
-        ("burgers-pino", {"initial_weight": math.inf}, "initial_weight is .*finite"),
-        ("burgers-pino", {"data_weight": 0, "initial_weight": 0, "equation_weight": 0}, "are all 0"),
-        ("darcy-pino", {"equation_weight": "1"}, "equation_weight is .*number"),
-        ("darcy-pino", {"equation_weight": 0, "data_weight": 0}, "are both 0"),
-        ("darcy-pino", {"grid": 32, "solver_grid": 64}, "try solver_grid=94"),
-        ("darcy-pino", {"initial_weight": 1}, "no argument 'initial_weight'"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(name, arguments, sentence):
-    with pytest.raises(MupError, match=sentence):
-        get_problem(name, **arguments)
 
 
 def test_the_script_of_the_documentation_runs_as_pasted(capsys):

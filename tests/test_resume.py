@@ -1,13 +1,10 @@
 """A run that is stopped between epochs and started again is the run that was never stopped."""
 
-from dataclasses import asdict
-
 import pytest
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import training
-from neuralop_mup.experiments.run_state import RunState
-from neuralop_mup.experiments.settings import Settings
+from neuralop_mup.tuning import checkpoint, train
+from support import train_run
 
 CONFIG = {
     "problem": "burgers",
@@ -26,93 +23,79 @@ class Stopped(Exception):
 
 @pytest.fixture
 def every_epoch(monkeypatch, tmp_path):
-    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(training, "RunState", lambda folder, config: RunState(folder, config, every=0.0))
-    return tmp_path / "checkpoints"
+    """The folder of a run, which keeps its state after every epoch."""
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    return tmp_path
+
+
+def stopped(monkeypatch, epoch, folder, config=None):
+    """Train until an epoch begins."""
+    with monkeypatch.context() as patch:
+        stop_before(patch, epoch)
+        with pytest.raises(Stopped):
+            train_run(config or CONFIG, place=folder)
+
+
+def timeless(record):
+    """A record without what differs between two runs of the same configuration."""
+    return {k: v for k, v in record.items() if k not in ("seconds", "notes")}
 
 
 def stop_before(monkeypatch, epoch):
-    start = training._Trainer.on_epoch_start
+    start = train._Trainer.on_epoch_start
 
     def stopping(self, number):
         start(self, number)
         if number == epoch:
             raise Stopped
 
-    monkeypatch.setattr(training._Trainer, "on_epoch_start", stopping)
+    monkeypatch.setattr(train._Trainer, "on_epoch_start", stopping)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "halve:2", "constant"])
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(every_epoch, monkeypatch, schedule):
     config = {**CONFIG, "schedule": schedule}
-    whole = training.train_run(config)
-    with monkeypatch.context() as patch:
-        stop_before(patch, 3)
-        with pytest.raises(Stopped):
-            training.train_run(config, checkpoints=every_epoch)
-    assert len(list(every_epoch.iterdir())) == 1
+    whole = train_run(config)
+    stopped(monkeypatch, 3, every_epoch, config)
+    assert [path.name for path in every_epoch.iterdir()] == ["checkpoint.pt"]
     epochs = []
-    start = training._Trainer.on_epoch_start
-    monkeypatch.setattr(
-        training._Trainer, "on_epoch_start", lambda self, number: (epochs.append(number), start(self, number))
-    )
-    resumed = training.train_run(config, checkpoints=every_epoch)
-    assert epochs == [3, 4]
-    assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
-    assert not list(every_epoch.iterdir())
+    start = train._Trainer.on_epoch_start
+    monkeypatch.setattr(train._Trainer, "on_epoch_start", lambda self, number: (epochs.append(number), start(self, number)))
+    resumed = train_run(config, place=every_epoch)
+    assert epochs == [3, 4] and timeless(resumed) == timeless(whole)
+    # A run that was killed after its last epoch is measured again, not trained.
+    assert timeless(train_run(config, place=every_epoch)) == timeless(whole) and epochs == [3, 4, 4]
 
 
-def test_another_configuration_starts_from_the_beginning(every_epoch, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_before(patch, 3)
-        with pytest.raises(Stopped):
-            training.train_run(CONFIG, checkpoints=every_epoch)
-    other = {**CONFIG, "lr": 0.02}
-    fresh, beside = training.train_run(other), training.train_run(other, checkpoints=every_epoch)
-    assert beside["loss"] == fresh["loss"]
-
-
-def test_a_damaged_checkpoint_is_named(every_epoch, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_before(patch, 2)
-        with pytest.raises(Stopped):
-            training.train_run(CONFIG, checkpoints=every_epoch)
+def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(every_epoch, monkeypatch):
+    whole = train_run(CONFIG)
+    stopped(monkeypatch, 2, every_epoch)
     (path,) = every_epoch.iterdir()
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(MupError, match=r"cannot be read .*; remove it"):
-        training.train_run(CONFIG, checkpoints=every_epoch)
+    record = train_run(CONFIG, place=every_epoch)
+    assert timeless(record) == timeless(whole)
+    (note,) = record["notes"]
+    assert str(path) in note and "cannot be read" in note and "begins anew" in note
+
+
+def test_a_checkpoint_of_changed_code_is_not_gone_on_with(every_epoch, monkeypatch):
+    """The same configuration whose first loss is another one: an edited model, other data under the same name."""
+    stopped(monkeypatch, 3, every_epoch)
+    other = {**CONFIG, "init_mult.readout": 3.0}
+    fresh, record = train_run(other), train_run(other, place=every_epoch)
+    assert timeless(record) == timeless(fresh)
+    assert "code or surroundings have changed" in record["notes"][0]
 
 
 def test_checkpoints_are_no_more_frequent_than_asked(every_epoch, monkeypatch):
-    monkeypatch.setattr(training, "RunState", lambda folder, config: RunState(folder, config, every=1e9))
-    with monkeypatch.context() as patch:
-        stop_before(patch, 3)
-        with pytest.raises(Stopped):
-            training.train_run(CONFIG, checkpoints=every_epoch)
-    assert not every_epoch.exists()
+    monkeypatch.setattr(checkpoint, "EVERY", 1e9)
+    stopped(monkeypatch, 3, every_epoch)
+    assert not list(every_epoch.iterdir())
 
 
-def test_divergence_is_told_at_its_step(every_epoch):
+def test_divergence_is_told_at_its_step():
     with pytest.raises(MupError, match=r"Training diverged: the loss is (nan|inf) at step \d+ of epoch \d+.*lower lr"):
-        training.train_run({**CONFIG, "lr": 1e30})
-
-
-def test_nothing_stays_of_a_run_that_ended(every_epoch, monkeypatch):
-    """A checkpoint of a large kernel takes gigabytes: neither a divergence nor a kill while saving may leave one."""
-    run, epoch = RunState(every_epoch, asdict(Settings.of(CONFIG))), training._Trainer.train_one_batch
-    every_epoch.mkdir()
-    run.path.with_name(f".{run.path.name}.0.part").write_bytes(b"cut off")
-    training.train_run(CONFIG, checkpoints=every_epoch)
-    assert not list(every_epoch.iterdir())
-
-    def diverging(self, idx, sample, loss):
-        assert list(every_epoch.iterdir())  # saved before the epoch
-        return epoch(self, idx, sample, (lambda *_, **__: loss(*_, **__) * float("nan")) if self.epoch == 2 else loss)
-
-    monkeypatch.setattr(training._Trainer, "train_one_batch", diverging)
-    with pytest.raises(MupError, match="Training diverged"):
-        training.train_run(CONFIG, checkpoints=every_epoch)
-    assert not list(every_epoch.iterdir())
+        train_run({**CONFIG, "lr": 1e30})
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("PytorchStreamWriter failed")])
@@ -123,22 +106,14 @@ def test_a_full_disk_is_no_failure_of_the_run(every_epoch, monkeypatch, error):
         path.write_bytes(b"cut off")
         raise error
 
-    whole = training.train_run(CONFIG)  # makes the data, too, which is saved likewise
+    whole = train_run(CONFIG)
     monkeypatch.setattr("torch.save", full)
-    with pytest.warns(UserWarning, match=r"cannot be written.*(No space|StreamWriter)"):
-        record = training.train_run(CONFIG, checkpoints=every_epoch)
-    assert record["loss"] == whole["loss"] and not list(every_epoch.iterdir())
+    record = train_run(CONFIG, place=every_epoch)
+    assert timeless(record) == timeless(whole) and not list(every_epoch.iterdir())
+    assert all("cannot be written" in note for note in record["notes"]) and record["notes"]
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(MupError, match="finds no CUDA device"):
-        training.train_run({**CONFIG, "device": "cuda"})
-
-
-def test_a_run_killed_after_its_rungs_last_epoch_gives_the_same_record(every_epoch):
-    """Its checkpoint was written, its record was not: it is measured again, not trained."""
-    first = training.train_run({**CONFIG, "until": 2}, checkpoints=every_epoch)
-    again = training.train_run({**CONFIG, "until": 2}, checkpoints=every_epoch)
-    first.pop("seconds"), again.pop("seconds")
-    assert again == first
+        train_run({**CONFIG, "device": "cuda"})

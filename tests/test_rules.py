@@ -129,11 +129,6 @@ def test_log_modes_refuses(modes):
         log_modes(others, _modes(*modes))
 
 
-def test_unknown_rule_offers_the_nearest():
-    with pytest.raises(MupError, match="did you mean 'log-modes'"):
-        multipliers("input", Size(1, 1), Size(1, 1), "log-mode")
-
-
 sizes = st.integers(1, 4096)
 ks = st.integers(2, 64)
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from cases import BY_NAME, FACTORIZATIONS
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO
 
 import neuralop_mup as nm
+from cases import BY_NAME, FACTORIZATIONS, _codano
 from neuralop_mup.core.rules import RULES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
@@ -63,21 +63,22 @@ def test_odd_modes_under_every_rule(layout, rule):
     assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd.rows)
 
 
-def test_stored_modes_by_hand():
+@pytest.mark.parametrize(("layout", "stored"), [("dense", (5, 3)), ("complex_data", (5, 5))])
+def test_stored_modes_by_hand(layout, stored):
     """(5, 5): 5 on the first axis (frequencies −2 … 2), 5 // 2 + 1 = 3 on the last; complex data has 5 there, too."""
-    for kwargs, stored in (({}, (5, 3)), (LAYOUTS["complex_data"], (5, 5))):
-        row = nm.summary(nm.parametrize(build((5, 5), **kwargs), base={}))[KERNEL]
-        assert (row.shape[2:4], row.size.blocks, row.size.modes) == (stored, math.prod(stored), (2, 2))
+    row = nm.summary(nm.parametrize(build((5, 5), **LAYOUTS[layout]), base={}))[KERNEL]
+    assert (row.shape[2:4], row.size.blocks, row.size.modes) == (stored, math.prod(stored), (2, 2))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_odd_modes_train_and_grow(layout):
     """Learning rates at odd modes set while a model trains are those of a model that is built with them."""
-    kwargs = {**LAYOUTS[layout], "max_n_modes": (9, 9)}
-    kwargs |= (
-        {"fixed_rank_modes": [2, 3], "rank": [4, 4, 9, 9]} if layout == "tucker" else {"rank": 3} if layout == "cp" else {}
-    )
-    kwargs |= {"rank": [1, 3, 3, 3, 1]} if layout == "tt" else {}
+    ranks = {
+        "tucker": {"fixed_rank_modes": [2, 3], "rank": [4, 4, 9, 9]},
+        "cp": {"rank": 3},
+        "tt": {"rank": [1, 3, 3, 3, 1]},
+    }
+    kwargs = {**LAYOUTS[layout], **ranks.get(layout, {}), "max_n_modes": (9, 9)}
     base = {"n_modes": (3, 5), "hidden_channels": 8}
     model = nm.parametrize(build((5, 5), **kwargs), base=base)
     optimizer = nm.MuAdam(model, lr=1e-2)
@@ -89,12 +90,9 @@ def test_odd_modes_train_and_grow(layout):
         model(x).abs().square().mean().backward()
         optimizer.step()
         nm.check_optimizer(model, optimizer)
-        fresh = nm.summary(nm.parametrize(build(modes, **kwargs), base=base))
-        names = {id(p): name for name, p in model.named_parameters()}
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                lr = group["lr"] * group.get("mode_mult", 1)
-                assert lr == pytest.approx(1e-2 * fresh[names[id(p)]].lr_mult)
+        rates = {id(p): g["lr"] * g.get("mode_mult", 1) for g in optimizer.param_groups for p in g["params"]}
+        for row in nm.summary(nm.parametrize(build(modes, **kwargs), base=base)).rows:
+            assert rates[id(model.get_parameter(row.name))] == pytest.approx(1e-2 * row.lr_mult), row.name
 
 
 def test_a_single_mode_on_an_axis_adds_nothing():
@@ -126,7 +124,6 @@ def test_parameters_without_numbers_are_left_alone():
 
 def test_positional_encodings_of_one_mode():
     """CODANO stores positional_encoding_modes // 2 of them on the last axis: of one mode there are none."""
-    from cases import _codano
 
     kwargs = {"use_positional_encoding": True, "positional_encoding_dim": 2, "variable_ids": ["a", "b"]}
     make = lambda width: _codano(width, (8, 8), positional_encoding_modes=[1, 1], **kwargs)  # noqa: E731

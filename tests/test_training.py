@@ -1,14 +1,14 @@
 """One run through neuralop's Trainer: what goes in arrives, what comes out is right, what is wrong is said."""
 
 import pytest
-import torch
 from neuralop.models import FNO
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
-from neuralop_mup.experiments.settings import OPTIMIZERS, Settings, build_optimizer
-from neuralop_mup.experiments.training import build_model, estimate_flops, train_run
 from neuralop_mup.problems import get_problem
+from neuralop_mup.tuning.pipeline import FNOs, operations
+from neuralop_mup.tuning.settings import OPTIMIZERS, Settings, build_optimizer
+from support import train_run, training_of
 
 TINY = {
     "problem": "burgers",
@@ -35,8 +35,8 @@ def test_reported_loss_is_the_relative_error_of_physical_fields():
     problem = get_problem("burgers", **TINY["problem_args"])
     data = problem.load()
     y_train, y = data.train[1].double(), data.val[1]
-    torch.manual_seed(0)
-    bias = build_model(problem, TINY["model"], TINY["base"], "log-modes").projection.fcs[1].bias.item()
+    sizes = {"model": TINY["model"], "base": {**TINY["model"], **TINY["base"]}}
+    bias = training_of("burgers", **TINY["problem_args"]).model(sizes).projection.fcs[1].bias.item()
     prediction = y_train.mean() + y_train.std() * bias  # fields are normalised by one mean and spread a channel
     error = ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
     got = train_run(config)["loss"]
@@ -76,7 +76,6 @@ def test_settings_reach_the_run():
         ({"problem": "burger"}, "burgers"),
         ({"lr_mult.kernel": 2.0}, "no role 'kernel'"),
         ({"model": {"n_modes": (8, 8), "hidden_channels": 8}}, "one number of modes an axis"),
-        ({"model": {"n_modes": (64,), "hidden_channels": 8}}, "beyond the grid"),
         ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO cannot be built"),
     ],
 )
@@ -85,23 +84,18 @@ def test_wrong_settings(change, match):
         train_run({**TINY, **change})
 
 
-def test_flops_by_hand():
+def test_operations_by_hand():
     """1 layer, width 4, K = 2, 16 points: weights of pointwise maps (out·in), kernel 4·4·3 complex."""
-    config = {
-        **TINY,
-        "problem_args": {**TINY["problem_args"], "grid": 16},
-        "model": {"n_modes": (4,), "hidden_channels": 4, "n_layers": 1},
-        "epochs": 2,
-    }
+    model = FNOs(1, 1, 1)(n_modes=(4,), hidden_channels=4, n_layers=1)
     # lifting 8·2 + 4·8, skip 4·4, channel MLP 2·4 + 4·2, projection 8·4 + 1·8, soft gate 1·4 → 124 weights · 2 · 16 points
     pointwise = 2 * 16 * (16 + 32 + 16 + 8 + 8 + 32 + 8 + 4)
     kernel = 8 * 4 * 4 * 3
     bias_of_kernel = 2 * 4 * 16
-    assert estimate_flops(config) == 3 * (pointwise + kernel + bias_of_kernel) * 20 * 2
+    assert operations(model, 16) == 3 * (pointwise + kernel + bias_of_kernel)
 
 
 def test_settings_are_typed_completed_once_and_gather_masters():
-    settings = Settings.of({**TINY, "lr_mult.spectral": 2.0, "lr_mult": {"readout": 3.0}})
+    settings = Settings.of({"epochs": 2, "lr_mult.spectral": 2.0, "lr_mult": {"readout": 3.0}})
     assert settings.lr_mult == {"spectral": 2.0, "readout": 3.0} and settings.schedule == "cosine" and settings.seed == 0
     assert Settings.of(settings) is settings
     assert (Settings.of({"optimizer": "muon"}).lr, Settings.of({}).lr) == (0.02, 1e-3)
@@ -114,11 +108,6 @@ def test_divergence_is_a_kind_of_its_own():
         train_run({**TINY, "lr": 1e6, "epochs": 4})
 
 
-def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(nm.MupError, match="A batch of 21 is larger than the training data, 20 samples"):
-        train_run({**TINY, "batch_size": 21})
-
-
 def test_losses_by_name():
     """The first one chooses and is told as loss."""
     l2, h1 = train_run({**TINY, "epochs": 1}), train_run({**TINY, "epochs": 1, "loss": "h1"})
@@ -128,23 +117,6 @@ def test_losses_by_name():
     for wrong, told in (("l3", "no loss 'l3'"), ("l2,l2", "names a loss twice")):
         with pytest.raises(nm.MupError, match=told):
             train_run({**TINY, "loss": wrong})
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "halve:2"])
-def test_a_run_in_parts_is_the_run_in_one(tmp_path, schedule):
-    config = {**TINY, "epochs": 4, "schedule": schedule}
-    whole = train_run(config)
-    parts = [train_run({**config, "until": epochs}, checkpoints=tmp_path) for epochs in (1, 3)]
-    assert len(list(tmp_path.iterdir())) == 1
-    last = train_run(config, checkpoints=tmp_path)
-    assert {**last, "seconds": 0} == {**whole, "seconds": 0} and parts[0]["loss"] != parts[1]["loss"] != last["loss"]
-    assert not list(tmp_path.iterdir())
-
-
-def test_parametrized_model_is_an_fno():
-    problem = get_problem("burgers", **TINY["problem_args"])
-    model = build_model(problem, TINY["model"], TINY["base"], "none")
-    assert type(model) is FNO and nm.is_parametrized(model)
 
 
 @pytest.mark.parametrize(

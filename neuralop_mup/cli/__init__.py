@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from neuralop_mup import __version__
-from neuralop_mup.cli.options import Parser
+from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError, nearest
 
 __all__ = ["main"]
@@ -20,7 +19,6 @@ _VERBS = {
     "transfer": "tune a small FNO, train a large one with the same hyperparameters, compare with the naive way",
     "summary": "what μP makes of each parameter of a model",
     "coord-check": "do features and their updates keep their size as the model grows?",
-    "reproduce": "the source paper's experiments, SP and μP side by side: tables, figures and a report",
     "data": "generate, list and draw the problems' data",
 }
 
@@ -40,35 +38,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         can mend, told in one line on stderr; 130 after Ctrl-C.
     """
     argv = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
-    verb = argv[0] if argv and argv[0] in _VERBS else None
+    verb = argv[0] if argv else "--help"
     try:
-        if verb is None:
-            return _top(argv)
-        return import_module(f"{__name__}.{verb.replace('-', '_')}").run(argv[1:])
-    except MupError as error:
-        print(f"neuralop-mup: error: {' '.join(str(error).split())}", file=sys.stderr)
+        if verb == "--version":
+            print(f"neuralop-mup {__version__}")
+        elif verb in ("-h", "--help"):
+            verbs = "\n".join(f"  {name:<13}{does}" for name, does in _VERBS.items())
+            print(f"Hyperparameter transfer (μP) for Fourier neural operators.\n\n{verbs}\n  --version\n")
+            print("neuralop-mup VERB --help tells each one's options.")
+        elif verb in _VERBS:
+            return import_module(f"{__name__}.{verb.replace('-', '_')}").run(argv[1:])
+        else:
+            what = "option" if verb.startswith("-") else "verb"
+            raise MupError(
+                f"There is no {what} {verb!r}; {nearest(verb, ['--help', '--version'] if what == 'option' else _VERBS)}"
+            )
+        return 0
+    except MupError as error:  # the library speaks of arguments
+        text = " ".join(str(error).split()).replace("choose another folder", "choose another folder (--output FOLDER)")
+        print(f"neuralop-mup: error: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = verb in ("transfer", "reproduce", "coord-check")
-        again = "the same command resumes after the last finished run" if resumes else "run it again"
+        again = "run it again" if verb in ("data", "summary") else "the same command resumes after the last finished run"
         print(f"neuralop-mup: interrupted; {again}.", file=sys.stderr)
         return 130
-    except SystemExit as stop:  # argparse's --help and --version
-        return int(stop.code or 0)
     except BrokenPipeError:
         # The reader (head, less) has gone; Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def _top(argv: list[str]) -> int:
-    about = "Hyperparameter transfer (μP) for Fourier neural operators."
-    verbs = "\n".join(f"  {verb:<13}{does}" for verb, does in _VERBS.items())
-    about = f"{about}\n\n{verbs}\n\nneuralop-mup VERB --help tells each one's options."
-    parser = Parser("neuralop-mup", about, usage="neuralop-mup VERB [options]")
-    parser.add_argument("--version", action="version", version=f"neuralop-mup {__version__}")
-    if argv and not argv[0].startswith("-"):
-        raise MupError(f"There is no verb {argv[0]!r}; {nearest(argv[0], _VERBS)}")
-    parser.read(argv)
-    parser.print_help()
-    return 0

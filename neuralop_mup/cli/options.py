@@ -1,312 +1,268 @@
-"""Options of a verb: plain ones through argparse, dotted ones (``--proxy.n_modes 8``) taken apart here.
+"""Options of a verb, made from the signature of its function and from the classes whose arguments it takes, by jsonargparse.
 
-A dotted option is named after the argument it sets, of FNO or of a problem, so argparse cannot know its name.
-Values are read by functions from text that raise a MupError without the option's name; whoever calls them adds it.
+An option is named after what it sets: ``--seeds`` an argument of the verb, ``--proxy.n_modes`` one of FNO at the proxy.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import dataclasses
+import inspect
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from jsonargparse import ArgumentParser
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt, restricted_number_type
+from neuralop.models import FNO
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.tuning import log2_grid
+from neuralop_mup.tuning.settings import Settings
+from neuralop_mup.tuning.space import log2_grid
 
-Dotted = dict[str, dict[str, str]]
+__all__ = ["BelowOne", "Verb", "fno_arguments", "grid", "on_axes", "searched"]
 
-
-class Parser(argparse.ArgumentParser):
-    """Options of one verb. Raises MupError for what it cannot read, and takes no abbreviations.
-
-    ``--help`` fits a screen; ``--help-all`` shows the options that few need, too, and the notes.
-
-    Parameters
-    ----------
-    prog, about : str
-        Command and description, for the help.
-    groups : mapping of str to str
-        What dotted options of each group set.
-    notes : sequence of str
-        Lines at the end of ``--help-all``.
-    """
-
-    def __init__(
-        self, prog: str, about: str, groups: Mapping[str, str] | None = None, notes: Sequence[str] = (), **options: Any
-    ) -> None:
-        self._groups = dict(groups or {})
-        self._readers: dict[str, tuple[str, Callable[[str], Any]]] = {}
-        self._notes, self._rare = list(notes), []
-        options = {"usage": f"{prog} [options]", "allow_abbrev": False, "add_help": False, **options}
-        wide = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=118)  # noqa: E731
-        super().__init__(prog=prog, description=about, formatter_class=wide, **options)
-        self._section: Any = self
-
-    def section(self, title: str) -> None:
-        """Options from here on stand under this title in the help."""
-        self._section = self.add_argument_group(title)
-
-    def error(self, message: str) -> None:
-        raise MupError(f"{message.removeprefix('argument ')} ({self.prog} --help lists the options).")
-
-    def option(self, name: str, help: str, read: Callable[[str], Any] = str, rare: bool = False, **options: Any) -> None:
-        """An option whose value is read by ``read`` and whose default is shown; a rare one only in ``--help-all``."""
-        default = options.get("default")
-        shown = help if default is None else f"{help} [{default}]"
-        if name.startswith("-"):
-            options.setdefault("metavar", "X")
-        action = self._section.add_argument(name, help=shown, **options)
-        self._readers[action.dest] = name, read
-        self._rare += [action] if rare else []
-
-    def flag(self, name: str, help: str, rare: bool = False) -> None:
-        """An option without a value."""
-        action = self._section.add_argument(name, help=help, action="store_true")
-        self._rare += [action] if rare else []
-
-    def help_text(self, everything: bool) -> str:
-        """The help, on one screen or with everything."""
-        hidden = {} if everything else {action: action.help for action in self._rare}
-        for action in hidden:
-            action.help = argparse.SUPPRESS
-        lines = [f"  {f'--{group}.NAME X':<24}{sets}" for group, sets in self._groups.items()]
-        head = ["named after what they set:"] if lines else []
-        more = bool(self._rare or self._notes)
-        tail = (
-            self._notes
-            if everything
-            else ["", f"{self.prog} --help-all lists every option, argument and preset."]
-            if more
-            else []
-        )
-        self.epilog = "\n".join([*head, *lines, *tail])
-        try:
-            return self.format_help()
-        finally:
-            for action, text in hidden.items():
-                action.help = text
-
-    def read(self, argv: Sequence[str]) -> tuple[argparse.Namespace, Dotted]:
-        """Plain options, and the dotted ones as ``{group: {name: text}}``."""
-        if help_asked := [word for word in argv if word in ("-h", "--help", "--help-all")]:
-            print(self.help_text(help_asked[0] == "--help-all"))
-            raise SystemExit(0)
-        plain, dotted = self._split(argv)
-        options, rest = self.parse_known_args(plain)
-        for word in rest:
-            option = word.partition("=")[0]
-            if option.startswith("-"):
-                valid = [name for action in self._actions for name in action.option_strings if name.startswith("--")] + [
-                    "--help"
-                ]
-                raise MupError(f"There is no option {option!r}; {_offer(option, valid, self._groups)}")
-        if rest:
-            raise MupError(f"There is an argument too many: {rest[0]!r}.")
-        for dest, (name, read) in self._readers.items():
-            if (text := getattr(options, dest)) is not None:
-                setattr(options, dest, _value(name, text, read))
-        return options, dotted
-
-    def _split(self, argv: Sequence[str]) -> tuple[list[str], Dotted]:
-        plain: list[str] = []
-        dotted: Dotted = {group: {} for group in self._groups}
-        words = iter(argv)
-        for word in words:
-            option, equals, value = word.partition("=")
-            group, dot, name = option.removeprefix("--").partition(".")
-            if not (word.startswith("--") and dot and self._groups):
-                plain.append(word)
-                continue
-            if group not in dotted:
-                raise MupError(f"There is no option {option!r}; {nearest(option, [f'--{g}.{name}' for g in dotted])}")
-            if not equals:
-                value = next(words, "")
-            if not value or value.startswith("--"):
-                raise MupError(f"{option} needs a value, as in {option} VALUE.")
-            if name in dotted[group]:
-                raise MupError(f"{option} is given twice; give it once.")
-            dotted[group][name] = value
-        return plain, dotted
-
-
+BelowOne = restricted_number_type("BelowOne", float, [(">=", 0), ("<", 1)])
+_MUST = {
+    PositiveInt: "a whole number of 1 or more",
+    PositiveFloat: "a number above 0",
+    NonNegativeFloat: "a number of 0 or more",
+    BelowOne: "a number of 0 or more and below 1",
+    int: "a whole number",
+    bool: "yes or no (true, false)",
+}
+#: Arguments of FNO that no option sets, and why.
+_NOT_HERE = {
+    "in_channels": "decided by the data",
+    "out_channels": "decided by the data",
+    "non_linearity": "a Python object",
+    "conv_module": "a Python object",
+    "decomposition_kwargs": "a Python object",
+}
 #: What people call arguments of FNO.
 _FNO_NAMES = {
     **dict.fromkeys(("width", "hidden", "channels", "hidden_channel", "hidden_size", "hidden_dim"), "hidden_channels"),
     **dict.fromkeys(("modes", "num_modes", "n_mode"), "n_modes"),
     **dict.fromkeys(("layers", "depth", "num_layers", "n_layer"), "n_layers"),
 }
+_WORDS = {"yes": "true", "no": "false", "none": "null"}
+#: Settings of a run are written as in Python, other options with dashes.
+_AS_IN_PYTHON = {field.name for field in dataclasses.fields(Settings)}
 
 
-def _offer(option: str, valid: Sequence[str], groups: Mapping[str, str]) -> str:
-    """The option that was meant, or all of them."""
-    offer = nearest(option, valid)
-    word = option.removeprefix("--").lower().replace("-", "_")
-    argument = _FNO_NAMES.get(word, word if word in _FNO_NAMES.values() else None)
-    at = [f"--{group}.{argument}" for group in ("target", "proxy", "model") if group in groups]
-    if offer.startswith("did you mean") or argument is None or not at:
-        return offer
-    return f"did you mean {' or '.join(map(repr, at))}?"
+def fno_arguments() -> type:
+    """Arguments of FNO that options set, as a class; types follow from the defaults."""
+    some = tuple[PositiveInt, ...]
+    known = {"n_modes": some, "max_n_modes": some, "hidden_channels": PositiveInt, "n_layers": PositiveInt}
+    fields = []
+    for p in inspect.signature(FNO).parameters.values():
+        default = None if p.default is p.empty else p.default
+        of_default = Any if default is None else type(default) if isinstance(default, (bool, str)) else float
+        fields.append((p.name, known.get(p.name, of_default), dataclasses.field(default=default)))
+    return dataclasses.make_dataclass("FNOArguments", [field for field in fields if field[0] not in _NOT_HERE])
 
 
-def one_of(names: Collection[str]) -> Callable[[str], str]:
-    """Reader of one of these names."""
-
-    def read(text: str) -> str:
-        if text not in names:
-            raise MupError(f"there is no {text!r}; {nearest(text, names)}")
-        return text
-
-    return read
-
-
-def _checked(kind: type, holds: Callable[[Any], bool], must: str) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not holds(value):  # not even NaN
-            raise MupError(f"must be {must}, but it is {text!r}.")
-        return value
-
-    return read
+def on_axes(size: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
+    """Arguments of FNO; one number of modes stands for every axis."""
+    size = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in size.items()}
+    for name in ("n_modes", "max_n_modes"):
+        if (modes := size.get(name)) is not None:
+            if len(modes) not in (1, n_dim):
+                axes = f"{n_dim} {'axis' if n_dim == 1 else 'axes'}"
+                raise MupError(f"{name} has {len(modes)} numbers for a grid of {axes}: give one, or {n_dim}.")
+            size[name] = tuple(modes) * (n_dim // len(modes))
+    return size
 
 
-count = _checked(int, lambda value: value >= 1, "a whole number of 1 or more")
-positive = _checked(float, lambda value: 0 < value < math.inf, "a number above 0")
-not_negative = _checked(float, lambda value: 0 <= value < math.inf, "a number of 0 or more")
-below_one = _checked(float, lambda value: 0 <= value < 1, "a number of 0 or more and below 1")
+def grid(option: str, text: str, kind: Callable[[str], Any] = float, least: float = 0.0) -> list:
+    """What is searched: ``LOW:HIGH`` in factors of 2, or a comma list, of numbers above ``least``.
 
-
-def listed(read: Callable[[str], Any]) -> Callable[[str], list]:
-    """Reader of a comma list."""
-    return lambda text: [read(part.strip()) for part in text.split(",")]
-
-
-def grid(read: Callable[[str], Any]) -> Callable[[str], list]:
-    """Reader of what is searched: ``LOW:HIGH`` in factors of 2, or a comma list."""
-
-    def read_all(text: str) -> list:
-        ends = text.split(":")
-        try:
-            if len(ends) == 2:
-                low, high = map(read, ends)
-                return [type(low)(value) for value in log2_grid(low, high)]
-            values = listed(read)(text)
-        except MupError as error:
-            raise MupError(f"{error} Give LOW:HIGH in factors of 2, or a comma list.") from None
-        if len(set(values)) < len(values):
-            raise MupError(f"{text} has a value twice; give each once.")
-        return values
-
-    return read_all
-
-
-def searched(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Reader of a grid, or of a distribution: ``log:1e-3:1e-1``, ``uniform:0:1``, ``int:4:64``."""
-
-    def read_any(text: str) -> Any:
-        kind, colon, ends = text.partition(":")
-        if kind not in ("log", "uniform", "int", "logint") or not colon:
-            return grid(read)(text)
-        try:
-            low, high = (read(end) for end in ends.split(":"))
-            if kind.endswith("int"):
-                from optuna.distributions import IntDistribution
-
-                return IntDistribution(int(low), int(high), log=kind == "logint")
-            from optuna.distributions import FloatDistribution
-
-            return FloatDistribution(float(low), float(high), log=kind == "log")
-        except ValueError as error:
-            raise MupError(f"{text!r} is no distribution ({error}): give KIND:LOW:HIGH, such as log:1e-3:1e-1.") from None
-
-    return read_any
-
-
-def like(default: Any) -> Callable[[str], Any]:
-    """Reader of a value, or a comma list of them, of the kind that the default has."""
-
-    def read(text: str) -> Any:
-        value = _scalar(text) if "," not in text else tuple(_scalar(part) for part in text.split(",") if part)
-        if isinstance(default, bool):
-            if not isinstance(value, bool):
-                raise MupError(f"must be yes or no (true, false), but it is {text!r}.")
-        elif isinstance(default, (int, float)) and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise MupError(f"must be a number, but it is {text!r}.")
-        return value
-
-    return read
-
-
-def _scalar(text: str) -> Any:
-    text = text.strip()
-    words = {"true": True, "yes": True, "false": False, "no": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def phrase(values: Mapping[str, Any]) -> str:
-    """``{"grid": 128, "n_modes": (8, 8)}`` as ``grid 128, n_modes 8×8``; what is None is left out."""
-
-    def text(value: Any) -> str:
-        if not isinstance(value, (tuple, list)):
-            return str(value)
-        return ("×" if all(isinstance(part, int) for part in value) else " ").join(map(str, value))
-
-    return ", ".join(f"{name} {text(value)}" for name, value in values.items() if value is not None)
-
-
-def given(group: str, texts: Mapping[str, str], readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Values of a group's dotted options, each read by the reader of its name."""
-    values = {}
-    for name, text in texts.items():
-        option = f"--{group}.{name}"
-        if name not in readers:
-            meant = _FNO_NAMES.get(name.lower().replace("-", "_"))
-            offer = f"did you mean '--{group}.{meant}'?" if meant in readers else nearest(name, readers, f"--{group}.")
-            raise MupError(f"There is no option {option!r}; {offer}")
-        values[name] = _value(option, text, readers[name])
+    Raises
+    ------
+    MupError
+        With the option's name.
+    """
+    try:
+        values = [float(part) for part in text.replace(":", ",").split(",")]
+        if not all(least < value < float("inf") for value in values):
+            raise ValueError(f"every value must be above {least:g}")
+        if kind is int and not all(value.is_integer() for value in values):
+            raise ValueError("these are whole numbers")
+        values = [kind(value) for value in values]
+        values = [kind(v) for v in log2_grid(*values)] if text.count(":") == 1 and len(values) == 2 else values
+        if ":" in text and "," in text or len(set(values)) < len(values):
+            raise ValueError("it has a value twice" if ":" not in text else "it is neither")
+    except ValueError as error:
+        raise MupError(
+            f"{option}: {text!r} cannot be searched ({error}): give LOW:HIGH in factors of 2, or a comma list."
+        ) from None
     return values
 
 
-def _value(option: str, text: str, read: Callable[[str], Any]) -> Any:
+def searched(option: str, text: str, kind: Callable[[str], Any] = float, least: float = 0.0) -> Any:
+    """A grid, or a distribution: ``log:1e-3:1e-1``, ``uniform:0:1``, ``int:4:64``, ``logint:4:64``."""
+    name, colon, ends = text.partition(":")
+    if name not in ("log", "uniform", "int", "logint") or not colon:
+        return grid(option, text, kind, least)
+    from optuna.distributions import FloatDistribution, IntDistribution
+
     try:
-        return read(text)
-    except MupError as error:
-        raise MupError(f"{option}: {error}") from None
+        low, high = (kind(end) for end in ends.split(":"))
+        of = IntDistribution if name.endswith("int") else FloatDistribution
+        return of(low, high, log=name.startswith("log"))
+    except ValueError as error:
+        raise MupError(
+            f"{option}: {text!r} is no distribution ({error}): give KIND:LOW:HIGH, such as log:1e-3:1e-1."
+        ) from None
 
 
-def device(text: str) -> str:
-    """Reader of where runs are trained."""
-    if text not in ("cpu", "auto", "cuda") and not (text.startswith("cuda:") and text[5:].isdecimal()):
-        raise MupError(f"must be cpu, cuda, cuda:N or auto, but it is {text!r}.")
-    return text
+class Verb(ArgumentParser):
+    """The options of one verb. Raises MupError for what it cannot read, and takes no abbreviations.
+
+    ``--help`` fits a screen; ``--help-all`` shows the options that few need, too, and the notes.
+
+    Parameters
+    ----------
+    name : str
+    function : callable
+        Its arguments are options, its docstring is the help. An argument ``problem`` may be given without its name;
+        ``command`` is the whole line.
+    groups : mapping of str to (type or sequence, str)
+        Arguments of the function that are dotted options, and what they are: the class whose arguments they set, or names
+        whose texts the function reads. A name may end in "_" where there is a plain option without it.
+    rare : sequence of str
+        Options that ``--help`` leaves out.
+    notes : sequence of str
+        Lines at the end of ``--help-all``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        groups: Mapping[str, tuple[Any, str]] | None = None,
+        rare: Sequence[str] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(prog=f"neuralop-mup {name}", add_help=False, exit_on_error=False, allow_abbrev=False)
+        self._function, self._sets, self._rare, self._lines = function, dict(groups or {}), set(rare), notes
+        self.add_function_arguments(function, skip={*self._sets, "command"})
+        self._plain = [a for a in self._actions if a.dest not in ("help", "version")]
+        for group, (cls, _) in self._sets.items():
+            if isinstance(cls, type):
+                self.add_class_arguments(cls, group)
+        self._options = {a.dest: a for a in self._actions if a.dest not in (*self._sets, "help")}
+        self._options |= {
+            f"{g}.{n}": None for g, (names, _) in self._sets.items() if not isinstance(names, type) for n in names
+        }
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        raise MupError(" ".join(message.split()))
+
+    def call(self, argv: Sequence[str]) -> Any:
+        """Read the words and call the function with what they say.
+
+        Raises
+        ------
+        MupError
+            For an option that there is not, one without a value, twice, or whose value cannot work.
+        """
+        if asked := [word for word in argv if word in ("-h", "--help", "--help-all")]:
+            print(self.help_text(asked[0] == "--help-all"))
+            return 0
+        texts = self._texts(argv)
+        given: dict[str, Any] = {group: {} for group in self._sets}
+        for name, text in texts.items():
+            group, _, argument = name.partition(".")
+            if self._options[name] is None:
+                given[group] |= {argument: text}
+                continue
+            try:
+                value = self.parse_args([f"--{name}={self._as_yaml(name, text)}"], defaults=False).as_dict()
+            except Exception as error:  # jsonargparse tells of types, and not what to write
+                raise MupError(self._wrong(name, text)) from error
+            given[group] = {**given[group], **value[group]} if group in self._sets else value[group]
+        return self._function(**given, command=shlex.join([*self.prog.split(), *argv]))
+
+    def _texts(self, argv: Sequence[str]) -> dict[str, str]:
+        """Option → its text."""
+        texts: dict[str, str] = {}
+        words = list(argv)
+        if words and not words[0].startswith("-") and "problem" in self._options:
+            words[0] = f"--problem={words[0]}"
+        while words:
+            option, equals, text = words.pop(0).partition("=")
+            name = option.removeprefix("--").replace("-", "_")
+            group, dot, argument = name.partition(".")
+            name = f"{group}_.{argument}" if dot and f"{group}_" in self._sets else name
+            if not option.startswith("--"):
+                raise MupError(f"There is an argument too many: {option!r}.")
+            if name not in self._options:
+                raise MupError(f"There is no option {option!r}; {self._offer(option, name)}")
+            if not equals:
+                flag = self._hint(name) is bool and "." not in name
+                if not flag and (not words or words[0].startswith("--")):
+                    raise MupError(f"{option} needs a value, as in {option} VALUE.")
+                text = "true" if flag else words.pop(0)
+            if name in texts:
+                raise MupError(f"{option} is given twice; give it once.")
+            texts[name] = text
+        return texts
+
+    def _hint(self, name: str) -> Any:
+        if (action := self._options[name]) is None:
+            return str
+        hint = getattr(action, "_typehint", None) or action.type
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        return kinds[0] if type(None) in get_args(hint) and len(kinds) == 1 else hint
+
+    def _as_yaml(self, name: str, text: str) -> str:
+        """A comma list as one, and words for yes and no."""
+        if get_origin(self._hint(name)) in (tuple, list) or (self._hint(name) is Any and "," in text):
+            return f"[{text}]"
+        return text if self._hint(name) is str else _WORDS.get(text.lower(), text)
+
+    def _offer(self, option: str, name: str) -> str:
+        """The option that was meant, or all of them."""
+        group, dot, argument = name.partition(".")
+        fno = [g for g in ("target", "proxy", "model", "base") if g in self._sets]
+        meant = _FNO_NAMES.get(argument or name, name if name in _FNO_NAMES.values() else None)
+        if not dot:
+            offer = nearest(option, [*(_shown(a.dest) for a in self._plain), "--help"])
+            other = " or ".join(repr(f"--{g}.{meant}") for g in fno)
+            return f"did you mean {other}?" if meant and fno and not offer.startswith("did you mean") else offer
+        if group not in self._sets:
+            return nearest(option, [f"--{g.rstrip('_')}.{argument}" for g in self._sets]) if self._sets else "see --help."
+        if group in fno and argument in _NOT_HERE:
+            return f"it is {_NOT_HERE[argument]}, so that it can be given from Python only."
+        if group in fno and meant:
+            return f"did you mean '--{group}.{meant}'?"
+        valid = [k.partition(".")[2] for k in self._options if k.startswith(f"{group}.")]
+        return nearest(argument, valid, f"--{group.rstrip('_')}.")
+
+    def _wrong(self, name: str, text: str) -> str:
+        hint, option = self._hint(name), _shown(name)
+        if get_origin(hint) is Literal:
+            return f"{option}: there is no {text!r}; {nearest(text, get_args(hint))}"
+        several = get_origin(hint) in (tuple, list)
+        must = _MUST.get(get_args(hint)[0] if several else hint, "a number")
+        return f"{option} must be {must}{' or a comma list of such' if several else ''}, but it is {text!r}."
+
+    def help_text(self, everything: bool) -> str:
+        """The help, on one screen or with everything."""
+        if everything:
+            text = "\n".join([self.format_help(), *self._lines])
+            for group in self._sets:
+                text = text.replace(f"--{group}.", f"--{group.rstrip('_')}.")
+            return text
+        lines = [inspect.getdoc(self._function).partition("\n\n")[0], "", f"{self.prog} [options]", ""]
+        for action in [a for a in self._plain if a.dest not in self._rare]:
+            default = "" if action.default in (None, False, (), "") else f" [{action.default}]"
+            lines.append(f"  {_shown(action.dest):<18}{' '.join((action.help or '').split())}{default}")
+        lines += [f"  {f'--{g.rstrip(chr(95))}.NAME X':<18}{what}" for g, (_, what) in self._sets.items()]
+        return "\n".join([*lines, "", f"{self.prog} --help-all lists every option, argument and preset."])
 
 
-def made(folder: Path) -> Path:
-    """The folder, which exists from now on."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = "it is a file" if folder.is_file() else error.strerror or error
-        raise MupError(f"Cannot make the folder {folder}: {why}. Name another.") from error
-    return folder
-
-
-def filled(parts: Iterable[str]) -> str:
-    """Parts in indented lines that fit a terminal, none broken."""
-    lines = ["  "]
-    for part in parts:
-        if len(lines[-1]) + len(part) > 112:
-            lines.append("  ")
-        lines[-1] += part + ", "
-    return "\n".join(line.rstrip() for line in lines).rstrip(",")
+def _shown(dest: str) -> str:
+    if "." in dest:
+        return f"--{dest.replace('_.', '.')}"
+    return "PROBLEM" if dest == "problem" else f"--{dest}" if dest in _AS_IN_PYTHON else f"--{dest.replace('_', '-')}"

@@ -1,287 +1,289 @@
-"""``neuralop-mup transfer``: Algorithm 1 from the command line, on a generated problem or on the user's own data."""
+"""``neuralop-mup transfer``: Algorithm 1 from the command line, which is ``nm.tune`` of neuralop's FNO with presets."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from neuralop_mup import tuning
-from neuralop_mup.cli import studies
-from neuralop_mup.cli.arguments import chosen_problem, fno_arguments, fno_defaults, fno_help, problem_help
-from neuralop_mup.cli.options import (
-    Dotted,
-    Parser,
-    below_one,
-    count,
-    filled,
-    given,
-    grid,
-    listed,
-    not_negative,
-    one_of,
-    positive,
-    searched,
-)
-from neuralop_mup.core.multipliers import KERNEL_INITS
+from neuralop_mup.cli.data import chosen, data_groups, problem_lines
+from neuralop_mup.cli.options import BelowOne, Verb, fno_arguments, on_axes, searched
 from neuralop_mup.core.rules import DEFAULT_RULE, ROLES, check_rule
 from neuralop_mup.errors import MupError
-from neuralop_mup.experiments import findings, wording
-from neuralop_mup.experiments.presets import EXTENDS, PRESETS, SIZES, Preset, odd_grid_note, preset_of
-from neuralop_mup.experiments.proxy import few_samples_notes, modes_of, resolution_notes, same_targets_notes, sample_of
-from neuralop_mup.experiments.settings import OPTIMIZERS, under_rules
-from neuralop_mup.experiments.training import build_model, check_batch_size, estimate_flops, run_losses
-from neuralop_mup.problems import PROBLEMS, OwnData, Problem
-from neuralop_mup.problems.mode_energy import ModeEnergy, mode_energy
-from neuralop_mup.tuning import Study
-from neuralop_mup.tuning.space import is_search
+from neuralop_mup.problems import Problem
+from neuralop_mup.problems.mode_energy import mode_energy
+from neuralop_mup.tuning import report, wording
+from neuralop_mup.tuning.engines import RayEngine, cuda_devices
+from neuralop_mup.tuning.outcome import is_complete
+from neuralop_mup.tuning.pipeline import FNOs, Tuning, tuning
+from neuralop_mup.tuning.presets import EXTENDS, PRESETS, Preset, preset_of
+from neuralop_mup.tuning.settings import OPTIMIZERS, optimizer_name
+from neuralop_mup.tuning.space import is_search, log2_grid
+from neuralop_mup.tuning.target import lines_of_use
+from neuralop_mup.tuning.with_optuna import check_storage
 
-_CARRYING = ("operator-norm", "log-modes", "none")
+#: Arguments in which proxy and target may differ.
+_SCALED = ("hidden_channels", "n_modes", "max_n_modes", "n_layers")
+#: Hyperparameters that may be searched, by what reads their values.
+_SEARCHED = {
+    "lr": float,
+    **{f"{kind}.{role}": float for kind in ("lr_mult", "init_mult") for role in ROLES},
+    **{"batch_size": int, "aux_lr": float, "weight_decay": float, "beta2": float, "epochs": int},
+}
+_RARE = (
+    *("sampler", "aux_lr", "kernel_init", "weight_decay", "beta2", "schedule", "clip_spectral", "allow_large_proxy"),
+    *("workers_per_device", "address", "cpus", "gpus"),
+)
 _GROUPS = {
     "proxy": "argument of FNO at the proxy, such as --proxy.hidden_channels 16 --proxy.n_modes 8",
     "target": "argument of FNO at the target",
     "model": "argument of FNO at both sizes, such as --model.n_layers 6",
-    "problem": "argument of the problem, such as --problem.viscosity 0.1",
-    "data": "how --data is read: x, y (keys), channels, time_step, split, shuffle, crop, in_memory",
-    "search": "also searched, such as --search.lr_mult.spectral 1,2,4",
 }
-#: Settings of a training run that have an option of their own.
-_SETTINGS = ("epochs", "batch_size", "optimizer", "aux_lr", "weight_decay", "beta2", "schedule", "clip_spectral")
-#: Hyperparameters that may be searched, with how their values are read.
-_SEARCHED = {
-    "lr": searched(positive),
-    **{f"{kind}.{role}": searched(positive) for kind in ("lr_mult", "init_mult") for role in ROLES},
-    "batch_size": searched(count),
-    "aux_lr": searched(positive),
-    "weight_decay": searched(not_negative),
-    "beta2": searched(below_one),
-    "epochs": grid(count),
-}
-#: Arguments in which proxy and target may differ.
-_SCALED = ("hidden_channels", "n_modes", "max_n_modes", "n_layers")
 
 
 def run(argv: list[str]) -> int:
-    """Plan, train, report. 1 if the target's training failed under the rule."""
-    options, dotted = _parser().read(argv)
-    problem = chosen_problem(options, dotted, options.preset)
-    title = getattr(problem, "title", problem.name)
-    options.output = options.output or f"runs/{title}-transfer"
-    study = study_of(options, dotted, problem)
-    # Data that lies in files is read for a dry run, too: what is wrong with it would stop the run.
-    if not options.dry_run or problem.file_name is None:
-        study = dataclasses.replace(study, notes=(*study.notes, *_resolution(problem, study)))
-    settings = settings_of(study, problem)
-    results = studies.run(study, options, argv, "transfer", title=f"μTransfer on {title}", settings=settings)
-    return 1 if results is not None and findings.target_failures(results) else 0
+    """Read the options and do it."""
+    fno = fno_arguments()
+    groups = {name: (fno, what) for name, what in _GROUPS.items()} | data_groups(argv)
+    groups["search"] = (_SEARCHED, "also searched, such as --search.lr_mult.spectral 1,2,4")
+    presets = [f"{problem} {size}: {preset}" for (problem, size), preset in PRESETS.items()]
+    return Verb("transfer", transfer, groups, _RARE, [*problem_lines(), "", "by preset:", *presets]).call(argv)
 
 
-def _resolution(problem: Problem, study: Study) -> tuple[str, ...]:
-    """What the data says of the proxy's modes, and of there being something to learn."""
-    x, y = sample_of(problem)
-    modes = (modes_of(study.sizes[size]) for size in (study.base, study.target))
-    return (*same_targets_notes(y), *resolution_notes({"x": x, "y": y}, *modes, flag="--proxy.n_modes"))
+def transfer(
+    problem: str | None = None,
+    *,
+    data: str = "",
+    preset: Literal["cpu", "gpu", "paper"] = "cpu",
+    lr: str = "",
+    seeds: PositiveInt = 3,
+    trials: PositiveInt | None = None,
+    sampler: str | None = None,
+    rule: Literal["operator-norm", "log-modes", "none"] = DEFAULT_RULE,
+    rules: tuple[str, ...] = ("standard",),
+    no_compare: bool = False,
+    verify: bool = False,
+    allow_large_proxy: bool = False,
+    epochs: PositiveInt | None = None,
+    batch_size: PositiveInt | None = None,
+    optimizer: str = "adam",
+    aux_lr: PositiveFloat | None = None,
+    kernel_init: Literal["default", "small"] | None = None,
+    loss: str = "l2",
+    weight_decay: NonNegativeFloat = 0.0,
+    beta2: BelowOne = 0.999,
+    schedule: str | None = None,
+    clip_spectral: PositiveFloat | None = None,
+    device: str = "cpu",
+    workers: PositiveInt | None = None,
+    workers_per_device: PositiveInt = 1,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    cpus: NonNegativeFloat = 1,
+    gpus: NonNegativeFloat | None = None,
+    storage: str | None = None,
+    output: str = "",
+    dry_run: bool = False,
+    proxy: Mapping[str, Any],
+    target: Mapping[str, Any],
+    model: Mapping[str, Any],
+    problem_: Mapping[str, Any],
+    data_: Mapping[str, Any],
+    search: Mapping[str, str],
+    command: str,
+) -> int:
+    """Tune a small FNO, train a large one with the same hyperparameters, compare with the naive way (arXiv 2506.19396).
 
-
-def _energy(problem: Problem, size: str) -> ModeEnergy | None:
-    """Of data in files whose sizes no preset gives: the default sizes follow from it."""
-    if problem.file_name is not None or (problem.name, size) in PRESETS:
-        return None
-    return mode_energy(*sample_of(problem))
-
-
-def study_of(options: argparse.Namespace, dotted: Dotted, problem: Problem) -> Study:
-    """The study that the options describe: what fails here would fail in every run.
-
-    Raises
-    ------
-    MupError
-        If the model cannot be built at one of the sizes, or a setting cannot work.
+    Parameters
+    ----------
+    problem
+        what to learn: burgers, burgers-pino, darcy, darcy-pino, navier-stokes, burgers-files, …
+    data
+        your own fields instead: .npz, .pt or .h5; a folder, a pattern, or several with commas
+    preset
+        sizes, data and epochs: cpu (minutes), gpu or paper
+    lr
+        learning rates: LOW:HIGH in factors of 2, a comma list, log:LOW:HIGH [by preset, and beyond an edge]
+    seeds
+        number of seeds
+    trials
+        points of a search over a distribution (log:LOW:HIGH)
+    sampler
+        Optuna's: tpe, random, qmc, gp, cmaes [tpe]
+    rule
+        rule that carries the values: operator-norm, log-modes, none
+    rules
+        rules to compare it with, besides SP, a comma list; each costs as much as the target
+    no_compare
+        train the target under --rule only: half the cost of the target's runs, and no SP beside
+    verify
+        search at the target too, to measure drift and regret
+    allow_large_proxy
+        accept a proxy as large as the target
+    epochs
+        epochs of each run [by preset]
+    batch_size
+        samples a batch [by preset]
+    optimizer
+        adam, adamw, neuralop-adamw, sgd, muon, soap
+    aux_lr
+        learning rate of input, readout and vectors, for optimizers that have one [muon 0.004; soap 0.004]
+    kernel_init
+        how large Fourier kernels start: default, small [small with muon and soap; SP has its own]
+    loss
+        l2, h1 or l2,h1; by the first one runs are compared
+    weight_decay
+        weight decay
+    beta2
+        second beta of Adam
+    schedule
+        of lr: cosine, constant, halve:50 (every 50 epochs), halve:100,150 [by preset]
+    clip_spectral
+        clip each gradient entry of the spectral kernels here
+    device
+        cpu, cuda, cuda:N or auto
+    workers
+        runs at once, each in its own process [one per core; on GPUs one each]
+    workers_per_device
+        runs at once on each GPU, for small proxies
+    engine
+        local: processes of this machine; ray: a cluster
+    address
+        of the Ray cluster, such as auto or ray://HOST:10001 [one is started here]
+    cpus
+        CPUs that a run asks Ray for
+    gpus
+        GPUs that a run asks Ray for; 0.5 puts two runs on one [1 unless on the cpu]
+    storage
+        Optuna storage that shows finished points besides: postgresql://…, mysql://…, sqlite:///…
+    output
+        folder for results; the same command resumes there [runs/NAME-transfer]
+    dry_run
+        read and check the data, print what would be trained, and stop
     """
-    choice = OPTIMIZERS.get(options.optimizer, OPTIMIZERS["adam"])
-    space = given("search", dotted["search"], _SEARCHED)
-    batches = space["batch_size"] if isinstance(space.get("batch_size"), list) else [options.batch_size]
-    energy = _energy(problem, options.preset)
-    preset = preset_of(problem, options.preset, batch_size=batches[-1] and max(batches), energy=energy)
-    sizes = _sizes(preset, dotted, problem, from_data=energy is not None)
-    if options.no_compare and options.rules != ["standard"]:
+    source = chosen(problem, data, problem_, data_, preset)
+    folder = Path(output or f"runs/{source.title}-transfer")
+    if no_compare and rules != ("standard",):
         raise MupError("--no-compare leaves out every comparison and --rules names some; give one of the two.")
-    if options.lr is not None and "lr" in space:
+    if lr and "lr" in search:
         raise MupError("--lr and --search.lr are the same; give one of them.")
-    grid = tuning.log2_grid(*choice.lrs) if choice.lrs else preset.lrs
-    space = {"lr": options.lr or grid, **space}
-    run = {k: getattr(preset, k, None) if (value := getattr(options, k)) is None else value for k in _SETTINGS}
-    run["aux_lr"] = choice.aux_lr if run["aux_lr"] is None else run["aux_lr"]
-    if options.loss != "l2":
-        run["loss"] = options.loss
-    if options.device != "cpu":  # the default of a run
-        run["device"] = options.device
-    fixed = {"problem": problem.name, "problem_args": dataclasses.asdict(problem), **run}
-    fixed = {name: value for name, value in fixed.items() if name not in space}
-    run_losses(problem.n_dim, options.loss)
-    sizes_of_batches = space["batch_size"] if isinstance(space.get("batch_size"), list) else [fixed.get("batch_size", 1)]
-    check_batch_size(max(sizes_of_batches), problem.n_train)
-    if is_search(space) != (options.trials is not None):
+    for name in rules:
+        check_rule(name)
+    check_storage(storage)
+    choice = OPTIMIZERS[optimizer_name(optimizer)]
+    space = {name: searched(f"--search.{name}", text, _SEARCHED[name]) for name, text in search.items()}
+    batches = space.get("batch_size") if isinstance(space.get("batch_size"), list) else [batch_size or 0]
+    in_files = not isinstance(source, Problem) or source.file_name is None
+    sample = source.load().sample() if in_files and (source.name, preset) not in PRESETS else None
+    energy = None if sample is None else mode_energy(sample["x"], sample["y"])
+    row = preset_of(source, preset, batch_size=max(batches) or None, energy=energy)
+    space = {"lr": searched("--lr", lr) if lr else log2_grid(*(choice.lrs or row.lr)), **space}
+    if is_search(space) != (trials is not None):
         raise MupError(
-            f"--trials {options.trials} is for searches over a distribution, such as --search.lr log:1e-3:1e-1; a grid runs "
-            "every point."
-            if options.trials is not None
+            f"--trials {trials} is for searches over a distribution, such as --search.lr log:1e-3:1e-1; a grid runs every "
+            "point."
+            if trials is not None
             else "A search over a distribution needs --trials N: how many points to try."
         )
-    study = tuning.transfer_study(
-        **sizes,
+    asked = {"epochs": epochs, "batch_size": batch_size, "schedule": schedule}
+    fixed = {name: getattr(row, name) if value is None else value for name, value in asked.items()}
+    fixed |= {"optimizer": optimizer_name(optimizer), "aux_lr": aux_lr or choice.aux_lr, "clip_spectral": clip_spectral}
+    fixed |= {"weight_decay": weight_decay, "beta2": beta2, "device": device}
+    sizes = _sizes(row, {**model, **proxy}, {**model, **target}, source.n_dim, from_data=energy is not None)
+    note = 'The rule "none", which leaves modes alone, is compared, too; for no comparison give --no-compare.'
+    plan = tuning(
+        FNOs(source.in_channels, source.out_channels, source.n_dim),
+        source,
+        base=sizes["proxy"],
+        target=sizes["target"],
+        folder=folder,
         space=space,
-        rule=options.rule,
-        rules=tuple(dict.fromkeys([options.rule, *([] if options.no_compare else options.rules)])),
         fixed=fixed,
-        seeds=tuple(range(options.seeds)),
-        verify=options.verify,
-        n_trials=options.trials,
-        name=Path(options.output).name,
-        naive=not options.no_compare,
+        loss=loss,
+        kernel_init=choice.kernel_init if kernel_init is None else kernel_init,
+        under=row.under_mup if clip_spectral is None else {},
+        title=f"μTransfer on {source.title}",
+        flag="--proxy.n_modes",
+        notes=[note] if rules == ("none",) and rule != "none" else [],
+        large=allow_large_proxy,
+        look=not dry_run,
+        rule=rule,
+        rules=[rule, *([] if no_compare else rules)],
+        naive=not no_compare,
+        verify=verify,
+        seeds=range(seeds),
+        n_trials=trials,
+        sampler=sampler,
         # A grid that the user gave is walked as it is.
-        extends={"lr": EXTENDS} if options.lr is None and list(space) == ["lr"] and not is_search(space) else None,
+        extends={"lr": EXTENDS} if not lr and list(space) == ["lr"] else {},
     )
-    notes = [odd_grid_note(problem), *(few_samples_notes(problem.n_val) if isinstance(problem, OwnData) else ())]
-    if options.rules == ["none"] and options.rule != "none":
-        notes.append('The rule "none", which leaves modes alone, is compared, too; for no comparison give --no-compare.')
-    kernel_init = choice.kernel_init if options.kernel_init is None else options.kernel_init
-    under = under_rules(study.rules, preset.under_mup if options.clip_spectral is None else {}, kernel_init)
-    study = dataclasses.replace(study, under=under, notes=tuple(filter(None, notes)))
-    costs = [estimate_flops({**fixed, "model": size, "base": sizes["proxy"]}) for size in sizes.values()]
-    with torch.device("meta"):
-        build_model(problem, sizes["proxy"], sizes["proxy"], options.rule)
-        for rule in study.rules:
-            build_model(problem, sizes["target"], sizes["proxy"], rule)
-    if costs[0] >= costs[1] and not options.allow_large_proxy:
-        raise MupError(
-            f"The proxy ({wording.size_text(sizes['proxy'])}) costs {costs[0] / costs[1]:.3g} times the target "
-            f"({wording.size_text(sizes['target'])}): tuning it saves nothing. Make it smaller, or insist with "
-            "--allow-large-proxy."
-        )
-    return study
+    print(plan_text(plan))
+    if dry_run:
+        return 0
+    devices = [name for name in (cuda_devices() if device in ("auto", "cuda") else []) for _ in range(workers_per_device)]
+    if gpus is None:
+        gpus = float(device != "cpu" and bool(cuda_devices()))
+    made = RayEngine(address, workers, cpus, gpus) if engine == "ray" else None
+    results, found = plan.run(
+        n_workers=workers, devices=sorted(devices), command=command, progress=True, engine=made, storage=storage
+    )
+    print("", *report.verdict(results), "", report.aligned_table(results), sep="\n")
+    print(f"\nReport (report.html), figure and every run: {folder}")
+    if found is not None:
+        print("The trained target, in Python:", *(f"    {line}" for line in lines_of_use(folder, found)), sep="\n")
+    carried = results.carried("target", rule)
+    return 0 if carried and all(map(is_complete, carried)) else 1
 
 
-def _sizes(preset: Preset, dotted: Dotted, problem: Problem, from_data: bool = False) -> dict[str, dict[str, Any]]:
-    shared = fno_arguments("model", dotted["model"], problem.n_dim)
-    sizes: dict[str, dict[str, Any]] = {}
-    own: dict[str, dict[str, Any]] = {}
-    for which in ("proxy", "target"):
+def _sizes(
+    preset: Preset, proxy: Mapping[str, Any], target: Mapping[str, Any], n_dim: int, from_data: bool
+) -> dict[str, dict[str, Any]]:
+    """Arguments of FNO at both sizes: what was given of them, and what follows from the preset."""
+    sizes = {}
+    for which, given in (("proxy", proxy), ("target", target)):
         width, modes = getattr(preset, which)
-        defaults = {"hidden_channels": width, "n_modes": (modes,) * problem.n_dim if isinstance(modes, int) else modes}
-        own[which] = {**shared, **fno_arguments(which, dotted[which], problem.n_dim)}
-        sizes[which] = {**defaults, **own[which]}
+        modes = (modes,) if isinstance(modes, int) else modes
+        sizes[which] = on_axes({"hidden_channels": width, "n_modes": modes, **given}, n_dim)
     if from_data:  # what was given bounds what follows from the data
         ends = list(zip(sizes["proxy"]["n_modes"], sizes["target"]["n_modes"], strict=True))
-        if "n_modes" not in own["proxy"]:
+        if "n_modes" not in proxy:
             sizes["proxy"]["n_modes"] = tuple(map(min, ends))
-        if "n_modes" not in own["target"]:
+        if "n_modes" not in target:
             sizes["target"]["n_modes"] = tuple(map(max, ends))
+    defaults = {field.name: field.default for field in dataclasses.fields(fno_arguments())}
     if any("n_layers" in size for size in sizes.values()):  # else the base would have the target's
-        sizes = {which: {"n_layers": fno_defaults()["n_layers"], **size} for which, size in sizes.items()}
-    _same_otherwise(sizes["proxy"], sizes["target"])
-    return sizes
-
-
-def _same_otherwise(proxy: Mapping[str, Any], target: Mapping[str, Any]) -> None:
-    """Refuse sizes that differ in what no rule scales: the base would not be the model that was tuned."""
-    defaults = fno_defaults()
-    for name in dict.fromkeys([*proxy, *target]):
-        ends = [size.get(name, defaults[name]) for size in (proxy, target)]
+        sizes = {which: {"n_layers": defaults["n_layers"], **size} for which, size in sizes.items()}
+    for name in dict.fromkeys([*sizes["proxy"], *sizes["target"]]):
+        ends = [size.get(name, defaults[name]) for size in sizes.values()]
         if name not in _SCALED and ends[0] != ends[1]:
             raise MupError(
                 f"{name} is {ends[0]} at the proxy and {ends[1]} at the target, but no rule carries hyperparameters "
                 f"over that: let only {', '.join(_SCALED)} differ, and set --model.{name} for both."
             )
+    return sizes
 
 
-def settings_of(study: Study, problem: Problem) -> dict[str, Any]:
-    """Everything that decides the result, flat."""
-    sizes = {f"{which}.{name}": value for which, size in study.sizes.items() for name, value in size.items()}
-    return {
-        "data": getattr(problem, "title", problem.name),
-        **({"read as": problem.description, **problem.readings} if isinstance(problem, OwnData) else {}),
-        **{f"problem.{name}": value for name, value in study.fixed["problem_args"].items()},
-        **sizes,
-        **{f"search.{name}": values for name, values in study.space.items()},
-        "rules": study.rules,
-        "seeds": study.seeds,
-        "verify": bool(study.searched),
-        **{name: value for name, value in study.fixed.items() if name not in ("problem", "problem_args")},
-        **{f"under {rule}": more for rule, more in study.under.items()},
-    }
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "neuralop-mup transfer",
-        "Tune a small FNO, train a large one with the same hyperparameters, compare with the naive way (arXiv 2506.19396).",
-        _GROUPS,
-        [*fno_help(), "", "search:", filled(_SEARCHED), *problem_help(), "", "by preset:", *_presets()],
-        usage="neuralop-mup transfer [PROBLEM | --data FILE] [options]",
-    )
-    parser.section("what to learn")
-    parser.option("problem", f"{', '.join(PROBLEMS)} [burgers]", nargs="?", metavar="PROBLEM")
-    parser.option("--data", "your own fields instead: .npz, .pt or .h5; several with commas")
-    parser.option("--preset", "sizes, data and epochs: cpu (minutes), gpu or paper", one_of(SIZES), default="cpu")
-    parser.section("what to tune")
-    parser.option(
-        "--lr",
-        "learning rates: LOW:HIGH in factors of 2, a comma list, or log:LOW:HIGH [by preset, and beyond an edge]",
-        searched(positive),
-    )
-    parser.option("--seeds", "number of seeds", count, default="3")
-    parser.option("--trials", "points of a search over a distribution (log:LOW:HIGH)", count)
-    parser.option("--sampler", "Optuna's: tpe, random, qmc, gp, cmaes [tpe]", rare=True)
-    parser.option("--pruner", "Optuna's: median, percentile, halving, hyperband, wilcoxon [none]", rare=True)
-    parser.option(
-        "--rungs", "epochs at which the pruner judges a run [a quarter and a half of them]", listed(count), rare=True
-    )
-    parser.section("how to carry it over")
-    parser.option("--rule", f"rule that carries the values: {', '.join(_CARRYING)}", one_of(_CARRYING), default=DEFAULT_RULE)
-    parser.option(
-        "--rules",
-        "rules to compare it with, besides SP, a comma list; each costs as much as the target",
-        listed(check_rule),
-        default="standard",
-    )
-    parser.flag("--no-compare", "train the target under --rule only: half the cost of the target's runs, and no SP beside")
-    parser.flag("--verify", "search at the target too, to measure drift and regret")
-    parser.flag("--allow-large-proxy", "accept a proxy that costs as much as the target", rare=True)
-    parser.section("how to train")
-    parser.option("--epochs", "epochs of each run [by preset]", count)
-    parser.option("--batch_size", "samples a batch [by preset]", count)
-    parser.option("--optimizer", ", ".join(OPTIMIZERS), one_of(OPTIMIZERS), default="adam")
-    lrs = "; ".join(f"{name} {c.aux_lr:g}" for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
-    parser.option(
-        "--aux_lr", f"learning rate of input, readout and vectors, for optimizers that have one [{lrs}]", positive, rare=True
-    )
-    parser.option(
-        "--kernel_init",
-        f"how large Fourier kernels start: {', '.join(KERNEL_INITS)} [small with muon and soap; SP has its own]",
-        one_of(KERNEL_INITS),
-        rare=True,
-    )
-    parser.option("--loss", "l2, h1 or l2,h1; by the first one runs are compared", default="l2")
-    parser.option("--weight_decay", "weight decay", not_negative, rare=True, default="0.0")
-    parser.option("--beta2", "second beta of Adam", below_one, rare=True, default="0.999")
-    parser.option("--schedule", "of lr: cosine, constant, halve:50 (every 50 epochs), halve:100,150 [by preset]", rare=True)
-    parser.option("--clip_spectral", "clip each gradient entry of the spectral kernels here", positive, rare=True)
-    studies.add_options(parser, "cpu", "runs/NAME-transfer")
-    return parser
-
-
-def _presets() -> list[str]:
-    lines = []
-    for (problem, size), preset in PRESETS.items():
-        lines.append(f"  {problem} {size}:")
-        for name, value in dataclasses.asdict(preset).items():
-            if name in ("proxy", "target"):
-                value = "hidden_channels {}, n_modes {}".format(*value)
-            if value not in ({}, "cpu"):
-                lines.append(f"    {name:<14}{value}")
-    return lines
+def plan_text(plan: Tuning) -> str:
+    """What would be trained: sizes, runs, parameters, and their cost in trainings of the target."""
+    study, planned = plan.study, plan.study.planned()
+    lines = [plan.title, *(f"  note    {note}" for note in study.notes)]
+    lines += [f"  {what:<7} {wording.cell(value, '×')}" for what, value in plan.told.items()]
+    more = ", and beyond an edge" if study.extends else ""
+    for name, values in study.space.items():
+        text = " ".join(f"{v:g}" for v in values) if isinstance(values, (list, tuple)) else str(values)
+        lines.append(f"  search  {name}: {text}{more}")
+    lines.append(f"  run     {wording.cell({k: v for k, v in study.fixed.items() if v is not None})}")
+    lines += [f"  under   {rule}: {wording.cell(settings)}" for rule, settings in study.under.items()]
+    lines += [f"  rules   {', '.join(study.rules)}", f"  seeds   {len(study.seeds)}", f"  output  {plan.folder}", ""]
+    rows = [["size", "model", "parameters", "runs", "cost (1 = one training of the target)"]]
+    once, total = plan.costs["target"], 0.0
+    for size, arguments in study.sizes.items():
+        cost = planned[size] * plan.costs[size] / once
+        total += cost
+        rows.append([size, wording.size_text(arguments), f"{plan.parameters[size]:,}", str(planned[size]), f"{cost:.2f}"])
+    rows.append(["all", "", "", str(planned.total()), f"{total:.2f}"])
+    flops = f"One training of the target takes the time of about {once:.1e} floating-point operations, from its shapes."
+    return "\n".join([*lines, wording.aligned(rows), "", flops])

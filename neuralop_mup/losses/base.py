@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from neuralop.losses import FiniteDiff
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.losses.checks import finite, positive
+from neuralop_mup.losses import checks
 
 _EPS = 1e-8  # as in neuralop's LpLoss
 # The generated problems reach 0.5 at 8 points in time and 0.7 at 4; twice the viscosity or the time gives 0.9 to 1.1.
@@ -26,6 +26,8 @@ class FieldLoss(ABC):
         Over the batch. neuralop's Trainer expects the sum, which is also the default of its LpLoss.
     """
 
+    layout: ClassVar[str]  # of the prediction; axes of the same name have equally many points
+
     def __init__(self, reduction: str = "sum") -> None:
         if reduction not in ("sum", "mean"):
             raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, but it is {reduction!r}.")
@@ -33,9 +35,9 @@ class FieldLoss(ABC):
         self._warned = False
         self._seen: set[tuple] = set()  # grids whose data has been looked at, in training and in evaluation
 
-    @abstractmethod
     def check_grid(self, y_pred: torch.Tensor) -> None:
         """Raise MupError unless the prediction's shape can work; every call."""
+        checks.axes(y_pred, self.layout)
 
     def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:  # noqa: B027  (a loss may have none)
         """Raise MupError unless the data is what the equation needs; the first batch of each grid only."""
@@ -79,7 +81,7 @@ class FieldLoss(ABC):
         if kind not in self._seen:
             for name, values in {"x": x, "y": y}.items():
                 if values is not None:
-                    finite(name, values)
+                    checks.finite(name, values)
                     if values.ndim != y_pred.ndim or values.shape[2:] != y_pred.shape[2:]:
                         raise MupError(
                             f"The sample's {name} has shape {tuple(values.shape)}, the prediction {tuple(y_pred.shape)}: "
@@ -128,7 +130,7 @@ def forcing_like(forcing: torch.Tensor | float, field: torch.Tensor) -> torch.Te
 
 
 class SpaceTimeLoss(FieldLoss):
-    """A loss of a field over (time, *space): the size of a residual, at the inner times or at all.
+    """A loss of a field over (time, *space), periodic in space: the size of a residual, at the inner times or at all.
 
     Parameters
     ----------
@@ -142,8 +144,14 @@ class SpaceTimeLoss(FieldLoss):
 
     def __init__(self, time: float, ends: bool, reduction: str) -> None:
         super().__init__(reduction)
-        self.time = positive("time", time)
+        self.time = checks.positive("time", time)
         self.ends = bool(ends)
+
+    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:
+        for name, values in {"x": x, "y": y}.items():
+            if values is not None:
+                for axis in range(3 - values.ndim, 0):
+                    checks.periodic(name, values[:, 0, 0], axis)
 
     @abstractmethod
     def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

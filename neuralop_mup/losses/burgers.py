@@ -46,17 +46,11 @@ class PeriodicBurgersEqnLoss(SpaceTimeLoss):
     code, github.com/neuraloperator/physics_informed (``FDM_Burgers``).
     """
 
+    layout = "(batch, 1, time, x)"
+
     def __init__(self, viscosity: float, time: float = 1.0, *, ends: bool = False, reduction: str = "sum") -> None:
         super().__init__(time, ends, reduction)
         self.viscosity = checks.positive("viscosity", viscosity)
-
-    def check_grid(self, y_pred: torch.Tensor) -> None:
-        checks.axes(y_pred, "(batch, 1, time, x)")
-
-    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:
-        for name, values in {"x": x, "y": y}.items():
-            if values is not None:
-                checks.periodic(name, values[:, 0, 0], -1)
 
     def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, None]:
         n = u.shape[-1]

@@ -31,23 +31,21 @@ def finite(name: str, values: torch.Tensor) -> None:
         raise MupError(f"The sample's {name} has {int(bad.sum())} entries that are NaN or infinite, the first at {where}.")
 
 
-def axes(y_pred: torch.Tensor, layout: str, square: int = 0) -> None:
+def axes(y_pred: torch.Tensor, layout: str) -> None:
     """Raise MupError unless ``y_pred`` has the axes of ``layout``, one channel and at least 4 points an axis.
 
     Parameters
     ----------
     y_pred : torch.Tensor
     layout : str
-        Such as ``"(batch, 1, time, x)"``.
-    square : int
-        The last so many axes must have equally many points.
+        Such as ``"(batch, 1, time, n, n)"``; the axes called n must have equally many points.
     """
     shape = tuple(y_pred.shape)
     if len(shape) != layout.count(",") + 1 or shape[1] != 1:
         raise MupError(f"The prediction must have shape {layout}, but it has {shape}.")
     if min(shape[2:]) < 4:
         raise MupError(f"The prediction has shape {shape}: at least 4 points are needed along each axis.")
-    if square and len(set(shape[-square:])) > 1:
+    if "n, n" in layout and shape[-1] != shape[-2]:
         raise MupError(
             f"The prediction has shape {shape}, but space must have equally many points each way; expected {layout}."
         )

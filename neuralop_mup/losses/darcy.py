@@ -45,6 +45,8 @@ class DarcyEqnLoss(FieldLoss):
     code, github.com/neuraloperator/physics_informed (``darcy_loss``).
     """
 
+    layout = "(batch, 1, n, n)"
+
     def __init__(
         self, forcing: float | torch.Tensor = 1.0, *, face_average: str = "harmonic", reduction: str = "sum"
     ) -> None:
@@ -56,9 +58,6 @@ class DarcyEqnLoss(FieldLoss):
         if not torch.isfinite(values).all() or not (values != 0).any():
             raise MupError("forcing must be finite and not zero everywhere: the residual is measured relative to it.")
         self.forcing = forcing
-
-    def check_grid(self, y_pred: torch.Tensor) -> None:
-        checks.axes(y_pred, "(batch, 1, n, n)", square=2)
 
     def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:
         a = checks.needed("x", x)[:, 0]

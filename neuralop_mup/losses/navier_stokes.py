@@ -44,6 +44,8 @@ class NavierStokesEqnLoss(SpaceTimeLoss):
     code, github.com/neuraloperator/physics_informed (``FDM_NS_vorticity``).
     """
 
+    layout = "(batch, 1, time, n, n)"
+
     def __init__(
         self,
         reynolds: float,
@@ -59,32 +61,20 @@ class NavierStokesEqnLoss(SpaceTimeLoss):
             raise MupError("forcing has entries that are NaN or infinite.")
         self.forcing = forcing
 
-    def check_grid(self, y_pred: torch.Tensor) -> None:
-        checks.axes(y_pred, "(batch, 1, time, n, n)", square=2)
-
-    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:
-        for name, values in {"x": x, "y": y}.items():
-            if values is not None:
-                for axis in (-2, -1):
-                    checks.periodic(name, values[:, 0, 0], axis)
-
     def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self._operator(u), self._forcing(u)
-
-    def _operator(self, w: torch.Tensor) -> torch.Tensor:
-        n = w.shape[-1]
-        k1 = torch.fft.fftfreq(n, 1 / n, dtype=w.dtype, device=w.device)[:, None]
-        k2 = torch.arange(n // 2 + 1, dtype=w.dtype, device=w.device)
+        n = u.shape[-1]
+        k1 = torch.fft.fftfreq(n, 1 / n, dtype=u.dtype, device=u.device)[:, None]
+        k2 = torch.arange(n // 2 + 1, dtype=u.dtype, device=u.device)
         square = k1**2 + k2**2
         inverse = torch.where(square > 0, 1 / square.clamp(min=1), 0.0)
         # The first derivative of the highest mode of an even grid is zero at the nodes.
         d1, d2 = (1j * torch.where(2 * k.abs() == n, 0.0, k) for k in (k1, k2))
-        modes = torch.fft.rfft2(w)
+        modes = torch.fft.rfft2(u)
         stream = modes * inverse
         v1, v2, w1, w2, laplacian = torch.fft.irfft2(
             torch.stack((d2 * stream, -d1 * stream, d1 * modes, d2 * modes, -square * modes)), s=(n, n)
         )
-        return self.time_derivative(w) + v1 * w1 + v2 * w2 - laplacian / self.reynolds
+        return self.time_derivative(u) + v1 * w1 + v2 * w2 - laplacian / self.reynolds, self._forcing(u)
 
     def _forcing(self, w: torch.Tensor) -> torch.Tensor | None:
         if self.forcing is None:

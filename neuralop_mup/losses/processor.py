@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from neuralop.data.transforms.base_transforms import Transform
-from neuralop.data.transforms.data_processors import DataProcessor
+from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
 from neuralop_mup.errors import MupError
 
@@ -47,7 +47,7 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
     return product
 
 
-class PhysicalDataProcessor(DataProcessor):
+class PhysicalDataProcessor(DefaultDataProcessor):
     """neuralop data processor under which the model sees a normalised x and every loss sees physical fields.
 
     neuralop's DefaultDataProcessor puts the output back into physical units in evaluation only; in training its losses
@@ -73,12 +73,8 @@ class PhysicalDataProcessor(DataProcessor):
         out_normalizer: Transform | None = None,
         mollifier: torch.Tensor | Callable[[Sequence[int]], torch.Tensor] | None = None,
     ) -> None:
-        super().__init__()
-        self.in_normalizer = in_normalizer
-        self.out_normalizer = out_normalizer
+        super().__init__(in_normalizer, out_normalizer)
         self.mollifier = mollifier
-        self.device: torch.device | str = "cpu"
-        self.model: torch.nn.Module | None = None
 
     def to(self, device: torch.device | str) -> PhysicalDataProcessor:
         """Move the normalisers; batches follow when they come."""

@@ -1,22 +1,18 @@
-"""Figures from records only: nothing here trains, reads a folder or changes matplotlib's global state.
+"""Figures of what they are given: nothing here trains, reads a folder or changes matplotlib's global state.
 
 The object interface (``Figure`` and ``FigureCanvasAgg``) is used instead of ``pyplot``, so drawing works without a
 display, in a worker, and never changes what the user's own script has open.
 """
 
 from neuralop_mup.plots.coord_check import plot_coord_check
-from neuralop_mup.plots.curves import Curve, loss_curve
 from neuralop_mup.plots.fields import plot_fields
 from neuralop_mup.plots.mode_energy import plot_mode_energy
-from neuralop_mup.plots.study import panels_of, plot_panels, plot_study
+from neuralop_mup.plots.study import Curve, plot_panels
 
 __all__ = [
     "Curve",
-    "loss_curve",
-    "panels_of",
     "plot_coord_check",
     "plot_fields",
     "plot_mode_energy",
     "plot_panels",
-    "plot_study",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from neuralop_mup.errors import MupError
@@ -43,77 +43,54 @@ def plot_coord_check(check: Any, path: str | Path, *, tolerance: float | None = 
     MupError
         If there are no records.
     """
-    records, x = check.records, _AXIS_NAMES.get(check.size_name, check.size_name)
-    panels = list(dict.fromkeys((record["kind"], record["step"]) for record in records))
-    panels.sort(key=lambda panel: (panel[0] != "init", panel[1]))
+    panels: dict[tuple[str, int], dict[str, dict[float, list[float]]]] = {}
+    for record in check.records:
+        by_size = panels.setdefault((record["kind"], record["step"]), {}).setdefault(record["block"], {})
+        if 0 < float(record["value"]) < math.inf:
+            by_size.setdefault(float(record["size"]), []).append(float(record["value"]))
     if not panels:
         raise MupError("There is no coordinate check to draw: the list of records is empty.")
-    blocks = list(dict.fromkeys(record["block"] for record in records))
+    blocks = list(dict.fromkeys(record["block"] for record in check.records))
     columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)
     longest = max(map(len, blocks)) + len("  slope +0.00 !")
     figure, grid = style.new_panels(rows, columns, longest, 3.3 * rows + 0.5)
-    sizes = sorted({float(record["size"]) for record in records})
-    slope_of = {(s["kind"], s["step"], s["block"]): float(s["slope"]) for s in check.slopes}
+    sizes = sorted({float(record["size"]) for record in check.records})
+    slopes = {(s["kind"], s["step"], s["block"]): float(s["slope"]) for s in check.slopes}
     marked = False
-    for axes, (kind, step) in zip(grid.flat, panels, strict=False):
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        limit = tolerance if kind == "update" else None
-        ends = [
-            _draw_block(axes, records, kind, step, block, index, slope_of.get((kind, step, block)), limit)
-            for index, block in enumerate(blocks)
-        ]
-        style.ticks_at(axes, sizes)
-        axes.set_xlabel(x, fontsize=style.TEXT)
-        axes.set_ylabel("RMS over features", fontsize=style.TEXT)
-        title_of = "features at init" if kind == "init" else f"update after {_steps(step)}"
-        axes.set_title(title_of, fontsize=style.TEXT + 1, loc="left")
-        style.value_axis(axes)
-        style.label_lines(axes, [end for end in ends if end])
-        marked = marked or any(end[2].endswith(_BEYOND) for end in ends if end)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
-    if title:
-        figure.suptitle(title, x=0.01, y=0.99, ha="left", va="top", fontsize=style.TITLE)
+    for axes, panel in zip(grid.flat, sorted(panels, key=lambda panel: (panel[0] != "init", panel[1])), strict=False):
+        kind, step = panel
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        wanted = []
+        for index, block in enumerate(blocks):
+            slope = slopes.get((*panel, block))
+            text = block if slope is None else f"{block}  slope {slope:+.2f}"
+            if kind == "update" and None not in (slope, tolerance) and not abs(slope) <= tolerance:
+                text += _BEYOND
+            wanted += _draw_block(axes, panels[panel].get(block, {}), index, text)
+        style.ticks_at(axes, sizes)
+        axes.set_ylabel("RMS over features", fontsize=style.TEXT)
+        title_of = "features at init" if kind == "init" else f"update after {step} step{'s' * (step != 1)}"
+        style.finish_panel(axes, title_of, _AXIS_NAMES.get(check.size_name, check.size_name), wanted)
+        marked |= any(text.endswith(_BEYOND) for *_, text, _ in wanted)
     parts = ["lines: geometric mean over seeds", "dots: seeds"]
-    style.key_line(figure, parts + ([f"!: steeper than {tolerance:g}"] if marked else []))
-    return style.save(figure, path)
+    return style.finish(figure, path, title, parts + ([f"!: steeper than {tolerance:g}"] if marked else []))
 
 
 def _draw_block(
-    axes: Axes,
-    records: Sequence[Mapping[str, Any]],
-    kind: str,
-    step: int,
-    block: str,
-    index: int,
-    slope: float | None,
-    tolerance: float | None,
-) -> tuple[float, float, str, str] | None:
-    """RMS of one block against size, its mean over seeds as a line and the seeds as faint dots; its end and its name."""
-    by_size: dict[float, list[float]] = {}
-    for record in records:
-        if (record["kind"], record["step"], record["block"]) == (kind, step, block):
-            value = float(record["value"])
-            if math.isfinite(value) and value > 0:
-                by_size.setdefault(float(record["size"]), []).append(value)
+    axes: Axes, by_size: Mapping[float, Sequence[float]], index: int, text: str
+) -> list[tuple[float, float, str, str]]:
+    """RMS of one block against size, its mean over seeds as a line and the seeds as faint dots; its end, named."""
     if not by_size:
-        return None
-    colour, marker = style.PALETTE[index % 8], style.MARKERS[index % 8]
-    text = block
-    if slope is not None:
-        beyond = tolerance is not None and not abs(slope) <= tolerance
-        text += f"  slope {slope:+.2f}{_BEYOND if beyond else ''}"
-    sizes = sorted(by_size)
+        return []
+    colour, sizes = style.PALETTE[index % 8], sorted(by_size)
     # Feature sizes spread evenly on a log axis, so the line is the geometric mean; slopes are of the root mean square.
-    means = [math.exp(fmean([math.log(v) for v in by_size[size]])) for size in sizes]
-    axes.plot(sizes, means, color=colour, marker=marker, markersize=4, linewidth=1.5)
+    means = [geometric_mean(by_size[size]) for size in sizes]
+    axes.plot(sizes, means, color=colour, marker=style.MARKERS[index % 8], markersize=4, linewidth=1.5)
     for size in sizes:
         if len(by_size[size]) > 1:
             axes.plot([size] * len(by_size[size]), by_size[size], ".", color=colour, alpha=0.3, markersize=3)
-    return sizes[-1], means[-1], text, colour
-
-
-def _steps(step: int) -> str:
-    return "1 step" if step == 1 else f"{step} steps"
+    return [(sizes[-1], means[-1], text, colour)]

@@ -40,8 +40,7 @@ def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str 
             if images:
                 image = axes.imshow(field.T, origin="lower", cmap="viridis")
                 figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03).ax.tick_params(labelsize=7)
-                axes.set_xticks([])
-                axes.set_yticks([])
+                axes.set(xticks=[], yticks=[])
             else:
                 axes.plot([i / len(field) for i in range(len(field))], field, color=PALETTE[row], linewidth=1.4)
                 axes.tick_params(labelsize=8)

@@ -34,8 +34,7 @@ def plot_mode_energy(
     share : float
     title : str, optional
     """
-    figure, row = style.new_figure(1.2 + 3.6 * len(targets), 3.4, 1, len(targets), squeeze=False, sharey=True)
-    figure.subplots_adjust(top=0.82, bottom=0.17, left=0.9 / (1.2 + 3.6 * len(targets)), right=0.93, wspace=0.25)
+    figure, row = style.new_panels(1, len(targets), len("targets"), 3.4, sharey=True)
     for axis, axes in enumerate(row[0]):
         wanted = []
         for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
@@ -55,14 +54,7 @@ def plot_mode_energy(
         axes.axvline(enough[axis], color=style.GREY, linewidth=1, linestyle=(0, (1, 1.2)), zorder=0)
         axes.set_yscale("log")
         axes.set_ylim(_FLOOR / 2, 1.5)
-        axes.set_xlabel("n_modes", fontsize=style.TEXT)
-        axes.set_title(f"axis {axis}: n_modes = {enough[axis]} is enough", fontsize=style.TEXT + 1, loc="left")
-        style.value_axis(axes)
-        style.label_lines(axes, wanted)
+        style.finish_panel(axes, f"axis {axis}: n_modes = {enough[axis]} is enough", "n_modes", wanted)
     row[0, 0].set_ylabel("share of energy left out", fontsize=style.TEXT)
-    if title:
-        figure.suptitle(title, x=0.01, y=0.99, ha="left", fontsize=style.TITLE)
-    style.key_line(
-        figure, [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the n_modes from which the targets are below it"]
-    )
-    return style.save(figure, path)
+    parts = [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the n_modes from which the targets are below it"]
+    return style.finish(figure, path, title, parts)

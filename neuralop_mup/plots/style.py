@@ -94,14 +94,30 @@ def save(figure: Figure, path: str | Path) -> Path:
     return path
 
 
-def ticks_at(axes: Axes, values: Sequence[float]) -> None:
+def finish(figure: Figure, path: str | Path, title: str | None, parts: Sequence[str] = ()) -> Path:
+    """The figure's title and what its marks mean, and :func:`save`."""
+    if title:
+        figure.suptitle(title, x=0.01, y=0.99, ha="left", va="top", fontsize=TITLE)
+    key_line(figure, parts)
+    return save(figure, path)
+
+
+def finish_panel(axes: Axes, title: str, label: str, wanted: Sequence[tuple[float, float, str, Any]]) -> None:
+    """A panel's title, the label of its horizontal axis, :func:`value_axis` and :func:`label_lines`."""
+    axes.set_title(title, fontsize=TEXT + 1, loc="left")
+    axes.set_xlabel(label, fontsize=TEXT)
+    value_axis(axes)
+    label_lines(axes, wanted)
+
+
+def ticks_at(axes: Axes, values: Sequence[float], digits: int = 3) -> None:
     """Ticks at the values themselves, thinned to what fits and written plainly."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     width = axes.get_window_extent().width / axes.figure.dpi
     stride = max(1, math.ceil(len(values) * 0.42 / width))
     axes.xaxis.set_major_locator(FixedLocator(list(values)[::stride]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.{digits}g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=SMALL)
 

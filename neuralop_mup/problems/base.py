@@ -1,131 +1,55 @@
-"""What every problem is (a frozen description) and what every data set is (three pairs of tensors)."""
+"""What every problem is: a frozen description, from which data is made."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
 
 from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import cache
-from neuralop_mup.validation import check_count
+from neuralop_mup.problems.data import SPLITS, Pair, ProblemData, chunks_of, normalizer_of
+from neuralop_mup.validation import check_count, check_number
 
 if TYPE_CHECKING:
-    from neuralop.data.transforms.data_processors import DataProcessor, DefaultDataProcessor
+    from neuralop.data.transforms.data_processors import DataProcessor
 
-__all__ = ["Problem", "ProblemData", "check_refines"]
+__all__ = ["Problem", "SpaceTime", "check_even", "check_refines", "named"]
 
-Pair = tuple[torch.Tensor, torch.Tensor]
-SPLITS = ("train", "val", "test")
 _KEPT_AFTER = 30.0  # seconds of generating; what takes less is made anew after a kill
 
 
-def check_refines(solver_grid: Any, grid: int, least: int) -> None:
-    """Raise MupError unless a periodic solver grid has ``least`` points or more and holds every point of the data."""
-    check_count("solver_grid", solver_grid, least=least)
-    if solver_grid % grid:
-        nearby = -(-solver_grid // grid) * grid
+def check_even(name: str, value: int) -> None:
+    """Raise MupError for an odd number of points."""
+    if value % 2:
         raise MupError(
-            f"solver_grid must be a multiple of grid, so that the data's points are points of the solver; "
-            f"{solver_grid} is no multiple of {grid}, {nearby} is."
+            f"{name} must be even (neuralop's SpectralConv is wrong on odd grids), but it is {value}: try {value + 1}."
         )
 
 
-class _Pairs(Dataset):
-    """Pairs as dicts; a whole batch is one indexing, where torch's default would collate sample by sample."""
+def check_refines(solver_grid: Any, grid: int, least: int, last: int = 0) -> None:
+    """Raise MupError unless a solver grid has ``least`` points or more and holds every point of the data.
 
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.x, self.y = x, y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"x": self.x[index], "y": self.y[index]}
-
-    def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
-        return {"x": self.x[indices], "y": self.y[indices]}
-
-
-def _collate(batch: Any) -> dict[str, torch.Tensor]:
-    return batch if isinstance(batch, dict) else default_collate(batch)
-
-
-@dataclass(frozen=True, eq=False)
-class ProblemData:
-    """The data of one problem: a pair ``(x, y)`` for each of train, val and test.
-
-    Attributes
-    ----------
-    train, val, test : tuple of torch.Tensor
-        ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``; the x of a problem in space-time is a view
-        that repeats the initial state along time.
+    A periodic grid leaves out its end point; where it is there, ``last`` is 1, and the cells between points are counted.
     """
-
-    train: Pair
-    val: Pair
-    test: Pair
-
-    def loaders(self, batch_size: int, seed: int) -> tuple[DataLoader, dict[str, DataLoader]]:
-        """Loaders of batches ``{"x": …, "y": …}`` as neuralop's Trainer takes them.
-
-        Parameters
-        ----------
-        batch_size : int
-            Samples a batch; the last batch may be smaller.
-        seed : int
-            Fixes the order of the training samples, epoch by epoch.
-
-        Returns
-        -------
-        train_loader : DataLoader
-            Shuffled anew each epoch.
-        eval_loaders : dict of DataLoader
-            ``{"val": …, "test": …}``, in the stored order.
-
-        Raises
-        ------
-        MupError
-            For a batch size below 1 or a seed that is no non-negative integer.
-        """
-        check_count("batch_size", batch_size)
-        check_count("seed", seed, least=0)
-        order = torch.Generator().manual_seed(int(seed))
-        train = DataLoader(_Pairs(*self.train), int(batch_size), shuffle=True, generator=order, collate_fn=_collate)
-        evals = {
-            name: DataLoader(_Pairs(*getattr(self, name)), int(batch_size), collate_fn=_collate) for name in ("val", "test")
-        }
-        return train, evals
-
-    def processor(self) -> DefaultDataProcessor:
-        """neuralop's data processor, with x and y normalized per channel by the training data.
-
-        In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
-        the units of y, so that a validation error is one of the solution itself.
-
-        Returns
-        -------
-        neuralop.data.transforms.data_processors.DefaultDataProcessor
-        """
-        from neuralop.data.transforms.data_processors import DefaultDataProcessor
-        from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
-
-        normalizers = []
-        for values in self.train:
-            normalizer = UnitGaussianNormalizer(dim=[0, *range(2, values.ndim)])
-            normalizer.fit(values)
-            normalizers.append(normalizer)
-        return DefaultDataProcessor(*normalizers)
+    check_count("solver_grid", solver_grid, least=least)
+    cells, wanted = solver_grid - last, grid - last
+    if cells % wanted:
+        nearby = -(-cells // wanted) * wanted
+        less = f" - {last}" if last else ""
+        raise MupError(
+            f"solver_grid{less} must be a multiple of grid{less}, so that the data's points are points of the solver; "
+            f"{cells} is no multiple of {wanted}, {nearby} is: try solver_grid={nearby + last}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +58,9 @@ class Problem(ABC):
 
     Sample ``i`` of a split depends on ``(seed, split, i)`` alone, so a larger ``n_train`` adds samples and
     leaves those already there, as well as validation and test, what they were.
+
+    Arguments whose name ends in ``_weight`` are weights of the losses. The data does not depend on them, and a loss of
+    weight 0 is not evaluated, except that of the data, by which runs are compared.
     """
 
     n_train: int
@@ -143,6 +70,7 @@ class Problem(ABC):
     seed: int = 0
 
     name: ClassVar[str]
+    data_of: ClassVar[str] = ""  # the problem whose data it has, if not its own
     n_dim: ClassVar[int]
     in_channels: ClassVar[int] = 1
     out_channels: ClassVar[int] = 1
@@ -155,6 +83,15 @@ class Problem(ABC):
             check_count(argument, getattr(self, argument))
         check_count("grid", self.grid, least=8)
         check_count("seed", self.seed, least=0)
+        weights = self._weights()
+        for argument, weight in weights.items():
+            check_number(argument, weight)
+        if weights and not any(weights.values()):
+            count = "both" if len(weights) == 2 else "all"
+            raise MupError(f"{' and '.join(weights)} are {count} 0: there is nothing to train on.")
+
+    def _weights(self) -> dict[str, float]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_weight")}
 
     @classmethod
     def preset(cls, name: str = "cpu", **changes: Any) -> Problem:
@@ -198,27 +135,47 @@ class Problem(ABC):
         """
         from neuralop.losses import LpLoss
 
-        return {"data": (1.0, LpLoss(d=self.n_dim, p=2))}
+        weights = {"data": 1.0} | {name.removesuffix("_weight"): float(w) for name, w in self._weights().items()}
+        losses = {"data": LpLoss(d=self.n_dim, p=2), **self.equation_losses()}
+        return {name: (weights[name], loss) for name, loss in losses.items() if weights[name] or name == "data"}
+
+    def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
+        """The losses besides that of the data, by name; none here."""
+        return {}
 
     def processor(self, data: ProblemData) -> DataProcessor:
-        """The data processor that the losses need; see :meth:`ProblemData.processor` for the usual one."""
-        return data.processor()
+        """The data processor that the losses need: physical fields for an equation, else :meth:`ProblemData.processor`."""
+        if list(self.losses()) == ["data"]:
+            return data.processor()
+        from neuralop_mup.losses import PhysicalDataProcessor
+
+        return PhysicalDataProcessor(*map(normalizer_of, data.train))
 
     @property
-    @abstractmethod
     def fine_grid(self) -> int:
         """Points per axis that the solver works on; the data is every so-many-th of them."""
+        return self.grid
+
+    @property
+    def title(self) -> str:
+        """What the data is called in reports."""
+        return self.name
+
+    def content(self) -> dict[str, Any]:
+        """What makes the data the same: the problem, its arguments and the version of what generates it."""
+        return {"problem": self.name, **asdict(self), "solver_grid": self.fine_grid, "generator": self.version}
 
     @property
     def key(self) -> str:
-        """Content key (64 hex digits): of the name, every argument and the generator's version."""
-        arguments = {**asdict(self), "solver_grid": self.fine_grid}
-        return cache.content_key({"name": self.name, "version": self.version, "arguments": arguments})
+        """Content key (64 hex digits): of the name, the arguments that the data depends on and the generator's version."""
+        arguments = {name: value for name, value in asdict(self).items() if name not in self._weights()}
+        arguments["solver_grid"] = self.fine_grid
+        return cache.content_key({"name": self.data_of or self.name, "version": self.version, "arguments": arguments})
 
     @property
     def file_name(self) -> str | None:
         """Name of the data's file in the cache folder; None for data that is not kept there."""
-        return f"{self.name}-{self.key[:24]}.safetensors"
+        return f"{self.data_of or self.name}-{self.key[:24]}.safetensors"
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
@@ -244,17 +201,15 @@ class Problem(ABC):
             tensors = {}
             for number, (split, size) in enumerate(sizes.items()):
                 chunks = []
-                for indices in _chunks(size, self.chunk):
-                    path = None if parts is None else parts / f"{split}-{indices.start}.safetensors"
-                    shapes = self._shapes(len(indices))
-                    chunk = None if path is None else cache.read(path, self.key, shapes)
+                for indices in chunks_of(size, self.chunk):
+                    path = parts and parts / f"{split}-{indices.start}.safetensors"
+                    chunk = path and cache.read(path, self.key)
                     if chunk is None:
                         fields = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
-                        pairs = zip(shapes.items(), fields, strict=True)
-                        chunk = {letter: _with_channels(values, shape).float() for (letter, shape), values in pairs}
+                        pairs = zip(self._shapes(len(indices)).items(), fields, strict=True)
+                        chunk = {letter: values.reshape(shape).float() for (letter, shape), values in pairs}
                         if path is not None and time.monotonic() - started > _KEPT_AFTER:
-                            with cache.atomic(path) as partial:
-                                cache.write(partial, self.key, chunk)
+                            cache.store(path, self.key, chunk)
                     chunks.append(chunk)
                     bar.update(len(indices))
                 tensors |= {f"{split}_{letter}": torch.cat([chunk[letter] for chunk in chunks]) for letter in "xy"}
@@ -290,17 +245,12 @@ class Problem(ABC):
         """
         folder = cache.cache_folder(cache_dir)
         path = folder / self.file_name
-        shapes = {
-            f"{split}_{letter}": shape
-            for split in SPLITS
-            for letter, shape in self._shapes(int(getattr(self, f"n_{split}"))).items()
-        }
-        tensors = cache.read(path, self.key, shapes)
+        tensors = cache.read(path, self.key)
         if tensors is None:
             # Whoever wants the same data at the same time waits until the file is there under its name, and then finds it.
             # The temporary file is made before the work: a folder that cannot be written is told then.
             with cache.alone(self.key), cache.atomic(path) as partial:
-                tensors = cache.read(path, self.key, shapes)
+                tensors = cache.read(path, self.key)
                 if tensors is None:
                     parts = path.with_name(f".{path.name}.parts")
                     tensors = self._solve_all(parts)
@@ -308,12 +258,63 @@ class Problem(ABC):
                 cache.write(partial, self.key, tensors)
         return self._data(tensors)
 
+    def blank(self) -> ProblemData:
+        """Zeros in the place of the data, which take no memory: for looking at what would be trained."""
+        sizes = {split: self._shapes(getattr(self, f"n_{split}")) for split in SPLITS}
+        zeros = {f"{split}_{k}": torch.zeros(1).expand(shape) for split, of in sizes.items() for k, shape in of.items()}
+        return self._data(zeros)
+
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
         return ProblemData(**{split: (self.expand_x(tensors[f"{split}_x"]), tensors[f"{split}_y"]) for split in SPLITS})
 
 
-def _with_channels(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    return values if values.ndim == len(shape) else values.unsqueeze(1)
+@dataclass(frozen=True, kw_only=True)
+class SpaceTime(Problem):
+    """A problem whose fields have time as their first axis; an input is one state, repeated along it.
+
+    Parameters
+    ----------
+    time_points : int
+        Points in time; even.
+    """
+
+    time_points: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("time_points", self.time_points, least=4)
+        check_even("time_points", self.time_points)
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis: time, then space."""
+        return (self.time_points, *super().grid_shape[1:])
+
+    @property
+    def stored_x_shape(self) -> tuple[int, ...]:
+        """One initial state; it is repeated along time when it is used."""
+        return (1, *self.grid_shape[1:])
+
+    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
+        """Initial states ``(n, 1, *space)`` at every point of time; a view."""
+        return x.unsqueeze(2).expand(-1, -1, *self.grid_shape)
+
+
+def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str, Any]) -> Problem:
+    """The problem of that name, described by its arguments.
+
+    Raises
+    ------
+    MupError
+        For an unknown name, an unknown argument or a value that cannot work.
+    """
+    if name not in known:
+        raise MupError(f"There is no problem {name!r}; {nearest(str(name), known)}")
+    valid = [field.name for field in fields(known[name])]
+    for argument in arguments:
+        if argument not in valid:
+            raise MupError(f"The problem {name!r} has no argument {argument!r}; {nearest(argument, valid)}")
+    return known[name](**arguments)
 
 
 @contextmanager
@@ -325,8 +326,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _chunks(size: int, chunk: int) -> Iterator[range]:
-    for start in range(0, size, chunk):
-        yield range(start, min(start + chunk, size))

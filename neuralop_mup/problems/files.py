@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import SPLITS, Pair, Problem, ProblemData
-from neuralop_mup.problems.physics import check_even
-from neuralop_mup.validation import check_count
+from neuralop_mup.problems.base import Problem, SpaceTime
+from neuralop_mup.problems.data import Pair, ProblemData
 
 __all__ = ["BurgersFiles", "DarcyFiles", "NavierStokesFiles"]
 
@@ -33,7 +32,7 @@ class _Files(Problem):
 
     prefix: ClassVar[str]
     dataset: ClassVar[str]  # neuralop's class that downloads it
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"cpu": {}}
+    n_dim: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,11 +42,6 @@ class _Files(Problem):
         if self.seed:
             raise MupError(f"{self.name} reads its samples from files in their order: seed has no effect, leave it at 0.")
 
-    @property
-    def fine_grid(self) -> int:
-        """Points per axis in the file."""
-        return self.grid
-
     def solve(self, generators: list[np.random.Generator]) -> Pair:
         """Nothing is solved."""
         raise MupError(f"{self.name} is read from files, it cannot be solved for.")
@@ -55,9 +49,6 @@ class _Files(Problem):
     def _file_shapes(self) -> dict[str, tuple[int | None, ...]]:
         """Shape of one sample of x and of y in the file; None where any size will do."""
         return dict.fromkeys("xy", self.grid_shape)
-
-    def _cut(self, y: torch.Tensor) -> torch.Tensor:
-        return y
 
     def check_files(self) -> None:
         """MupError unless both files are there."""
@@ -85,18 +76,16 @@ class _Files(Problem):
             raise MupError(f"The file {path} must hold a dict with tensors 'x' and 'y', as neuralop's files do.")
         for key, expected in self._file_shapes().items():
             shape = tuple(content[key].shape)
-            fits = len(shape) == len(expected) + 1 and all(b in (None, a) for a, b in zip(shape[1:], expected, strict=True))
-            if not fits:
+            if len(shape) != len(expected) + 1 or any(b not in (None, a) for a, b in zip(shape[1:], expected, strict=True)):
                 wanted = ", ".join("any" if size is None else str(size) for size in ("samples", *expected))
                 raise MupError(f"{key} in the file {path} must have shape ({wanted}), but it has {shape}.")
             if shape[0] < needed:
                 held = f"{shape[0]} {'sample' if shape[0] == 1 else 'samples'}"
                 raise MupError(f"The file {path} has {held} of {key}, but {needed} are asked for.")
-        x, y = content["x"][:needed].float(), self._cut(content["y"][:needed]).float()
-        for key, values in {"x": x, "y": y}.items():
-            if not torch.isfinite(values).all():
+            content[key] = content[key][:needed].float().unsqueeze(1)
+            if not torch.isfinite(content[key]).all():
                 raise MupError(f"{key} in the file {path} has entries that are not finite.")
-        return x.unsqueeze(1), y.unsqueeze(1)
+        return content["x"], content["y"]
 
     def generate(self) -> ProblemData:
         """The data, read from the files.
@@ -106,11 +95,10 @@ class _Files(Problem):
         MupError
             For a file that is missing or cannot be read, lacks samples, or holds other shapes or entries not finite.
         """
-        x, y = self._read("train", self.n_train + self.n_val)
-        test_x, test_y = self._read("test", self.n_test)
-        n, full = self.n_train, self.n_train + self.n_val
-        pairs = {"train": (x[:n], y[:n]), "val": (x[n:full], y[n:full]), "test": (test_x, test_y)}
-        return ProblemData(**{split: (self.expand_x(pairs[split][0]), pairs[split][1]) for split in SPLITS})
+        n = self.n_train
+        x, y = self._read("train", n + self.n_val)
+        pairs = ((x[:n], y[:n]), (x[n:], y[n:]), self._read("test", self.n_test))
+        return ProblemData(*((self.expand_x(x), y) for x, y in pairs))
 
     @property
     def file_name(self) -> None:
@@ -144,7 +132,6 @@ class DarcyFiles(_Files):
     name: ClassVar[str] = "darcy-files"
     prefix: ClassVar[str] = "darcy"
     dataset: ClassVar[str] = "DarcyDataset"
-    n_dim: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,11 +158,10 @@ class NavierStokesFiles(_Files):
     name: ClassVar[str] = "navier-stokes-files"
     prefix: ClassVar[str] = "nsforcing"
     dataset: ClassVar[str] = "NavierStokesDataset"
-    n_dim: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class BurgersFiles(_Files):
+class BurgersFiles(SpaceTime, _Files):
     """neuralop's ``Burgers1dTimeDataset``, from ``burgers_train_GRID.pt`` and ``burgers_test_GRID.pt``: u0 → u(t, x).
 
     Fields have the axes (time, x); x repeats the initial state along time.
@@ -201,31 +187,12 @@ class BurgersFiles(_Files):
     name: ClassVar[str] = "burgers-files"
     prefix: ClassVar[str] = "burgers"
     dataset: ClassVar[str] = "Burgers1dTimeDataset"
-    n_dim: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("time_points", self.time_points, least=4)
-        check_even("time_points", self.time_points)
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis: time, x."""
-        return (self.time_points, self.grid)
-
-    @property
-    def stored_x_shape(self) -> tuple[int, ...]:
-        """One initial state; it is repeated along time when it is used."""
-        return (1, self.grid)
-
-    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
-        """Initial states ``(n, 1, grid)`` at every point of time; a view."""
-        return x.unsqueeze(2).expand(-1, -1, self.time_points, -1)
 
     def _file_shapes(self) -> dict[str, tuple[int | None, ...]]:
         return {"x": (self.grid,), "y": (None, self.grid)}
 
-    def _cut(self, y: torch.Tensor) -> torch.Tensor:
-        if y.shape[1] < self.time_points:
-            raise MupError(f"The burgers files have {y.shape[1]} times, but time_points asks for {self.time_points}.")
-        return y[:, : self.time_points]
+    def _read(self, part: str, needed: int) -> Pair:
+        x, y = super()._read(part, needed)
+        if y.shape[2] < self.time_points:
+            raise MupError(f"The burgers files have {y.shape[2]} times, but time_points asks for {self.time_points}.")
+        return x, y[:, :, : self.time_points]

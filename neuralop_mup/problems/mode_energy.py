@@ -143,11 +143,8 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
         "its best learning rate to be the target's. "
     )
     if tuple(better) != tuple(proxy):
-        if flag is None:
-            text += f"Give it n_modes = {', '.join(map(str, better))}."
-        else:
-            alike = len(set(better)) == 1
-            text += f"Give it {flag} {better[0] if alike else ','.join(map(str, better))}."
+        option = f"{flag} {better[0] if len(set(better)) == 1 else ','.join(map(str, better))}"
+        text += f"Give it {option if flag else 'n_modes = ' + ', '.join(map(str, better))}."
     if beyond:
         what = f"axis {', '.join(map(str, beyond))}"
         text += f" On {what} the target itself keeps less than that; there the proxy can be narrower, but not coarser."

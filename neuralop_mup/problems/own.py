@@ -6,43 +6,196 @@ variable, and one group a sample). HDF5 files larger than a bound are read batch
 
 from __future__ import annotations
 
-import hashlib
+import glob
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems import cache
-from neuralop_mup.problems.base import SPLITS, ProblemData
+from neuralop_mup.problems.data import SPLITS, ProblemData, parts_of
 from neuralop_mup.problems.own_files import READERS, Source, open_source
 from neuralop_mup.problems.own_layout import Layout, channels_of, channels_text, layout_of
+from neuralop_mup.validation import check_count
 
-if TYPE_CHECKING:
-    from neuralop.data.transforms.data_processors import DefaultDataProcessor
-
-__all__ = ["OwnData"]
+__all__ = ["OwnArrays", "OwnData"]
 
 _LEAST = 10  # samples
-_SPREAD = 256  # training samples that stand for all where a spectrum is taken
-_CHUNK = 64  # samples read at once in a pass over all
+#: Files with such a word in their name hold that split.
+_NAMED = re.compile(r"(?:^|[^a-z])(train|val|valid|validation|test)(?:ing)?(?:[^a-z]|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnData:
+class _Read:
+    """How arrays are read and split, whatever they come from; see :class:`OwnData`."""
+
+    x: str | None = None
+    y: str | None = None
+    channels: str = "auto"
+    time_step: int | None = None
+    split: tuple[float, ...] = (0.8, 0.1, 0.1)
+    shuffle: bool = True
+    crop: bool = False
+    in_memory: float = 2.0
+
+    def __post_init__(self) -> None:
+        shares = (self.split,) if isinstance(self.split, (int, float)) else tuple(self.split)
+        object.__setattr__(self, "split", tuple(map(float, shares)))
+        if not isinstance(self.channels, str):  # as a list that a command read
+            object.__setattr__(self, "channels", ",".join(map(str, self.channels)))
+        channels_of(self.channels)
+        if len(self.split) != 3 or min(self.split) <= 0 or sum(self.split) > 1 + 1e-9:
+            raise MupError(
+                f"split = {', '.join(f'{s:g}' for s in self.split)} must be three shares above 0 for train, val and test, "
+                "with a sum of 1 at most, such as 0.8,0.1,0.1."
+            )
+        if self.time_step is not None:
+            check_count("time_step", self.time_step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # without open files
+
+    def option(self, **said: Any) -> str:
+        """How a user says something of the data: an argument in Python."""
+        return f"read={said!r}"
+
+    @cached_property
+    def _parts(self) -> dict[str, list[Source]]:
+        """Sources by split; "all" for those that are to be split."""
+        raise NotImplementedError
+
+    @cached_property
+    def _layout(self) -> Layout:
+        sources = [s for group in self._parts.values() for s in group]
+        layouts = [layout_of(s, self) for s in sources]
+        for source, layout in zip(sources, layouts, strict=True):
+            if layout != layouts[0]:
+                raise MupError(
+                    f"{source.file} holds {layout.text}, but {sources[0].file} holds {layouts[0].text}: files that are "
+                    "joined must agree."
+                )
+        return layouts[0]
+
+    @property
+    def n_dim(self) -> int:
+        """Axes of the grid."""
+        return len(self._layout.grid)
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis."""
+        return self._layout.grid
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the input."""
+        return self._layout.channels[0]
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the output."""
+        return self._layout.channels[1]
+
+    @cached_property
+    def split_indices(self) -> dict[str, np.ndarray]:
+        """Which samples (or trajectories) each split has, in ascending order: their numbers in the files, one after the
+        other, or in those of a split that has its own."""
+        sizes = {name: sum(s.n for s in group) for name, group in self._parts.items()}
+        found = {name: np.arange(n) for name, n in sizes.items() if name != "all"}
+        total = sum(sizes.values())
+        if total < _LEAST:
+            files = dict.fromkeys(s.file for group in self._parts.values() for s in group)
+            raise MupError(
+                f"{', '.join(files)} {'has' if len(files) == 1 else 'have'} {total} {'sample' if total == 1 else 'samples'} "
+                f"of shape {self._layout.text}; at least {_LEAST} are needed to train, choose and test. If the first axis "
+                "is not that of the samples, move it to the front."
+            )
+        if "all" not in sizes:
+            return found
+        n = sizes["all"]
+        shares = {name: share for name, share in zip(SPLITS, self.split, strict=True) if name not in found}
+        whole = sum(shares.values()) if found else 1.0
+        counts = {name: max(1, round(n * share / whole)) for name, share in shares.items()}
+        rest = n - sum(count for name, count in counts.items() if name != "train")
+        uses_all = found or sum(self.split) > 1 - 1e-9
+        counts["train"] = rest if uses_all else min(rest, counts["train"])
+        # RandomState's numbers are the same in every version of NumPy.
+        drawn = np.random.RandomState(0).permutation(n) if self.shuffle else np.arange(n)
+        ends = np.cumsum(list(counts.values()))
+        # Ascending, so that a file that is read batch by batch is read from its beginning to its end.
+        found |= {name: np.sort(part) for name, part in zip(counts, np.split(drawn, ends), strict=False)}
+        return {name: found[name] for name in SPLITS if name in found}
+
+    @property
+    def n_train(self) -> int:
+        """Samples to train on."""
+        return len(self.split_indices["train"]) * self._layout.pairs
+
+    @property
+    def n_val(self) -> int:
+        """Samples by which hyperparameters are chosen."""
+        return len(self.split_indices["val"]) * self._layout.pairs
+
+    @property
+    def description(self) -> str:
+        """How the data was read, in a line."""
+        counts = ", ".join(f"{len(n) * self._layout.pairs} {split}" for split, n in self.split_indices.items())
+        return f"{self._layout.text}; {counts}"
+
+    @property
+    def readings(self) -> dict[str, str]:
+        """What was guessed or said of the data, by what it is about: each array and its channels, and the splits."""
+        layout, source = self._layout, next(iter(self._parts.values()))[0]
+        channels = list(map(channels_text, layout.axes, source.arrays))
+        told = {what: f"{source.names[i]} ({channels[i]})" for i, what in enumerate(("input", "output"))}
+        if layout.steps:
+            told = {"fields": f"{source.names[1]} (second axis: time; {channels[1]})"}
+        if source.unused:
+            told["unused"] = ", ".join(source.unused)
+        own = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self._parts.items() if k != "all"]
+        if "all" in self._parts:
+            whole = " of whole trajectories" if layout.pairs > 1 else ""
+            drawn = f"drawn at random{whole}, the same in every run; {self.option(shuffle=False)} takes them in file order"
+            how = drawn if self.shuffle else f"in file order{whole}: train, val, test"
+            own.append(f"the others {how.removesuffix(', test') if own else how}" if own else how)
+        return {**told, "splits": "; ".join(own)}
+
+    def load(self, cache_dir: str | Path | None = None) -> ProblemData:
+        """The data, read batch by batch where the files are too large for anything else.
+
+        Raises
+        ------
+        MupError
+            For entries that are not finite, complex fields, or arrays that do not fit together.
+        """
+        fields = {split: self._fields(split) for split in self.split_indices}
+        size = sum(math.prod(f.shape) * 4 for pair in fields.values() for f in pair)
+        if size > self.in_memory * 1e9 and all(s.lazy for group in self._parts.values() for s in group):
+            return ProblemData(**fields)
+        return ProblemData(**{split: tuple(torch.cat(list(parts_of(f))) for f in pair) for split, pair in fields.items()})
+
+    def _fields(self, split: str) -> tuple[_Field, _Field]:
+        sources = self._parts.get(split) or self._parts["all"]
+        return tuple(_Field(sources, self._layout, which, self.split_indices[split]) for which in (0, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData(_Read):
     """Fields from files of the user's own: input → output on a grid of one to three axes, any number of channels.
 
     Parameters
     ----------
-    files : tuple of str
-        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; several are joined, sample after sample. Files with "test" in their
-        name hold the test set, where others do not.
+    files : path, sequence or mapping
+        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; folders and patterns such as ``"runs/*.h5"`` stand for the files in
+        them. Several are joined, sample after sample; files with "train", "val" or "test" as a word in their name hold that
+        split, where others do not. A mapping from "train", "val" and "test" to files says which is which.
     x, y : str, optional
         Keys of input and output; guessed from common names. ``y`` alone has times after the samples, and the output is a
         later time of the input. Without keys a time axis is only taken for one where the file has its times (``t``, as many
@@ -63,181 +216,58 @@ class OwnData:
         GB up to which data is read into memory and cached; larger HDF5 files are read batch by batch.
     """
 
-    files: tuple[str, ...]
-    x: str | None = None
-    y: str | None = None
-    channels: str = "auto"
-    time_step: int | None = None
-    split: tuple[float, ...] = (0.8, 0.1, 0.1)
-    shuffle: bool = True
-    crop: bool = False
-    in_memory: float = 2.0
+    files: Any
+    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
 
     name: ClassVar[str] = "data"
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     file_name: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        files = (self.files,) if isinstance(self.files, (str, Path)) else tuple(self.files)
-        object.__setattr__(self, "files", tuple(str(Path(f).expanduser()) for f in files))
-        shares = (self.split,) if isinstance(self.split, (int, float)) else tuple(self.split)
-        object.__setattr__(self, "split", tuple(map(float, shares)))
-        if not isinstance(self.channels, str):  # as a list that a command read
-            object.__setattr__(self, "channels", ",".join(map(str, self.channels)))
-        channels_of(self.channels)
-        if len(self.split) != 3 or min(self.split) <= 0 or sum(self.split) > 1 + 1e-9:
-            raise MupError(
-                f"split = {', '.join(f'{s:g}' for s in self.split)} must be three shares above 0 for train, val and test, "
-                "with "
-                "a sum of 1 at most, such as 0.8,0.1,0.1."
-            )
-        if self.time_step is not None and (not isinstance(self.time_step, int) or self.time_step < 1):
-            raise MupError(f"time_step = {self.time_step!r} must be a whole number of 1 or more.")
-        self.check_files()
-
-    def check_files(self) -> None:
-        """MupError unless every file is there."""
-        if not self.files:
-            raise MupError("No data file is named; give one or more, such as heat.npz.")
-        for file in self.files:
+        given = self.files
+        if isinstance(given, Mapping):
+            if not {"train", "val"} <= set(given) <= set(SPLITS):
+                raise MupError(f"files has {', '.join(map(repr, given))}: name those of 'train', 'val' and perhaps 'test'.")
+            object.__setattr__(self, "files", {name: _expanded(given[name]) for name in SPLITS if name in given})
+        else:
+            object.__setattr__(self, "files", _expanded(given))
+        super().__post_init__()
+        if not self._all:
+            raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+        for file in self._all:
             path = Path(file)
             if path.suffix.lower() not in READERS:
                 raise MupError(f"{file} is no file that can be read here: its name must end in {', '.join(READERS)}.")
             if not path.is_file():
-                there = (
-                    sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in READERS)
-                    if path.parent.is_dir()
-                    else []
-                )
-                has = f"the folder has {', '.join(there[:8])}" if there else "its folder has no data file"
-                raise MupError(f"There is no file {file} ({has}).")
+                there = sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in READERS)
+                names = f"{', '.join(there[:3])}{' …' if len(there) > 3 else ''}" if there else "no data file"
+                raise MupError(f"There is no file {file} (the folder has {names}).") from FileNotFoundError(file)
+        object.__setattr__(self, "stamps", self._stamped())
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return sum(self.files.values(), ()) if isinstance(self.files, Mapping) else self.files
+
+    def _stamped(self) -> tuple:
+        return tuple((os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self._all)
 
     @property
     def title(self) -> str:
         """What the data is called in reports: the name of its file."""
-        return Path(self.files[0]).stem
-
-    # What is in the files
+        return Path(self._all[0]).stem
 
     @cached_property
     def _parts(self) -> dict[str, list[Source]]:
-        """Sources by part: "test" for files that say so where others do not, "all" for the rest."""
-        test = [f for f in self.files if "test" in Path(f).stem.lower()]
-        rest = [f for f in self.files if f not in test]
-        named = {"all": rest, "test": test} if test and rest else {"all": list(self.files)}
-        in_time = self.time_step is not None
-        return {part: [open_source(f, self.x, self.y, in_time) for f in files] for part, files in named.items()}
-
-    @cached_property
-    def _layout(self) -> Layout:
-        sources = [s for group in self._parts.values() for s in group]
-        layouts = [layout_of(s, self.channels, self.time_step, self.crop) for s in sources]
-        for source, layout in zip(sources, layouts, strict=True):
-            if layout != layouts[0]:
-                raise MupError(
-                    f"{source.file} holds {layout.text}, but {sources[0].file} holds {layouts[0].text}: files that are "
-                    "joined "
-                    "must agree."
-                )
-        return layouts[0]
-
-    @property
-    def n_dim(self) -> int:
-        """Axes of the grid."""
-        return len(self._layout.grid)
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis."""
-        return self._layout.grid
-
-    @property
-    def in_channels(self) -> int:
-        """Channels of the input."""
-        return self._layout.x_channels
-
-    @property
-    def out_channels(self) -> int:
-        """Channels of the output."""
-        return self._layout.y_channels
-
-    @cached_property
-    def _counts(self) -> dict[str, int]:
-        """Trajectories (or samples) of each split."""
-        n = sum(s.n for s in self._parts["all"])
-        extra = sum(s.n for s in self._parts.get("test", ()))
-        if n + extra < _LEAST:
-            held = f"{n + extra} {'sample' if n + extra == 1 else 'samples'}"
-            raise MupError(
-                f"{', '.join(self.files)} {'has' if len(self.files) == 1 else 'have'} {held} of shape "
-                f"{self._layout.text}; at least {_LEAST} are needed to train, choose and test. If the first axis is not "
-                "that "
-                "of the samples, move it to the front."
-            )
-        train, val, test = self.split
-        if extra:
-            n_val = max(1, round(n * val / (train + val)))
-            return {"train": n - n_val, "val": n_val, "test": extra}
-        counts = {"val": max(1, round(n * val)), "test": max(1, round(n * test))}
-        rest = n - sum(counts.values())
-        return {"train": rest if sum(self.split) > 1 - 1e-9 else min(rest, max(1, round(n * train))), **counts}
-
-    @property
-    def n_train(self) -> int:
-        """Samples to train on."""
-        return self._counts["train"] * self._layout.pairs
-
-    @property
-    def n_val(self) -> int:
-        """Samples by which hyperparameters are chosen."""
-        return self._counts["val"] * self._layout.pairs
-
-    @property
-    def description(self) -> str:
-        """How the files were read, in a line."""
-        counts = ", ".join(f"{n * self._layout.pairs} {split}" for split, n in self._counts.items())
-        return f"{self._layout.text}; {counts}"
-
-    @property
-    def readings(self) -> dict[str, str]:
-        """What was guessed or said of the files, by what it is about: each array and its channels, and the splits."""
-        layout, source = self._layout, self._parts["all"][0]
-        told = {}
-        if layout.steps:
-            told["fields"] = f"{source.y_name} (second axis: time; {channels_text(layout.y_axis, source.y)})"
-        else:
-            told["input"] = f"{source.x_name} ({channels_text(layout.x_axis, source.x)})"
-            told["output"] = f"{source.y_name} ({channels_text(layout.y_axis, source.y)})"
-        if source.unused:
-            told["unused"] = ", ".join(source.unused)
-        whole = " of whole trajectories" if layout.pairs > 1 else ""
-        if self.shuffle:
-            told["splits"] = f"drawn at random{whole}, the same in every run; --data.shuffle no takes them in file order"
-        else:
-            told["splits"] = f"in file order{whole}: train, val, test"
-        if "test" in self._parts:
-            files = ", ".join(Path(s.file).name for s in self._parts["test"])
-            told["splits"] = f"test from {files}; the others {told['splits'].removesuffix(', test')}"
-        return told
-
-    # What a run needs
-
-    def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
-        """The relative L2 error, by which hyperparameters are chosen."""
-        from neuralop.losses import LpLoss
-
-        return {"data": (1.0, LpLoss(d=self.n_dim, p=2))}
-
-    def processor(self, data: ProblemData) -> DefaultDataProcessor:
-        """neuralop's normalisation of x and y per channel, by the training data."""
-        return data.processor()
-
-    @property
-    def key(self) -> str:
-        """Of the files (path, size, time of change) and of how they are read."""
-        stats = [(os.path.abspath(f), os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self.files]
-        read = (self.x, self.y, self.channels, self.time_step, self.split, self.crop, self.shuffle)
-        return hashlib.sha256(repr((stats, read)).encode()).hexdigest()
+        parts = self.files
+        if not isinstance(parts, Mapping):
+            words = list(map(_split_of, self.files))
+            # "train" beside "test" alone, or beside files that name no split, is what is split further.
+            whole = "val" not in words or None in words
+            parts = {}
+            for file, word in zip(self.files, words, strict=True):
+                parts.setdefault("all" if word is None or (whole and word == "train") else word, []).append(file)
+            if len(parts) == 1:
+                parts = {"all": self.files}
+        return {part: [open_source(f, self) for f in files] for part, files in parts.items()}
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The data: mapped from the cache, or read batch by batch where the files are too large for that.
@@ -245,63 +275,56 @@ class OwnData:
         Raises
         ------
         MupError
-            For entries that are not finite, complex fields, or files that do not fit together.
+            For entries that are not finite, complex fields, files that do not fit together or change while they are read.
         """
-        fields = {split: self._fields(split) for split in SPLITS}
-        size = sum(math.prod(f.shape) * 4 for pair in fields.values() for f in pair)
-        if size > self.in_memory * 1e9 and all(s.lazy for group in self._parts.values() for s in group):
-            return _LazyData(**fields)
-        folder = cache.cache_folder(cache_dir)
-        path = folder / f"{self.name}-{self.title}-{self.key[:24]}.safetensors"
-        shapes = {
-            f"{split}_{letter}": f.shape for split, pair in fields.items() for letter, f in zip("xy", pair, strict=True)
-        }
-        tensors = cache.read(path, self.key, shapes)
-        if tensors is None:
-            tensors = {}
-            for split, pair in fields.items():
-                for letter, values in zip("xy", pair, strict=True):
-                    tensors[f"{split}_{letter}"] = torch.cat(list(values.chunks()))
-            cache.store(path, self.key, tensors)
-        return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
+        data = super().load()
+        if self._stamped() != self.stamps:
+            raise MupError(
+                f"{', '.join(self._all)} changed while it was read: wait until it is written, and give the same call again."
+            )
+        return data
 
-    def sample(self, cache_dir: str | Path | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
 
-        Raises
-        ------
-        MupError
-            As :meth:`load`.
-        """
-        x, y = self.load(cache_dir).train
-        spread = range(0, len(x), -(-len(x) // _SPREAD))
-        return x[spread], y[spread]
+def _split_of(file: str) -> str | None:
+    """The split that a word of the file's name says."""
+    found = _NAMED.search(Path(file).stem.lower())
+    return found and next(split for split in SPLITS if found[1].startswith(split[:3]))
 
-    def _fields(self, split: str) -> tuple[_Field, _Field]:
-        counts, sources = self._counts, self._parts.get("test" if split == "test" else "all") or self._parts["all"]
-        if "test" in self._parts and split == "test":
-            order = np.arange(counts["test"])
+
+def _expanded(given: Any) -> tuple[str, ...]:
+    """The files that are meant, folders and patterns among them."""
+    files: list[str] = []
+    for entry in (given,) if isinstance(given, (str, Path)) else tuple(given):
+        path = Path(entry).expanduser()
+        if path.is_dir():
+            files += sorted(str(p) for p in path.iterdir() if p.suffix.lower() in READERS)
+        elif glob.has_magic(str(path)) and not path.exists():
+            files += sorted(glob.glob(str(path)))
         else:
-            n = sum(s.n for s in sources)
-            # RandomState's numbers are the same in every version of NumPy.
-            drawn = np.random.RandomState(0).permutation(n) if self.shuffle else np.arange(n)
-            start = {"train": 0, "val": counts["train"], "test": counts["train"] + counts["val"]}[split]
-            # Ascending, so that a file that is read batch by batch is read from its beginning to its end.
-            order = np.sort(drawn[start : start + counts[split]])
-        return tuple(_Field(sources, self._layout, letter, order) for letter in "xy")
+            files.append(str(path))
+    return tuple(files)
 
 
-# Axes
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnArrays(_Read):
+    """One pair of arrays, read as a file with the keys x and y is: channels found, split, checked."""
+
+    arrays: tuple[np.ndarray, np.ndarray]
+    title: ClassVar[str] = "the data given"
+
+    @cached_property
+    def _parts(self) -> dict[str, list[Source]]:
+        x, y = self.arrays
+        return {"all": [Source("data", ("x", "y"), ((x,), (y,)))]}
 
 
 class _Field:
     """Input or output of one split: indexed like a tensor of shape (n, channels, *grid), read when asked."""
 
-    def __init__(self, sources: Sequence[Source], layout: Layout, letter: str, order: np.ndarray) -> None:
-        self._sources, self._layout, self._letter, self._order = sources, layout, letter, order
+    def __init__(self, sources: Sequence[Source], layout: Layout, which: int, order: np.ndarray) -> None:
+        self._sources, self._layout, self._which, self._order = sources, layout, which, order
         self._ends = np.cumsum([s.n for s in sources])
-        channels = layout.x_channels if letter == "x" else layout.y_channels
-        self.shape = (len(order) * layout.pairs, channels, *layout.grid)
+        self.shape = (len(order) * layout.pairs, layout.channels[which], *layout.grid)
         self.ndim = len(self.shape)
 
     def __len__(self) -> int:
@@ -314,57 +337,28 @@ class _Field:
         pairs = self._layout.pairs
         trajectory, pair = self._order[index // pairs], index % pairs
         result = torch.empty(len(index), *self.shape[1:])
-        for number in np.unique(np.searchsorted(self._ends, trajectory, side="right")):
-            here = np.flatnonzero(np.searchsorted(self._ends, trajectory, side="right") == number)
+        numbers = np.searchsorted(self._ends, trajectory, side="right")
+        for number in np.unique(numbers):
+            here = np.flatnonzero(numbers == number)
             start = self._ends[number - 1] if number else 0
             result[here] = self._read(self._sources[number], trajectory[here] - start, pair[here])
         return result
 
     def _read(self, source: Source, samples: np.ndarray, pair: np.ndarray) -> torch.Tensor:
-        layout = self._layout
-        arrays = source.x if self._letter == "x" and source.x else source.y
-        axis = layout.x_axis if self._letter == "x" else layout.y_axis
+        layout, axis = self._layout, self._layout.axes[self._which]
         wanted, back = np.unique(samples, return_inverse=True)  # HDF5 reads in ascending order
         parts = []
-        for array in arrays:
+        for array in source.arrays[self._which]:
             values = np.asarray(array[wanted.tolist()])[back]
             if layout.steps:
-                which = np.array([step[self._letter == "y"] for step in layout.steps])[pair]
-                values = values[np.arange(len(values)), which]
+                values = values[np.arange(len(values)), np.array(layout.steps)[pair, self._which]]
             values = values.astype(np.float32)
             parts.append(values[:, None] if axis is None else np.moveaxis(values, -1, 1) if axis == -1 else values)
         values = np.concatenate(parts, axis=1)[(slice(None), slice(None), *map(slice, layout.grid))]
         bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if bad.any():
-            name = (source.x_name if self._letter == "x" else "") or source.y_name
             raise MupError(
-                f"{name} in {source.file} has entries that are not finite, in sample {int(samples[np.argmax(bad)])} among "
-                "others: "
-                "remove these samples or fill them in."
+                f"{source.names[self._which]} in {source.file} has entries that are not finite, in sample "
+                f"{int(samples[np.argmax(bad)])} among others: remove these samples or fill them in."
             )
         return torch.from_numpy(np.ascontiguousarray(values))
-
-    def chunks(self) -> Iterator[torch.Tensor]:
-        """All of it, some samples at a time."""
-        for start in range(0, len(self), _CHUNK):
-            yield self[range(start, min(start + _CHUNK, len(self)))]
-
-
-class _LazyData(ProblemData):
-    """Data that is never held as a whole."""
-
-    def processor(self) -> DefaultDataProcessor:
-        from neuralop.data.transforms.data_processors import DefaultDataProcessor
-        from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
-
-        normalizers = []
-        for values in self.train:
-            count, total, squares = 0, 0.0, 0.0
-            for chunk in values.chunks():
-                chunk = chunk.double().transpose(0, 1).flatten(1)
-                count, total, squares = count + chunk.shape[1], total + chunk.sum(1), squares + chunk.square().sum(1)
-            mean = total / count
-            std = ((squares - count * mean**2) / max(1, count - 1)).clamp_min(0).sqrt()
-            shape = (1, -1, *[1] * (values.ndim - 2))
-            normalizers.append(UnitGaussianNormalizer(mean=mean.float().view(shape), std=std.float().view(shape)))
-        return DefaultDataProcessor(*normalizers)

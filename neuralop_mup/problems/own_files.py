@@ -1,4 +1,7 @@
-"""A user's files, read: ``.npz``, ``.pt`` and HDF5, and which of their arrays are input and output."""
+"""A user's files, read: ``.npz``, ``.pt`` and HDF5, and which of their arrays are input and output.
+
+Their layout, which axes are channels, grid and times, is in :mod:`own_layout`.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,55 @@ _FLOW = {"Vx", "Vy", "Vz", "density", "pressure"}  # PDEBench's compressible flo
 
 @dataclass(frozen=True)
 class Source:
-    """The arrays of one file: samples first."""
+    """Input and output in one file; the same arrays where they have times after the samples.
+
+    Raises
+    ------
+    MupError
+        If the arrays are no fields of numbers with as many samples each.
+    """
 
     file: str
-    x: tuple[Any, ...]  # arrays, or HDF5 datasets, whose values are channels of the input; empty if y has a time axis
-    y: tuple[Any, ...]
-    n: int
-    lazy: bool
-    x_name: str
-    y_name: str
+    names: tuple[str, str]
+    arrays: tuple[tuple[Any, ...], tuple[Any, ...]]  # or HDF5 datasets: samples first, each with channels of the field
+    in_time: bool = False
     unused: tuple[str, ...] = ()  # keys of further fields
+
+    def __post_init__(self) -> None:
+        for name, arrays in zip(self.names, self.arrays, strict=True):
+            for values in arrays:
+                kind = np.dtype(str(values.dtype).removeprefix("torch.")).kind
+                if kind == "c":
+                    raise MupError(
+                        f"{name} in {self.file} is complex; give its real and imaginary parts as two channels, "
+                        "np.stack([u.real, u.imag], axis=1), or for a model of complex data (train, val) of (x, y) arrays."
+                    )
+                if kind not in "biuf":
+                    raise MupError(f"{name} in {self.file} holds {values.dtype}, which are no numbers.")
+                if values.shape != arrays[0].shape:
+                    raise MupError(
+                        f"The parts of {name} in {self.file} differ in shape, so they cannot be channels of one field."
+                    )
+            if len(arrays[0].shape) < 2:
+                raise MupError(
+                    f"{name} in {self.file} has one number a sample: fields have a grid after the axis of the samples."
+                )
+        counts = [len(arrays[0]) for arrays in self.arrays]
+        if counts[0] != counts[1]:
+            raise MupError(
+                f"{' and '.join(self.names)} in {self.file} have {counts[0]} and {counts[1]} samples; there must be as many "
+                "of each."
+            )
+
+    @property
+    def n(self) -> int:
+        """Samples."""
+        return len(self.arrays[0][0])
+
+    @property
+    def lazy(self) -> bool:
+        """Whether the arrays are in the file still."""
+        return not isinstance(self.arrays[0][0], np.ndarray)
 
 
 class _Samples:
@@ -46,6 +88,9 @@ class _Samples:
         self._groups, self._key = groups, key
         first = groups[0][key]
         self.shape, self.dtype = (len(groups), *first.shape), first.dtype
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def __getitem__(self, index: Sequence[int]) -> np.ndarray:
         return np.stack([self._groups[i][self._key][()] for i in index])
@@ -108,7 +153,7 @@ def _has_times(content: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     """Whether a file says that all its fields have times after the samples. Without a sign a row may be meant."""
     shapes = {tuple(v.shape) for v in fields.values()}
     if len(shapes) > 1 or len(next(iter(shapes))) < 3:
-        return False
+        return len(fields) == 1  # too few axes for anything else, and layout_of tells that times are missing
     if all(isinstance(v, _Samples) for v in fields.values()) or (len(fields) > 1 and set(fields) <= _FLOW):
         return True
     times = next(iter(shapes))[1]
@@ -118,42 +163,35 @@ def _has_times(content: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     return known or (times,) in given
 
 
-def _question(file: str, content: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+def _question(file: str, content: Mapping[str, Any], fields: Mapping[str, Any], said: Callable[[str, str], str]) -> str:
     """What to ask where nothing says which array is what: with the options that would answer it."""
     held = ", ".join(f"{k} {tuple(v.shape)}" for k, v in content.items()) or "no array"
     if not fields:
         return f"The file {file} holds {held}: no array of fields, whose first axis is that of the samples."
     if len(fields) == 1:
-        (key,) = fields
-        if len(fields[key].shape) < 3:
-            return (
-                f"{file} holds one array, {key} of shape {tuple(fields[key].shape)}, without times after the samples: "
-                "nothing to predict. Name input and output (--data.x, --data.y)."
-            )
         return (
             f"The file {file} holds {held}: one array of fields, and nothing says that it has times. If its second axis is "
-            f"time, say so (--data.y {key}), or put input and output into two arrays, such as x and y."
+            f"time, say so ({said(y=next(iter(fields)))}), or put input and output into two arrays, such as x and y."
         )
     *inputs, output = fields
     text = (
-        f"The file {file} holds {held}: which is the input and which the output? Name them (--data.x KEY --data.y KEY; "
-        f"several with a plus, such as --data.x {'+'.join(inputs)} --data.y {output})."
+        f"The file {file} holds {held}: which is the input and which the output? Name them, several with a plus, such as "
+        f"{said(x='+'.join(inputs), y=output)}."
     )
     if len({tuple(v.shape) for v in fields.values()}) == 1 and len(fields[output].shape) > 2:
-        text += f" If all are one state whose second axis is time: --data.y {'+'.join(fields)}."
+        text += f" If all are one state whose second axis is time: {said(y='+'.join(fields))}."
     return text
 
 
-def open_source(file: str, x: str | None, y: str | None, in_time: bool = False) -> Source:
+def open_source(file: str, read: Any) -> Source:
     """The input and the output in a file.
 
     Parameters
     ----------
     file : str
-    x, y : str, optional
-        Keys of input and output, several with a plus; ``y`` alone has times after the samples.
-    in_time : bool
-        Whether the user said that there are times.
+    read
+        How: ``x`` and ``y``, keys of input and output, several with a plus (``y`` alone has times after the samples);
+        ``time_step``, which says that there are times; ``option(x=…)``, how a user says such a thing.
 
     Raises
     ------
@@ -161,9 +199,9 @@ def open_source(file: str, x: str | None, y: str | None, in_time: bool = False) 
         If the file cannot be read or has no such keys, if nothing says which array is what, or if the arrays are no fields
         of numbers with as many samples each.
     """
-    suffix = Path(file).suffix.lower()
+    x, y = read.x, read.y
     try:
-        content = READERS[suffix](file)
+        content = READERS[Path(file).suffix.lower()](file)
     except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
         raise MupError(f"The file {file} cannot be read: {type(error).__name__}: {error}") from error
     for key in filter(None, (x, y)):
@@ -174,30 +212,13 @@ def open_source(file: str, x: str | None, y: str | None, in_time: bool = False) 
     if x is None and y is None:
         x, y = next(((a, b) for a, b in _PAIRS if a in content and b in content), (None, None))
         if y is None:
-            if not fields or not (in_time or _has_times(content, fields)):
-                raise MupError(_question(file, content, fields))
+            if not fields or not (read.time_step is not None or _has_times(content, fields)):
+                raise MupError(_question(file, content, fields, read.option))
             # One variable, or several of the same shape (PDEBench's flows): channels of one field in time.
             y = "+".join(fields)
     elif y is None:
-        raise MupError(f"x is {x!r}, and the output is not named; give --data.y too ({', '.join(fields)}).")
-    picked = [tuple(content[part] for part in key.split("+")) if key else () for key in (x, y)]
-    for key, arrays in zip((x, y), picked, strict=True):
-        for values in arrays:
-            kind = np.dtype(str(values.dtype).removeprefix("torch.")).kind
-            if kind == "c":
-                raise MupError(
-                    f"{key} in {file} is complex; give its real and imaginary parts as two channels: "
-                    "np.stack([u.real, u.imag], axis=1)."
-                )
-            if kind not in "biuf":
-                raise MupError(f"{key} in {file} holds {values.dtype}, which are no numbers.")
-            if tuple(values.shape) != tuple(arrays[0].shape):
-                raise MupError(f"The parts of {key} in {file} differ in shape, so they cannot be channels of one field.")
-    n = {int(a.shape[0]) for arrays in picked for a in arrays}
-    if len(n) > 1:
-        raise MupError(
-            f"{x} and {y} in {file} have {' and '.join(map(str, sorted(n)))} samples; there must be as many of each."
-        )
-    taken = {part for key in filter(None, (x, y)) for part in key.split("+")}
-    unused = tuple(key for key in fields if key not in taken)
-    return Source(file, *picked, n.pop(), suffix in (".h5", ".hdf5"), x or "", y or "", unused)
+        raise MupError(f"x is {x!r}, and the output is not named; give {read.option(y='KEY')} too ({', '.join(fields)}).")
+    names = (x or y, y)
+    arrays = tuple(tuple(content[part] for part in name.split("+")) for name in names)
+    taken = "+".join(names).split("+")
+    return Source(file, names, arrays, not x, tuple(key for key in fields if key not in taken))

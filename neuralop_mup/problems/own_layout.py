@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from neuralop_mup.errors import MupError, nearest
@@ -11,7 +12,10 @@ from neuralop_mup.problems.own_files import Source
 
 __all__ = ["Layout", "channels_of", "channels_text", "layout_of"]
 
-_CHANNELS = ("auto", "first", "last", "none")
+_CHANNELS = {"first": 0, "last": -1, "none": None, "auto": None}  # words for the axis
+_AXES = (0, -1, None)
+#: Axes of the channels of x and y where nothing is said: what both have alike comes first.
+_GUESSES = ((0, 0), (-1, -1), (0, -1), (-1, 0), (None, 0), (None, -1), (0, None), (-1, None), (None, None))
 
 
 @dataclass(frozen=True)
@@ -20,10 +24,8 @@ class Layout:
 
     grid: tuple[int, ...]
     raw: tuple[int, ...]  # the grid in the file
-    x_axis: int | None  # of the channels after the samples (and the time): 0, -1 or None
-    y_axis: int | None
-    x_channels: int
-    y_channels: int
+    axes: tuple[int | None, int | None]  # of the channels of x and y after the samples (and the time): 0, -1 or None
+    channels: tuple[int, int]
     steps: tuple[tuple[int, int], ...]  # times of input and output, where there is a time axis
 
     @property
@@ -35,48 +37,52 @@ class Layout:
     def text(self) -> str:
         """``1 → 2 channels on 64×64 points``."""
         over = f", times {', '.join(f'{a} → {b}' for a, b in self.steps[:3])}{' …' if len(self.steps) > 3 else ''}"
-        grid = "×".join(map(str, self.grid))
-        return f"{self.x_channels} → {self.y_channels} channels on {grid} points{over if self.steps else ''}"
+        return f"{self.channels[0]} → {self.channels[1]} channels on {_by(self.grid)} points{over if self.steps else ''}"
 
 
-def layout_of(source: Source, channels: str, time_step: int | None, crop: bool) -> Layout:
-    y = tuple(source.y[0].shape[1:])
+def layout_of(source: Source, read: Any) -> Layout:
+    """How the arrays of a file are laid out; ``read`` has ``channels``, ``time_step``, ``crop`` and ``option``."""
+    said = read.option
+    shapes = [tuple(arrays[0].shape[1:]) for arrays in source.arrays]
     steps: tuple[tuple[int, int], ...] = ()
-    if not source.x:
-        if len(y) < 2 or y[0] < 2:
+    if source.in_time:
+        times = shapes[0][0]
+        if len(shapes[0]) < 2 or times < 2:
             raise MupError(
-                f"{source.file} holds one array, {source.y_name} of shape {tuple(source.y[0].shape)}, without times after "
-                "the samples: nothing to predict. Name input and output (--data.x, --data.y)."
+                f"{source.file} holds one array, {source.names[1]} of shape {(source.n, *shapes[0])}, without times after "
+                f"the samples: nothing to predict. Name input and output ({said(x='KEY', y='KEY')})."
             )
-        times, y = y[0], y[1:]
-        step = time_step or times - 1
+        shapes = [shape[1:] for shape in shapes]
+        step = read.time_step or times - 1
         if step >= times:
             raise MupError(f"time_step = {step}, but {source.file} has {times} times.")
         steps = tuple((t, t + step) for t in range(0, times - step, step))
-    elif time_step is not None:
+    elif read.time_step is not None:
         raise MupError(
-            f"time_step = {time_step} is for one array with a time axis; {source.file} has an input and an output."
+            f"time_step = {read.time_step} is for one array with a time axis; {source.file} has an input and an output."
         )
-    x = tuple(source.x[0].shape[1:]) if source.x else y
-    x_axis, y_axis = _channel_axes(source, x, y, channels)
-    grids = [_without(shape, axis) for shape, axis in ((x, x_axis), (y, y_axis))]
+    axes = _channel_axes(shapes, [len(arrays) for arrays in source.arrays], read.channels)
+    grids = _grids(shapes, axes)
     if grids[0] != grids[1]:
         raise MupError(
             f"The input in {source.file} has the grid {_by(grids[0])} and the output {_by(grids[1])} (read with the "
-            f"channels {channels}): both must be on one grid. Interpolate one of them, or say where the channels are "
-            "(--data.channels)."
+            f"channels {read.channels}): both must be on one grid. Interpolate one of them, or say where the channels are "
+            f"({said(channels='first')}, last or none)."
         )
     raw = grids[0]
     if not 1 <= len(raw) <= 3:
         raise MupError(
             f"The fields in {source.file} have {len(raw)} axes {_by(raw)} after samples and channels; one to three can be "
-            "used. If one of them holds channels, say so (--data.channels first or last)."
+            f"used. If one of them holds channels, say so ({said(channels='first')} or last)."
         )
-    grid = tuple(n - n % 2 for n in raw) if crop else raw
+    grid = tuple(n - n % 2 for n in raw) if read.crop else raw
     if min(grid) < 4:
         raise MupError(f"The grid {_by(grid)} in {source.file} is too coarse; an axis needs 4 points at least.")
-    count = [1 if axis is None else shape[axis] for shape, axis in ((x, x_axis), (y, y_axis))]
-    return Layout(grid, raw, x_axis, y_axis, count[0] * max(1, len(source.x or source.y)), count[1] * len(source.y), steps)
+    channels = [
+        len(arrays) * (1 if axis is None else shape[axis])
+        for arrays, shape, axis in zip(source.arrays, shapes, axes, strict=True)
+    ]
+    return Layout(grid, raw, axes, tuple(channels), steps)
 
 
 def channels_of(text: str) -> tuple[str, str]:
@@ -93,34 +99,20 @@ def channels_of(text: str) -> tuple[str, str]:
     return said["x"], said["y"]
 
 
-def _channel_axes(source: Source, x: tuple, y: tuple, channels: str) -> tuple[int | None, int | None]:
+def _channel_axes(shapes: Sequence[tuple[int, ...]], parts: Sequence[int], channels: str) -> tuple[int | None, int | None]:
+    """Where the channels of x and y are: what was said, and of that the first that leaves both the same grid."""
     said = channels_of(channels)
-    axes = {"first": 0, "last": -1, "none": None}
-    if ":" not in channels and channels != "auto":
-        # One array may lack the axis that the other has.
-        axis = axes[channels]
-        return (None if len(x) < len(y) else axis), (None if len(y) < len(x) else axis)
-    if said != ("auto", "auto"):
-        known = [axes[word] for word in said if word != "auto"]
-        grids = [_without(shape, axes[word]) for word, shape in zip(said, (x, y), strict=True) if word != "auto"]
-        if len(known) == 2:
-            return known[0], known[1]
-        other = y if said[1] == "auto" else x
-        fits = [axis for axis in (None, 0, -1) if _without(other, axis) == grids[0]]
-        guess = fits[0] if fits else None
-        return (known[0], guess) if said[1] == "auto" else (guess, known[0])
-    if len(x) != len(y):
-        small, large = sorted((x, y), key=len)
-        fits = [axis for axis in (0, -1) if _without(large, axis) == small]
-        axis = fits[0] if fits else 0
-        return (axis, None) if len(x) > len(y) else (None, axis)
-    for pair in ((0, 0), (-1, -1), (0, -1), (-1, 0)):  # what both have alike comes first
-        grids = [_without(shape, axis) for shape, axis in zip((x, y), pair, strict=True)]
-        parts = (len(source.x or source.y), len(source.y))
-        few = [_few(shape, axis, n) for shape, axis, n in zip((x, y), pair, parts, strict=True)]
-        if len(x) > 1 and grids[0] == grids[1] and all(few):
+    # Said of both in one word, one array may lack the axis that the other has.
+    lacking = [] if ":" in channels else [None]
+    allowed = [_AXES if word == "auto" else [_CHANNELS[word], *lacking] for word in said]
+    nothing_said = said == ("auto", "auto")
+    pairs = _GUESSES if nothing_said else list(product(*allowed))
+    for pair in pairs:
+        x, y = _grids(shapes, pair)
+        guessed = nothing_said and None not in pair
+        if x == y and (not guessed or all(map(_few, shapes, pair, parts))):
             return pair
-    return None, None
+    return pairs[-1] if "auto" in said else pairs[0]
 
 
 def _few(shape: tuple[int, ...], axis: int, parts: int) -> bool:
@@ -136,6 +128,10 @@ def channels_text(axis: int | None, arrays: Sequence[Any]) -> str:
 
 def _without(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
     return shape if axis is None else shape[1:] if axis == 0 else shape[:-1]
+
+
+def _grids(shapes: Sequence[tuple[int, ...]], axes: Sequence[int | None]) -> list[tuple[int, ...]]:
+    return [_without(shape, axis) for shape, axis in zip(shapes, axes, strict=True)]
 
 
 def _by(shape: Sequence[int]) -> str:

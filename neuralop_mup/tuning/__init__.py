@@ -1,29 +1,51 @@
-"""Hyperparameter search and zero-shot transfer (Algorithm 1 of arXiv 2506.19396), on Optuna.
+"""Hyperparameter search and zero-shot transfer (Algorithm 1 of arXiv 2506.19396), of a model on data or of any train
+function.
 
-A :class:`Study` says what is trained: sizes, hyperparameters, rules and seeds. Its points are trained by an engine and kept
-in Optuna's storage; :class:`Results` computes every number from the records. Nothing heavy is imported here: Optuna, tqdm
-and worker processes are loaded when a study starts.
+A :class:`Study` says from records which runs it still wants; :func:`run` trains them on an engine and keeps each by the hash
+of everything that it depends on; :class:`Results` computes every number from the records.
 """
 
 from __future__ import annotations
 
-from neuralop_mup.tuning.driver import run
-from neuralop_mup.tuning.outcome import Kind, Record
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from neuralop_mup.tuning.outcome import Kind
+from neuralop_mup.tuning.runner import run
 from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.tuning.study import Point, Study
 from neuralop_mup.tuning.summary import Results
-from neuralop_mup.tuning.sweeps import sweep, sweep_study, transfer, transfer_study
+from neuralop_mup.tuning.sweeps import sweep, transfer, transfer_study
+
+if TYPE_CHECKING:
+    from neuralop_mup.tuning.pipeline import tune
+    from neuralop_mup.tuning.report import aligned_table, verdict, write_report
+    from neuralop_mup.tuning.target import Tuned, load_tuned
 
 __all__ = [
     "Kind",
     "Point",
-    "Record",
     "Results",
     "Study",
+    "Tuned",
+    "aligned_table",
+    "load_tuned",
     "log2_grid",
     "run",
     "sweep",
-    "sweep_study",
     "transfer",
     "transfer_study",
+    "tune",
+    "verdict",
+    "write_report",
 ]
+
+# Loaded when first used: sweeps of a function need neither models nor figures.
+_LAZY = {"tune": "pipeline", "Tuned": "target", "load_tuned": "target"}
+_LAZY |= dict.fromkeys(("aligned_table", "verdict", "write_report"), "report")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

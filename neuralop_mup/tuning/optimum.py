@@ -32,16 +32,18 @@ _NEAR = math.log(2)  # and only where the loss is at most twice the lowest: beyo
 class Interval:
     """An estimate and its 95 % interval; ``low`` and ``high`` are None where there is one seed only.
 
-    ``level``: whether the interval has 0 in it, so that the seeds do not tell the estimate from nothing.
+    ``level``: whether the interval holds ``nothing`` (1 of a factor, 0 of a share), so that the seeds do not tell the
+    estimate from that.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
+    nothing: float = 0.0
 
     @property
     def level(self) -> bool | None:
-        return None if self.low is None or self.high is None else self.low <= 0 <= self.high
+        return None if self.low is None or self.high is None else self.low <= self.nothing <= self.high
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,12 @@ def find_optimum(losses: Mapping[float, Sequence[float | None]]) -> Optimum | No
     seeds = np.array([[losses[x][s] for s in range(n)] for x in whole], dtype=float)  # (values, seeds)
     middle = int(seeds.mean(1).argmin())
     best, at = whole[middle], grid.index(whole[middle])
-    if at in (0, len(grid) - 1):
-        return _bound(grid, at, n)
+    if len(grid) == 1:
+        return Optimum(None, 0.0, math.inf, None, n, "one value was tried: nothing is known of the optimum")
+    if at == 0:
+        return Optimum(None, 0.0, grid[1], None, n, "the lowest value of the grid: extend the grid downwards")
+    if at == len(grid) - 1:
+        return Optimum(None, grid[-2], math.inf, None, n, "the highest value of the grid: extend the grid upwards")
     low, high = grid[at - 1], grid[at + 1]
     if low not in whole or high not in whole:
         failing = " and ".join(f"{x:.4g}" for x in (low, high) if x not in whole)
@@ -121,14 +127,6 @@ def find_optimum(losses: Mapping[float, Sequence[float | None]]) -> Optimum | No
     if len(there) < n:  # without one of the seeds there is no minimum among these values
         ends = [min(ends[0], x[chosen[0]]), max(ends[1], x[chosen[-1]])]
     return Optimum(2.0**vertex, 2.0 ** ends[0], 2.0 ** ends[1], error, n)
-
-
-def _bound(grid: Sequence[float], at: int, seeds: int) -> Optimum:
-    if len(grid) == 1:
-        return Optimum(None, 0.0, math.inf, None, seeds, "one value was tried: nothing is known of the optimum")
-    if at == 0:
-        return Optimum(None, 0.0, grid[1], None, seeds, "the lowest value of the grid: extend the grid downwards")
-    return Optimum(None, grid[-2], math.inf, None, seeds, "the highest value of the grid: extend the grid upwards")
 
 
 def _fit(grid: Sequence[float], whole: Sequence[float], means: np.ndarray) -> tuple[float | None, list[int]]:
@@ -185,28 +183,28 @@ def _vertex(x: np.ndarray, mean: np.ndarray) -> tuple[float, bool]:
 
 
 def drift_between(base: Optimum | None, here: Optimum | None) -> Interval | None:
-    """log2 of the factor from one optimum to another; +1 is one factor of 2 up. None unless both are values."""
-    if base is None or here is None or base.value is None or here.value is None:
+    """The factor from one optimum to another. None unless both are values."""
+    if base is None or here is None or base.is_bound or here.is_bound:
         return None
-    drift = math.log2(here.value / base.value)
-    ends = [base.low, base.high, here.low, here.high]
-    if base.error is None or here.error is None or None in ends:
-        return Interval(drift)
-    base_down, base_up, here_down, here_up = (
-        abs(math.log2(end / of)) for end, of in zip(ends, [base.value, base.value, here.value, here.value], strict=True)
-    )
-    return Interval(drift, drift - math.hypot(here_down, base_up), drift + math.hypot(here_up, base_down))
+    drift = here.value / base.value
+    if base.error is None or here.error is None:
+        return Interval(drift, nothing=1.0)
+    base_down, base_up = (abs(math.log2(end / base.value)) for end in (base.low, base.high))
+    here_down, here_up = (abs(math.log2(end / here.value)) for end in (here.low, here.high))
+    return Interval(drift, drift / 2 ** math.hypot(here_down, base_up), drift * 2 ** math.hypot(here_up, base_down), 1.0)
 
 
 def regret_between(carried: Sequence[float], best: Sequence[float]) -> Interval | None:
     """What the carried value costs over the best one, as a fraction of the best one's loss, paired by seed.
 
     Losses above zero are compared by their logarithms, so a seed that ends far off counts as a factor and the interval stays
-    above -1. None where a run failed, the best loss is 0, or the seeds differ so much (a factor of 10 to either side) that
-    an interval says nothing.
+    above -1. Infinite where a run of the carried value failed; without an interval where the seeds differ so much (a factor
+    of 10 to either side) that it says nothing; None where there is no best value, or its loss is 0.
     """
-    if not best or len(carried) != len(best) or not all(map(math.isfinite, [*carried, *best])) or fmean(best) == 0:
+    if not best or len(carried) != len(best) or not all(map(math.isfinite, best)) or fmean(best) == 0:
         return None
+    if not all(map(math.isfinite, carried)):
+        return Interval(math.inf)
     if min(*carried, *best) > 0:
         differences, share = [math.log(a / b) for a, b in zip(carried, best, strict=True)], math.expm1
     else:
@@ -217,7 +215,7 @@ def regret_between(carried: Sequence[float], best: Sequence[float]) -> Interval 
         return Interval(share(value))
     reach = student(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
     if reach > _FAR:
-        return None
+        return Interval(share(value))
     return Interval(share(value), share(value - reach), share(value + reach))
 
 

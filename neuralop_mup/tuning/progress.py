@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from neuralop_mup.counting import format_seconds
-from neuralop_mup.tuning.outcome import Kind, Record, best_point, by_point, is_complete
+from neuralop_mup.tuning.outcome import is_complete, mean_loss
+from neuralop_mup.tuning.summary import by_point
 
-__all__ = ["Progress", "format_params"]
+__all__ = ["Progress"]
 
 _SILENCE = 30.0  # seconds without a line, the first time; then twice as long each
 
@@ -29,106 +29,79 @@ class Progress:
     ----------
     name : str
         Shown in front.
-    runs : mapping
-        Number of runs of each size, finished ones included.
     costs : mapping
         Relative cost of a run of each size, for the time left before a size was measured; may be empty.
     enabled : bool
         If False nothing is ever written.
     """
 
-    def __init__(self, name: str, runs: Mapping[Any, int], costs: Mapping[Any, float], enabled: bool) -> None:
+    def __init__(self, name: str, costs: Mapping[Any, float], enabled: bool) -> None:
         self.name, self.enabled, self.costs = name, enabled, dict(costs)
-        self.total, self.done, self.n_workers = sum(runs.values()), 0, 1
-        self._left = Counter(runs)
-        self._seconds: dict[Any, list[float]] = {}
-        self._records: list[Record] = []
+        self.ended: list[Mapping[str, Any]] = []
         self._bar: Any = None
         self._begun = self._told = time.monotonic()
         self._silence = _SILENCE
 
-    def start(self, folder: Path, finished: Iterable[Record], n_workers: int) -> None:
-        """Say where the results go, and count what an earlier command finished."""
-        self.n_workers = n_workers
-        for record in finished:
-            if self._left[record["size"]] > 0:
-                self._count(record)
-        resumed = f", {self.done} of them finished before" if self.done else ""
-        self.note(f"{self.name}: {self.total} runs{resumed}; results in {folder}")
+    def start(self, folder: Any, done: Iterable[Mapping[str, Any]], left: Mapping[Any, int], workers: int) -> None:
+        """Say where the results go, what an earlier command did, and how many runs of each size are left."""
+        self.workers, self._left, self.ended = workers, left, list(done)
+        total = len(self.ended) + sum(left.values())
+        resumed = f", {len(self.ended)} of them finished before" if self.ended else ""
+        self.note(f"{self.name}: {total} runs{resumed}; results in {folder}")
         self._begun = self._told = time.monotonic()
         if self.enabled and sys.stderr.isatty():
             from tqdm import tqdm
 
             layout = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
             options = {"file": sys.stderr, "dynamic_ncols": True, "bar_format": layout}
-            self._bar = tqdm(total=self.total, initial=self.done, desc=self.name, **options)
-
-    def _count(self, record: Record) -> None:
-        self.done += 1
-        self._left[record["size"]] -= 1
-        self._seconds.setdefault(record["size"], []).append(record["seconds"])
-        self._records.append(record)
-
-    def skip(self, size: Any, count: int) -> None:
-        """Runs that will not be needed: further seeds of a point that failed."""
-        count = min(count, self._left[size])
-        self.total -= count
-        self._left[size] -= count
-        if self._bar is not None:
-            self._bar.total = self.total
-
-    def more(self, size: Any, count: int) -> None:
-        """Runs that are wanted besides."""
-        self.total += count
-        self._left[size] += count
-        if self._bar is not None:
-            self._bar.total = self.total
+            self._bar = tqdm(total=total, initial=len(self.ended), desc=self.name, **options)
 
     def time_left(self) -> float | None:
         """Seconds left; sizes not yet measured are taken at their relative cost. None where nothing is known."""
-        means = {size: sum(s) / len(s) for size, s in self._seconds.items()}
-        rates = [seconds / self.costs[size] for size, seconds in means.items() if self.costs.get(size)]
-        total = 0.0
-        for size, count in self._left.items():
-            if count > 0:
-                if size not in means and not (rates and self.costs.get(size)):
-                    return None
-                total += count * (means[size] if size in means else self.costs[size] * max(rates))
-        return total / self.n_workers
+        means = {
+            size: fmean(r["seconds"] for r in self.ended if r["size"] == size) for size in {r["size"] for r in self.ended}
+        }
+        rate = max((seconds / self.costs[size] for size, seconds in means.items() if self.costs.get(size)), default=0.0)
+        each = {size: means.get(size, rate * self.costs.get(size, 0.0)) for size in self._left}
+        known = all(size in means or each[size] for size in self._left)
+        return sum(count * each[size] for size, count in self._left.items()) / self.workers if known else None
 
-    def _best(self, record: Record) -> str:
+    def _best(self, record: Mapping[str, Any]) -> str:
         """The best point of the record's cell by its mean, among those with as many seeds as any."""
-        cell = [r for r in self._records if (r["size"], r["rule"]) == (record["size"], record["rule"]) and is_complete(r)]
-        if not cell:
+        cell = (record["size"], record["rule"])
+        points = by_point(r for r in self.ended if is_complete(r) and (r["size"], r["rule"]) == cell).values()
+        if not points:
             return ""
-        points = by_point(cell)
-        most = max(map(len, points.values()))
-        params, mean = best_point(cell, most)
+        most = max(map(len, points))
+        have = [group for group in points if len(group) == most]
+        best = min(have, key=mean_loss)
+        said = f"best so far {mean_loss(best):.4g} at {format_params(best[0]['params'])}"
         if most == 1:
-            return f"best so far {mean:.4g} at {format_params(params)}"
+            return said
         # A point by itself may have been better with one seed: it is out of the race until it has as many.
-        have = sum(len(records) == most for records in points.values())
-        of = "" if have == len(points) else f", which {have} of {len(points)} points {'has' if have == 1 else 'have'} yet"
-        return f"best so far {mean:.4g} at {format_params(params)}, mean of {most} seeds{of}"
+        few = f", which {len(have)} of {len(points)} points {'has' if len(have) == 1 else 'have'} yet"
+        return f"{said}, mean of {most} seeds{few if len(have) < len(points) else ''}"
 
-    def finished(self, record: Record) -> None:
-        """Show one more finished run."""
-        self._count(record)
+    def finished(self, record: Mapping[str, Any], left: Mapping[Any, int]) -> None:
+        """Show one more finished run, and how many are left."""
+        self.ended.append(record)
+        self._left = left
         if not self.enabled:
             return
-        left = self.time_left() if self.done < self.total else None
-        summary = ", ".join(filter(None, (self._best(record), left is not None and f"about {format_seconds(left)} left")))
+        total, seconds = len(self.ended) + sum(left.values()), self.time_left()
+        soon = seconds is not None and sum(left.values()) and f"about {format_seconds(seconds)} left"
+        summary = ", ".join(filter(None, (self._best(record), soon)))
         where = " ".join(x for x in (record["size"], record["rule"]) if x)
         what = f"{where} {format_params(record['params'])} seed={record['seed']}".strip()
-        kind = record["outcome"]
-        result = f"loss {record['loss']:.4g}" if is_complete(record) else f"{kind.upper()}, {record['error']}"
+        done, kind = is_complete(record), record["outcome"].upper()
+        result = f"loss {record['loss']:.4g}" if done else f"{kind}, {record['error']}"
         if self._bar is None:
-            self.note(
-                f"[{self.done}/{self.total}] {what}: {result} ({record['seconds']:.1f} s)" + (summary and f"; {summary}")
-            )
+            more = summary and f"; {summary}"
+            self.note(f"[{len(self.ended)}/{total}] {what}: {result} ({record['seconds']:.1f} s){more}")
             return
-        if kind not in (Kind.COMPLETE.value, Kind.PRUNED.value):
+        if not done:
             self.note(f"{what}: {result}")
+        self._bar.total = total
         self._bar.set_postfix_str(summary, refresh=False)
         self._bar.update()
 
@@ -139,7 +112,7 @@ class Progress:
             self._bar.refresh()
         elif now - self._told >= self._silence:
             self._silence *= 2
-            self.note(f"[{self.done}/{self.total}] still training, {format_seconds(now - self._begun)} since the start")
+            self.note(f"[{len(self.ended)}] still training, {format_seconds(now - self._begun)} since the start")
 
     def note(self, text: str) -> None:
         """Write a line without tearing the bar."""

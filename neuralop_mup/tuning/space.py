@@ -1,4 +1,4 @@
-"""Search spaces: grids, Optuna distributions, and the checks on both."""
+"""Search spaces: grids, distributions, and the checks on both."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _grid_values(key: str, values: Any) -> list[Any]:
             text = params_key({key: value})
         except TypeError:
             raise MupError(
-                f"The space gives {key!r} the value {value!r}, which cannot be written to the study's journal; "
+                f"The space gives {key!r} the value {value!r}, which cannot be written down; "
                 "use numbers, strings, booleans, None, or lists of them, and let the train function look objects up."
             ) from None
         if text in seen:
@@ -180,33 +180,3 @@ def check_fixed(fixed: Mapping[str, Any] | None, reserved: Sequence[str]) -> dic
 def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every point of a grid, the last key moving fastest."""
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
-
-
-def distributions(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space as Optuna distributions for a search: lists become categorical."""
-    from optuna.distributions import CategoricalDistribution
-
-    return {k: v if is_distribution(v) else CategoricalDistribution(tuple(v)) for k, v in space.items()}
-
-
-def optuna_point(params: Mapping[str, Any], space: Mapping[str, Any]) -> tuple[dict, dict]:
-    """One grid point as Optuna parameters and distributions, so that its dashboards can draw the study.
-
-    Numbers get a range (a range may grow when the grid does; categories may not); anything else is a category, as
-    JSON text where Optuna has no type for it.
-    """
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    values, kinds = {}, {}
-    for key, value in params.items():
-        choices = space[key]
-        if is_distribution(choices):
-            values[key], kinds[key] = value, choices
-        elif all(is_number(v) for v in choices):
-            values[key] = float(value)
-            kinds[key] = FloatDistribution(float(min(choices)), float(max(choices)), log=min(choices) > 0)
-        else:
-            known = all(v is None or isinstance(v, (bool, int, float, str)) for v in choices)
-            values[key] = value if known else json.dumps(value)
-            kinds[key] = CategoricalDistribution(tuple(choices) if known else tuple(json.dumps(v) for v in choices))
-    return values, kinds

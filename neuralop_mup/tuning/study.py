@@ -1,41 +1,39 @@
-"""What a study is: sizes, hyperparameters, rules and seeds, and the points that follow from them. Nothing runs here.
+"""What a study is: sizes, hyperparameters, rules and seeds, and from records the runs that it still wants. Nothing runs
+here.
 
-``sweep``, ``transfer`` and the paper's experiments are three such descriptions. A *cell* is one size under one rule; a
-*point* is one set of hyperparameters in a cell, trained with every seed.
+A *point* is one set of hyperparameters at one size under one rule, trained with every seed.
 """
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from neuralop_mup.core.rules import FORMER_RULES, RULE_VERSION
+from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.space import edge_of, is_distribution, is_search, params_key, points
+from neuralop_mup.tuning.outcome import first_failure, is_complete, lowest, plain
+from neuralop_mup.tuning.records import Records, Run, described
+from neuralop_mup.tuning.space import edge_of, is_distribution, is_number, params_key, points
+from neuralop_mup.tuning.with_optuna import Search
 
-__all__ = ["Point", "Study", "describe", "differences", "the"]
+__all__ = ["Point", "Study", "the"]
 
 Params = Mapping[str, Any]
-Centres = Mapping[Any, Params]  # rule → the best point at the base under it
 
 
 @dataclass(frozen=True)
 class Point:
-    """One set of hyperparameters at one size under one rule."""
+    """One set of hyperparameters at one size under one rule; ``keep``: whether the weights of its runs are wanted."""
 
     size: str | None
     rule: str | None
     params: dict[str, Any]
+    keep: bool = False
 
-    @property
-    def cell(self) -> tuple[str | None, str | None]:
-        """Size and rule."""
-        return self.size, self.rule
-
-    @property
+    @cached_property
     def key(self) -> tuple:
         """Equal for equal points."""
         return self.size, self.rule, params_key(self.params)
@@ -48,25 +46,19 @@ class Study:
     Attributes
     ----------
     name : str
-        Names the study in its folder and its storage.
     sizes : mapping of str to dict
-        Label → arguments of the model; the first is the base, where hyperparameters are tuned. ``{None: None}``: the model
-        is no business of the study, and its runs get no ``model``, ``base`` and ``rule``.
+        Label → arguments of the model: the base, where hyperparameters are tuned, and the target, to which the best are
+        carried. ``{None: None}``: the model is no business of the study, and its runs get no ``model``, ``base`` and
+        ``rule``.
     rules : tuple of str
-        Rules that are compared beyond the base.
+        Rules that are compared at the target; the first one is what the study is about.
     searched : tuple of str
-        Those of them under which the space is walked beyond the base, to see what carrying over missed; the others
-        train the carried point only.
+        Those of them under which the space is walked at the target, too, to see what carrying over missed.
     base_rules : mapping of str to str
         Rule → the rule under which the base is trained for it; itself where it is not among them. At the base every
         rule is the standard parametrization bit for bit, so that one set of runs may serve them all.
     space : mapping of str to sequence or Optuna distribution
         What is tuned.
-    swept : tuple of str, optional
-        Without: every combination is a point. With: ``lr`` is tuned first, then each of these is walked by itself, the
-        others staying at the best learning rate and at ``defaults``.
-    defaults : mapping
-        Value of each hyperparameter, besides lr, where it is not walked.
     seeds : tuple of int
     n_trials : int, optional
         Points of a search, where the space has a distribution.
@@ -76,11 +68,17 @@ class Study:
         Rule → settings that its runs have besides.
     extends : mapping of str to int
         Hyperparameter → by how many values its grid may grow at the base, one at a time, while the best one lies at an
-        edge. What is asked of a folder is the grid without them.
+        edge.
     notes : tuple of str
         What a reader must know besides.
     about : str
         What it measures, in a phrase.
+    keeps : bool
+        Whether the carried runs of the target under the first rule keep their weights.
+    content : callable
+        A run's configuration → everything that its result depends on.
+    search : Search, optional
+        What proposes points, where the space has a distribution.
     """
 
     name: str
@@ -90,14 +88,16 @@ class Study:
     rules: tuple[str | None, ...] = (None,)
     searched: tuple[str | None, ...] = ()
     base_rules: Mapping[Any, Any] = field(default_factory=dict)
-    swept: tuple[str, ...] | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     n_trials: int | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     extends: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     about: str = ""
+    keeps: bool = False
+    content: Callable[[dict[str, Any]], Mapping[str, Any]] = field(default=dict, compare=False)
+    search: Search | None = field(default=None, compare=False)
+    _runs: dict[tuple, list[Run]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def base(self) -> str | None:
@@ -109,22 +109,15 @@ class Study:
         """Label of the last size."""
         return list(self.sizes)[-1]
 
-    @property
-    def search(self) -> bool:
-        """Whether Optuna proposes the points at the base."""
-        return is_search(self.space)
+    # What is asked
 
     def trained_as(self, size: str | None, rule: str | None) -> str | None:
         """The rule under which a size is trained for ``rule``."""
         return self.base_rules.get(rule, rule) if size == self.base else rule
 
-    def cells(self) -> list[tuple[str | None, str | None]]:
-        """Every (size, rule) that is trained, base first."""
-        return list(dict.fromkeys((size, self.trained_as(size, rule)) for size in self.sizes for rule in self.rules))
-
-    def point(self, size: str | None, rule: str | None, params: Params) -> Point:
+    def point(self, size: str | None, rule: str | None, params: Params, keep: bool = False) -> Point:
         """The point that answers for these hyperparameters at a size under a rule."""
-        return Point(size, self.trained_as(size, rule), dict(params))
+        return Point(size, self.trained_as(size, rule), dict(params), keep)
 
     def config(self, point: Point, seed: int) -> dict[str, Any]:
         """What ``train`` is given."""
@@ -133,116 +126,185 @@ class Study:
             model = {"model": dict(self.sizes[point.size]), "base": dict(self.sizes[self.base]), "rule": point.rule}
         return {**self.fixed, **self.under.get(point.rule, {}), **model, **point.params, "seed": seed}
 
-    def tuning(self) -> list[Point]:
-        """The points on which everything else depends: the base's grid; none where Optuna proposes them."""
-        if self.search:
-            return []
-        grid = points(self.space) if self.swept is None else [{**self.defaults, "lr": lr} for lr in self.space["lr"]]
-        return _unique(self.point(self.base, rule, params) for rule in self.rules for params in grid)
+    def runs(self, point: Point) -> list[Run]:
+        """A run for each seed."""
+        key = (*point.key, point.keep)
+        if key not in self._runs:
+            labels = {"size": point.size, "rule": point.rule, "params": plain(point.params)}
+            configs = {seed: self.config(point, seed) for seed in self.seeds}
+            self._runs[key] = [Run(self.content(c), c, point.keep, **labels, seed=seed) for seed, c in configs.items()]
+        return self._runs[key]
 
-    def walk(self, size: str | None, rule: str | None, name: str | None, centre: Params) -> list[Point]:
-        """The points over which a size is searched: the whole grid, or one hyperparameter around ``centre``."""
-        if size != self.base and rule not in self.searched:
+    def tuning(self, records: Records | None = None) -> list[Point]:
+        """The points on which everything else depends: the base's grid, or what was proposed so far."""
+        if self.n_trials is not None:
+            asked = [] if records is None else records.proposals(self.definition)
+            return _unique(self.point(self.base, self.rules[0], params) for params in asked)
+        return self._grid
+
+    @cached_property
+    def _grid(self) -> list[Point]:
+        return _unique(self.point(self.base, rule, p) for rule in self.rules for p in points(self.space))
+
+    def rest(self, centres: Mapping[Any, Params]) -> list[Point]:
+        """What is trained once the base's best points are known: those at the target, and where it is searched all."""
+        if len(self.sizes) < 2:
             return []
-        grid = points(self.space) if name is None else [{**centre, name: value} for value in self.space[name]]
-        return _unique(self.point(size, rule, params) for params in grid)
+        keep = {self.rules[0]} if self.keeps else set()
+        carried = [self.point(self.target, rule, centres[rule], rule in keep) for rule in self.rules]
+        return _unique([*carried, *(self.point(self.target, r, p) for r in self.searched for p in points(self.space))])
+
+    def planned(self) -> Counter:
+        """Size → number of runs of the whole study, with any point in the place of the best."""
+        tuning = self.n_trials or len(self.tuning())
+        return Counter({self.base: tuning * len(self.seeds)}) + Counter(
+            point.size for point in self.rest(dict.fromkeys(self.rules, self.example)) for _ in self.seeds
+        )
+
+    def as_given(self, params: Params) -> Params:
+        """The point of the grid that JSON shows so: it turns tuples into lists."""
+        grid = [] if self.n_trials is not None else points(self.space)
+        return next((p for p in grid if params_key(p) == params_key(params)), params)
 
     @property
-    def walks(self) -> tuple[str | None, ...]:
-        """Hyperparameters that are walked by themselves, or None for every combination of all."""
-        return (None,) if self.swept is None else self.swept
+    def example(self) -> Params:
+        """Any point, in the place of one that is not known yet: as many runs, at the same cost."""
+        return {k: getattr(v, "low", None) if is_distribution(v) else v[0] for k, v in self.space.items()}
 
-    def rest(self, centres: Centres) -> list[Point]:
-        """What is trained once the base's best points are known."""
-        wanted = []
-        for size in self.sizes:
-            for rule in self.rules:
-                if size != self.base:
-                    wanted.append(self.point(size, rule, centres[rule]))
-                if not self.search:
-                    for name in self.walks:
-                        wanted += self.walk(size, rule, name, centres[rule])
-        return _unique(wanted)
+    # What records say
 
-    def grown(self, best: Params) -> Study | None:
-        """The study with one more value beyond the edge at which the base's best point lies; None where none may come."""
+    def ends(self, point: Point, records: Records) -> list[dict[str, Any]] | None:
+        """The records of a point that is done: every seed ended, or one did not complete; None for one that is not."""
+        found = [record for run in self.runs(point) if (record := records.get(run)) is not None]
+        return found if len(found) == len(self.seeds) or not all(map(is_complete, found)) else None
+
+    def best(self, wanted: Iterable[Point], records: Records) -> Params | None:
+        """The point of lowest mean loss among those that completed with every seed."""
+        return lowest(((point.params, self.ends(point, records) or []) for point in wanted), len(self.seeds))[0]
+
+    def centres(self, records: Records) -> dict[Any, Params | None]:
+        """Rule → the best point at the base under it; None where no point completed with every seed."""
+        tuning = self.tuning(records)
+        own = {rule: [p for p in tuning if p.rule == self.trained_as(self.base, rule)] for rule in self.rules}
+        return {rule: self.best(wanted, records) for rule, wanted in own.items()}
+
+    def extended(self, records: Records) -> Study:
+        """The study with as many values beyond the edges of its grid as the base's best points have asked for so far."""
         for name, more in self.extends.items():
+            if more < 1 or any(self.ends(point, records) is None for point in self.tuning()):
+                continue
             values = sorted(self.space[name])
-            edge = edge_of(best.get(name), values)
-            if more > 0 and edge is not None:
+            edge = edge_of((self.best(self.tuning(), records) or {}).get(name), values)
+            if edge is not None:
                 new = values[0] ** 2 / values[1] if edge == "lowest" else values[-1] ** 2 / values[-2]
                 space = {**self.space, name: sorted([*values, float(f"{new:.12g}")])}
-                return replace(self, space=space, extends={**self.extends, name: more - 1})
-        return None
+                return replace(self, space=space, extends={**self.extends, name: more - 1}).extended(records)
+        return self
 
-    def stand_in(self) -> Centres:
-        """Any point in the place of the best one: as many runs, at the same cost. For telling them beforehand."""
-        first = {k: v.high if is_distribution(v) and hasattr(v, "high") else _first(v) for k, v in self.space.items()}
-        first = first if self.swept is None else {**self.defaults, "lr": self.space["lr"][0]}
-        return dict.fromkeys(self.rules, first)
+    def wanted(self, records: Records) -> list[Run]:
+        """The runs that may start now and are not done, in the order in which they should: first the base, then the rest.
 
-    def planned(self) -> list[Point]:
-        """Every point, in the order in which they start; the base's best one is stood in for by any other."""
-        centres, tuned = self.stand_in(), self.tuning()
-        if self.search:
-            tuned = [self.point(self.base, self.rules[0], centres[self.rules[0]])] * (self.n_trials or 0)
-            return tuned + self.rest(centres)
-        return _unique([*tuned, *self.rest(centres)])
+        Seed by seed, so that a study that is stopped early has covered its grid once. A point's first seed must complete
+        before another starts; a point whose seed did not complete stops.
+
+        Raises
+        ------
+        MupError
+            If the base is done, nothing of it completed, and a target waits for it.
+        """
+        study = self.extended(records)
+        tuning = study.tuning(records)
+        open_ones = study._open(tuning, records)
+        if open_ones:
+            return open_ones
+        if study.n_trials is not None and len(records.proposals(study.definition)) < study.n_trials:
+            return []
+        centres = study.centres(records)
+        if None not in centres.values():
+            return study._open(study.rest(centres), records)
+        if len(study.sizes) > 1:
+            ends = [end for point in tuning for end in study.ends(point, records) or ()]
+            raise MupError(
+                f"No point of {the(study.base)} completed with every seed, so nothing can be carried over."
+                f"{first_failure(ends)}"
+            )
+        return []
+
+    def _open(self, wanted: Iterable[Point], records: Records) -> list[Run]:
+        left = []
+        for point in wanted:
+            if self.ends(point, records) is None:
+                runs = self.runs(point)
+                left.append(runs if records.get(runs[0]) is not None else runs[:1])
+        return [runs[i] for i in range(len(self.seeds)) for runs in left if i < len(runs) and records.get(runs[i]) is None]
+
+    def propose(self, records: Records) -> bool:
+        """Have one more point proposed, where points are and not all were; whether there is one."""
+        asked = records.proposals(self.definition) if self.search is not None else []
+        if self.search is None or len(asked) >= self.n_trials:
+            return False
+        ends = [self.ends(self.point(self.base, self.rules[0], params), records) for params in asked]
+        records.propose(self.definition, [*asked, self.search.next(asked, ends)])
+        return True
+
+    def points(self, records: Records, guess: bool = False) -> list[Point]:
+        """The points that are asked for so far, in their order; ``guess``: with any in the place of the best one."""
+        centres = self.centres(records)
+        centres = {rule: self.example if guess and best is None else best for rule, best in centres.items()}
+        return [*self.tuning(records), *([] if None in centres.values() else self.rest(centres))]
+
+    def left(self, records: Records) -> Counter:
+        """Size → number of runs that are not done, as far as can be told."""
+        study = self.extended(records)
+        wanted = [point for point in study.points(records, guess=True) if study.ends(point, records) is None]
+        left = Counter(p.size for p in wanted for run in study.runs(p) if records.get(run) is None)
+        if self.n_trials is not None:
+            left[self.base] += len(self.seeds) * (self.n_trials - len(records.proposals(self.definition)))
+        return left
+
+    def rows(self, records: Records) -> list[dict[str, Any]]:
+        """A record for each run of the study that ended, with what the study calls it; points in their order."""
+        study = self.extended(records)
+        order = {cell: i for i, cell in enumerate((s, r) for s in self.sizes for r in self.rules)}
+        wanted = sorted(study.points(records), key=lambda p: (order.get((p.size, p.rule), 0), _order(p.params)))
+        runs = [run for point in wanted for run in study.runs(point)]
+        return [{**run.labels, **record} for run in runs if (record := records.read(run)) is not None]
+
+    # What is written down
+
+    @cached_property
+    def definition(self) -> dict[str, Any]:
+        """What makes two searches the same: all but how many points they may try, and what is made of the best."""
+        at_base = {"name": None, "n_trials": None, "searched": None, "keeps": None, "rules": self.rules[:1]}
+        return {
+            **self.settings,
+            **at_base,
+            "content": self.content(self.config(self.point(self.base, self.rules[0], {}), 0)),
+        }
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that decides what a run is, as JSON; a folder is resumed only with the same."""
-        return describe(
-            {
-                "name": self.name,
-                "sizes": [[label, size] for label, size in self.sizes.items()],
-                "rules": self.rules,
-                "searched": self.searched,
-                "base_rules": [[rule, self.trained_as(self.base, rule)] for rule in self.rules],
-                "search" if self.search else "grid": self.space,
-                "swept": self.swept,
-                "defaults": self.defaults,
-                "seeds": self.seeds,
-                "n_trials": self.n_trials,
-                "fixed": self.fixed,
-                "under": [[rule, settings] for rule, settings in self.under.items()],
-                "rule_version": RULE_VERSION,
-            }
-        )
+        """Everything that was asked, as JSON."""
+        asked = {name: plain(getattr(self, name)) for name in ("name", "seeds", "rules", "searched", "n_trials", "about")}
+        asked |= {name: [[k, plain(v)] for k, v in getattr(self, name).items()] for name in ("sizes", "base_rules", "under")}
+        asked |= {"fixed": plain(dict(self.fixed)), "space": {k: described(v) for k, v in self.space.items()}}
+        return {**asked, "notes": plain(self.notes), "rule_version": RULE_VERSION}
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Study:
         """The study that these settings describe."""
-        known = {k: settings[k] for k in ("name", "defaults", "n_trials", "fixed")}
-        sequences = {k: tuple(settings[k]) for k in ("rules", "searched", "seeds")}
-        return cls(
-            **known,
-            **sequences,
-            sizes=dict(settings["sizes"]),
-            base_rules=dict(settings["base_rules"]),
-            space={
-                key: _with(_read(values), settings.get("extended", {}).get(key, ()))
-                for key, values in (settings.get("grid") or settings["search"]).items()
-            },
-            swept=None if settings["swept"] is None else tuple(settings["swept"]),
-            under=dict(settings["under"]),
-        )
-
-
-def _with(values: Any, more: Sequence[float]) -> Any:
-    return sorted([*values, *more]) if more else values
+        pairs = {name: dict(settings[name]) for name in ("sizes", "base_rules", "under")}
+        tuples = {name: tuple(settings[name]) for name in ("seeds", "rules", "searched", "notes")}
+        as_they_are = {name: settings[name] for name in ("name", "n_trials", "about", "fixed")}
+        return cls(**pairs, **tuples, **as_they_are, space={k: _read(v) for k, v in settings["space"].items()})
 
 
 def _read(values: Any) -> Any:
-    if not isinstance(values, Mapping):
+    if not isinstance(values, str):
         return values
     from optuna.distributions import json_to_distribution
 
-    return json_to_distribution(values["distribution"])
-
-
-def _first(values: Any) -> Any:
-    return values[0] if isinstance(values, Sequence) else getattr(values, "choices", (None,))[0]
+    return json_to_distribution(values)
 
 
 def _unique(wanted: Iterable[Point]) -> list[Point]:
@@ -252,112 +314,11 @@ def _unique(wanted: Iterable[Point]) -> list[Point]:
     return list(found.values())
 
 
+def _order(params: Params) -> tuple:
+    """Sorts points: numbers by size, anything else by its text."""
+    return tuple((k, (0, v, "") if is_number(v) else (1, 0, params_key({"": v}))) for k, v in sorted(params.items()))
+
+
 def the(size: str | None) -> str:
     """A size in a sentence: ``the target``, but ``K = 8``."""
     return f"the {size}" if size in ("proxy", "target") else str(size)
-
-
-def describe(value: Any) -> Any:
-    """``value`` as JSON that is the same in every process, for comparing settings."""
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): describe(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, range)):
-        return [describe(v) for v in value]
-    if isinstance(value, functools.partial):
-        return [describe(value.func), describe(value.args), describe(value.keywords)]
-    if is_distribution(value):
-        from optuna.distributions import distribution_to_json
-
-        return {"distribution": distribution_to_json(value)}
-    if hasattr(value, "__qualname__"):  # without its module: that of a script is __main__ when it runs, not when imported
-        return value.__qualname__
-    # Addresses differ between processes and would make every resume look like another study.
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """What differs between two descriptions, one phrase each: ``fixed.epochs was 2 and is now 3``."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = dict.fromkeys([*old, *new])
-        return [d for k in keys for d in differences(old.get(k), new.get(k), f"{where}.{k}" if where else str(k))]
-    return [] if _same(old, new) else [f"{where} was {_short(old)} and is now {_short(new)}"]
-
-
-def _same(old: Any, new: Any) -> bool:
-    """Whether two descriptions are equal; functions used to be described with their modules."""
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(_same, old, new))
-    if isinstance(old, dict) and isinstance(new, dict):
-        return set(old) == set(new) and all(_same(old[key], new[key]) for key in old)
-    if isinstance(old, str) and isinstance(new, str) and old.endswith(f".{new}"):
-        return all(part.isidentifier() for part in old.replace("<", "").replace(">", "").split("."))
-    return old == new
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "…"
-
-
-def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
-    """MupError unless the new settings are the old ones, or have grown: a longer grid, more seeds and trials.
-
-    Rules may come and go: the runs of a size under a rule are kept by themselves, so what is compared changes no run. Only
-    what a rule means, and what belongs to it, must be the same.
-    """
-    differ = []
-    changed = set(FORMER_RULES.get(old.get("rule_version", 1), ()))
-    if hit := sorted(changed & set(filter(None, old.get("rules", ())))):
-        differ.append(f"the rule {hit[0]} has another formula since")
-    for key in dict.fromkeys([*old, *new]):
-        before, now = old.get(key), new.get(key)
-        if key == "searched" and before:  # what is not compared is not searched either
-            before = [rule for rule in before if rule in new.get("rules", ())]
-        # In a search a point's value is its mean over the seeds, so there the seeds are part of the question.
-        if (
-            key not in ("name", "rule_version", "extended")
-            and not _same(before, now)
-            and not (_grown(key, before, now) and not (key == "seeds" and "search" in new))
-        ):
-            differ += differences(before, now, key)
-    if differ:
-        raise MupError(
-            f"{where} holds a study with other settings: {'; '.join(differ)}. Its runs cannot be mixed with these: give the "
-            "same settings to resume it (a grid of numbers, seeds and n_trials may grow, and rules may come and go), or "
-            "choose another folder."
-        )
-
-
-#: Settings that are lists of pairs, each with a rule in front.
-_BY_RULE = ("base_rules", "under")
-
-
-def with_former_rules(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The new settings with the rules that the old ones have besides: the runs under these are kept, and may be asked for
-    again, so what they were is still to be compared."""
-    kept = {key: {**dict(old.get(key, ())), **dict(new[key])} for key in _BY_RULE}
-    rules = list(dict.fromkeys([*new["rules"], *old.get("rules", ())]))
-    return {**new, "rules": rules, **{key: [[rule, value] for rule, value in pairs.items()] for key, pairs in kept.items()}}
-
-
-def _grown(key: str, old: Any, new: Any) -> bool:
-    if old is None or new is None:
-        return False
-    if key == "grid":
-        numbers = all(isinstance(v, (int, float)) for k in new for v in new[k] if new[k] != old.get(k))
-        return set(old) == set(new) and numbers and all(_contains(new[k], old[k]) for k in old)
-    if key in ("seeds", "searched"):
-        return _contains(new, old)
-    if key == "rules":
-        return True
-    if key in _BY_RULE:
-        before, now = dict(old), dict(new)
-        return all(before[rule] == now[rule] for rule in before.keys() & now.keys())
-    return key == "n_trials" and new >= old
-
-
-def _contains(new: Sequence[Any], old: Sequence[Any]) -> bool:
-    keys = {params_key({"": v}) for v in new}
-    return all(params_key({"": v}) in keys for v in old)

@@ -8,46 +8,35 @@ from typing import Any
 
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.driver import run
+from neuralop_mup.tuning.engines import make_engine
+from neuralop_mup.tuning.runner import run
 from neuralop_mup.tuning.space import check_fixed, check_seeds, check_space, is_search
 from neuralop_mup.tuning.study import Study
 from neuralop_mup.tuning.summary import Results
+from neuralop_mup.tuning.with_optuna import Search
 
-__all__ = ["sweep", "sweep_study", "transfer", "transfer_study"]
-
-RESERVED = ("model", "base", "rule", "seed", "until")
+__all__ = ["sweep", "transfer", "transfer_study"]
 
 
-def _check_n_trials(space: Mapping[str, Any], n_trials: int | None) -> None:
-    """MupError unless a search says how many points it may try, and a grid does not."""
+def _checked(
+    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], n_trials: int | None, sampler: Any,
+    reserved: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """What every study has, checked."""
+    fixed = check_fixed(fixed, reserved)
+    space, seeds = check_space(space, reserved, fixed), check_seeds(seeds)
+    search = None
     if is_search(space):
         if not isinstance(n_trials, int) or isinstance(n_trials, bool) or n_trials < 1:
             raise MupError(
                 f"The space has an Optuna distribution and n_trials={n_trials!r}; say how many points to try, "
                 "such as n_trials=30."
             )
-    elif n_trials is not None:
-        raise MupError(
-            f"n_trials={n_trials!r} is for spaces with Optuna distributions; a grid runs every point, so leave it out."
-        )
-
-
-def sweep_study(
-    space: Mapping[str, Any],
-    *,
-    fixed: Mapping[str, Any] | None = None,
-    seeds: Iterable[int] = (0,),
-    n_trials: int | None = None,
-    name: str = "sweep",
-) -> Study:
-    """One train function over one space; see :func:`sweep`."""
-    reserved = ("seed", "until")
-    fixed = check_fixed(fixed, reserved)
-    space, seeds = check_space(space, reserved, fixed), check_seeds(seeds)
-    _check_n_trials(space, n_trials)
-    if not isinstance(name, str) or not name or "/" in name:
-        raise MupError(f"name={name!r} cannot name a study; take a text without a slash.")
-    return Study(name=name, space=space, seeds=seeds, fixed=fixed, n_trials=n_trials)
+        search = Search(space, n_trials, sampler)
+    elif n_trials is not None or sampler is not None:
+        what = f"n_trials={n_trials!r}" if n_trials is not None else f"sampler={sampler!r}"
+        raise MupError(f"{what} is for spaces with Optuna distributions; a grid runs every point, so leave it out.")
+    return {"space": space, "fixed": fixed, "seeds": seeds, "n_trials": n_trials, "search": search}
 
 
 def transfer_study(
@@ -61,23 +50,22 @@ def transfer_study(
     seeds: Iterable[int] = (0,),
     verify: bool = False,
     n_trials: int | None = None,
+    sampler: Any = None,
     name: str = "transfer",
     naive: bool = True,
-    extends: Mapping[str, int] | None = None,
+    **more: Any,
 ) -> Study:
     """A space tuned at the proxy and carried to the target; see :func:`transfer`. Not ``naive``: without "standard" beside.
 
-    ``extends``: by how many values a grid may grow where its best one lies at an edge.
+    ``more``: further fields of the study.
     """
-    fixed = check_fixed(fixed, RESERVED)
-    space, seeds = check_space(space, RESERVED, fixed), check_seeds(seeds)
-    _check_n_trials(space, n_trials)
+    checked = _checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
     for what, size in (("proxy", proxy), ("target", target)):
         if not isinstance(size, Mapping):
             raise MupError(f"{what}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
     if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
         raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
-    if verify and is_search(space):
+    if verify and n_trials is not None:
         raise MupError(
             "verify=True walks the whole space at the target, which needs a grid; give lists of values in space, "
             "or verify=False."
@@ -85,15 +73,12 @@ def transfer_study(
     compared = tuple(dict.fromkeys([rule, *(rules or ()), *(["standard"] if naive else [])]))
     return Study(
         name=name,
-        space=space,
-        seeds=seeds,
-        n_trials=n_trials,
         sizes={"proxy": dict(proxy), "target": dict(target)},
         rules=compared,
         searched=tuple(r for r in compared if r in (rules or compared)) if verify else (),
         base_rules=dict.fromkeys(compared, rule),
-        fixed=fixed,
-        extends=dict(extends or {}),
+        **checked,
+        **more,
     )
 
 
@@ -109,17 +94,16 @@ def sweep(
     name: str = "sweep",
     storage: Any = None,
     sampler: Any = None,
-    pruner: Any = None,
-    rungs: Sequence[int] = (),
     engine: Any = None,
     executor: Any = None,
     progress: bool = True,
 ) -> Results:
-    """Train over a space of hyperparameters, keeping every run in Optuna's storage.
+    """Train over a space of hyperparameters, keeping every run in a folder.
 
-    The same call on the same folder resumes: finished runs are kept, runs that were under way when the command was
-    killed run again, and so do those that raised an exception (a bug since mended, memory); a loss that is not finite or
-    a MupError stays failed. Values, seeds and ``n_trials`` may be added; any other change needs another folder.
+    A run is kept by its configuration and the name of ``train``. So the same call on the same folder resumes: what is
+    finished is not trained again, what was under way when the command was killed is, and so is what failed by its
+    surroundings or by an exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of
+    studies, and values, seeds and trials may be added to one.
 
     Parameters
     ----------
@@ -130,36 +114,29 @@ def sweep(
         Sequences only: every combination is a point, all points with the first seed first. With a distribution among the
         values: ``n_trials`` points are proposed by the sampler, each judged by its mean over the seeds.
     folder : str or Path
-        Holds ``journal.log`` (Optuna's, unless ``storage`` is given), ``results.jsonl`` and ``config.json``; made if new.
+        A signac project, made if new: a job a run. ``results.jsonl`` is a table of the study that ran last.
     fixed : mapping, optional
         Config entries that are the same in every run.
     seeds : iterable of int
-        Distinct. A point is one Optuna trial and its seeds are reports within it. The others start once the first completed;
-        a point whose seed did not complete stops.
+        Distinct. The others start once the first of a point completed; a point whose seed did not complete stops.
     n_workers : int, optional
         Runs at once; default one per core, at most one per run. With 1 the runs are executed in this process, whose thread
-        settings stay as they are; otherwise each worker has ``cores // n_workers`` threads. A search with several
-        workers depends on the order in which they finish.
+        settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads. A search with
+        several workers depends on the order in which they finish.
     n_trials : int, optional
         Points of a search.
     name : str
-        Names the study in its storage.
+        What the study is called in progress, reports and storages.
     storage : str or optuna storage, optional
-        A database URL such as ``"postgresql://user@host/optuna"``, or a storage of Optuna's. Default: a journal file in
-        the folder.
-    sampler : optuna.samplers.BaseSampler, optional
-        Proposes the points of a search; default TPE.
-    pruner : optuna.pruners.BasePruner, optional
-        Ends points whose reports are worse than others': between seeds, which are then trained one after the other, and at
-        ``rungs``.
-    rungs : sequence of int
-        Numbers of epochs after which a run is judged by the pruner, in ascending order. ``train`` is called with
-        ``config["until"]``, returns its loss so far and goes on from its own checkpoint when it is called again.
+        A database URL such as ``"postgresql://user@host/optuna"``, or a storage of Optuna's, in which each finished point is
+        shown as a trial.
+    sampler : str or optuna.samplers.BaseSampler, optional
+        Proposes the points of a search: "tpe" (default), "random", "qmc", "gp", "cmaes", or a sampler.
     engine : {"local", "ray"} or Engine, optional
         Where runs are executed; see :mod:`neuralop_mup.tuning.engines`.
     executor : concurrent.futures.Executor or callable, optional
-        In the place of an engine: any executor, or a function that makes one (so that it can be replaced when it breaks);
-        give ``n_workers``, as many as it has.
+        In the place of an engine: any executor of processes, or a function that makes one (so that it can be replaced when
+        it breaks); give ``n_workers``, as many as it has.
     progress : bool
         Show progress on stderr.
 
@@ -171,17 +148,19 @@ def sweep(
     Raises
     ------
     MupError
-        If the folder or the storage is in use, holds other settings or cannot be reached; if the space, seeds or workers
-        cannot work. A run that raises or whose loss is not finite is a record, not an error.
+        If the folder is in use, cannot be written or holds a study of an earlier version; if the storage does not answer; if
+        the space, seeds or workers cannot work. A run that raises or whose loss is not finite is a record, not an error.
 
     Notes
     -----
     What train returns is kept as JSON: numbers that are not finite become null, objects their text. Tracebacks are in the
-    storage, as the user attribute ``traceback:<seed>`` of the trial.
+    records, too. A train function that was changed keeps its name: give it another one, or another folder.
     """
-    study = sweep_study(space, fixed=fixed, seeds=seeds, n_trials=n_trials, name=name)
-    where = {"n_workers": n_workers, "engine": engine, "executor": executor, "storage": storage}
-    return run(study, train, folder=folder, progress=progress, sampler=sampler, pruner=pruner, rungs=rungs, **where)
+    if not isinstance(name, str) or not name or "/" in name:
+        raise MupError(f"name={name!r} cannot name a study; take a text without a slash.")
+    study = Study(name=name, **_checked(space, fixed, seeds, n_trials, sampler, ("seed",)))
+    made = make_engine(engine, executor, train, study.planned().total(), n_workers)
+    return run(study, train, folder=folder, engine=made, storage=storage, progress=progress)
 
 
 def transfer(
@@ -201,8 +180,6 @@ def transfer(
     name: str | None = None,
     storage: Any = None,
     sampler: Any = None,
-    pruner: Any = None,
-    rungs: Sequence[int] = (),
     engine: Any = None,
     executor: Any = None,
     progress: bool = True,
@@ -223,8 +200,7 @@ def transfer(
     space : mapping of str to sequence or optuna distribution
         As for :func:`sweep`; ``verify`` needs sequences.
     folder : str or Path
-        Holds the study and is needed for itself. The same call resumes; a grid, seeds and rules may grow, and
-        ``verify`` may be added.
+        Keeps the runs, as for :func:`sweep`. A grid, seeds and rules may grow, and ``verify`` may be added.
     rule : str
         The rule that carries the hyperparameters.
     rules : sequence of str, optional
@@ -232,8 +208,8 @@ def transfer(
     verify : bool
         Also tune at the target size, to see what transfer missed.
     name : str, optional
-        Names the study in a storage that others share; default the folder's name.
-    fixed, seeds, n_workers, n_trials, storage, sampler, pruner, rungs, engine, executor, progress
+        Names the study; default the folder's name.
+    fixed, seeds, n_workers, n_trials, storage, sampler, engine, executor, progress
         As for :func:`sweep`.
 
     Returns
@@ -251,8 +227,7 @@ def transfer(
     Li, Yoo, Yang, ICML 2025, https://arxiv.org/abs/2506.19396, Algorithm 1.
     """
     asked = {"proxy": proxy, "target": target, "space": space, "rule": rule, "rules": rules, "fixed": fixed}
-    study = transfer_study(
-        **asked, seeds=seeds, verify=verify, n_trials=n_trials, name=name or Path(folder).resolve().name or "transfer"
-    )
-    where = {"n_workers": n_workers, "engine": engine, "executor": executor, "storage": storage}
-    return run(study, train, folder=folder, progress=progress, sampler=sampler, pruner=pruner, rungs=rungs, **where)
+    asked |= {"seeds": seeds, "verify": verify, "n_trials": n_trials, "sampler": sampler}
+    study = transfer_study(**asked, name=name or Path(folder).resolve().name or "transfer")
+    made = make_engine(engine, executor, train, study.planned().total(), n_workers)
+    return run(study, train, folder=folder, engine=made, storage=storage, progress=progress)

@@ -1,38 +1,34 @@
-"""Where runs are executed: in this process, in worker processes, on any ``concurrent.futures.Executor``, on Ray; batched:
-several as one program.
+"""Where runs are executed: in this process, in processes of their own, on any executor of processes, on Ray.
 
-An engine is small: how many runs it takes at once, ``submit(train, config)`` that gives a ``Future`` of
-``execute``'s result, and ``close``. A future that raises means that the run was lost with
-its process; the driver tries it once more. Planning and writing are the driver's alone.
+An engine is small: how many runs it takes at once, ``submit(function, *args)`` that gives a ``Future``, and ``close``. A
+future that raises means that the run was lost with its process; the loop tries it once more. Planning and writing are the
+loop's alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.tuning.engines.batched import AT_ONCE, KEEP_MEMORY, ON_GPU, BatchedEngine, LostTogether, can_batch
-from neuralop_mup.tuning.engines.executor import ExecutorEngine
-from neuralop_mup.tuning.engines.local import InlineEngine, LocalEngine, local_engine
-from neuralop_mup.tuning.engines.ray import RayEngine
-from neuralop_mup.tuning.study import Study
+from neuralop_mup.tuning.engines.elsewhere import ExecutorEngine, RayEngine
+from neuralop_mup.tuning.engines.local import InlineEngine, LocalEngine, cuda_devices
 
 __all__ = [
-    "BatchedEngine",
     "Engine",
     "ExecutorEngine",
     "InlineEngine",
     "LocalEngine",
-    "LostTogether",
     "RayEngine",
+    "cuda_devices",
     "make_engine",
 ]
 
 
 class Engine(Protocol):
-    """What the driver needs of the place where runs are executed.
+    """What the loop needs of the place where runs are executed.
 
     Attributes
     ----------
@@ -45,12 +41,8 @@ class Engine(Protocol):
     capacity: int
     loses_together: bool
 
-    def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
-        """Execute one run; the future gives ``(outcome, traceback)``."""
-        ...
-
-    def check(self) -> None:
-        """Called now and then while no run ends."""
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Execute one run; the future gives what the function returns, or raises if its process ended."""
         ...
 
     def close(self) -> None:
@@ -61,32 +53,26 @@ class Engine(Protocol):
 def make_engine(
     engine: str | Engine | None,
     executor: Any,
-    train: Callable[[dict], Any],
-    study: Study,
+    train: Callable[..., Any],
+    runs: int,
     n_workers: int | None = None,
     devices: Sequence[str] = (),
-    one_by_one: bool = False,
 ) -> Engine:
     """The engine that the arguments ask for.
 
-    Without ``engine``, runs that can be trained together are so where that is timed to be faster ("auto"). But not where
-    somebody decided otherwise (``n_workers``, ``executor``), on a GPU, for which it is not proven, or where results must
-    come one after the other: a pruner compares a run with finished ones, and a sampler learns nothing from runs under way.
-
     Parameters
     ----------
-    engine : {"local", "ray", "batched", "auto"} or Engine, optional
-        "batched" and "auto" are for train functions that can train several runs at once, as those of
-        :func:`neuralop_mup.tune` and of the command line; "auto" times whether that is faster.
+    engine : {"local", "ray"} or Engine, optional
     executor : concurrent.futures.Executor or callable, optional
         An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
-    train, study
-        What is sent to other processes is checked here. No more workers are started than there are runs.
+    train : callable
+        Checked here where it is to be sent to other processes.
+    runs : int
+        No more processes are started than there are runs.
     n_workers : int, optional
+        Runs at once; with 1 they are executed in this process.
     devices : sequence of str
-        CUDA devices, one for each worker of this machine.
-    one_by_one : bool
-        Whether results must come one after the other.
+        CUDA devices, one for each run of this machine.
 
     Raises
     ------
@@ -101,17 +87,15 @@ def make_engine(
         if engine is not None:
             raise MupError("engine and executor are two ways to say where runs are executed; give one of them.")
         return ExecutorEngine(executor, n_workers)
-    on_gpu = bool(devices) or str(study.fixed.get("device")).startswith("cuda")
-    if engine is n_workers is None and can_batch(train) and not (one_by_one or study.search or on_gpu):
-        engine = "auto"
     if engine == "ray":
         return RayEngine(n_workers=n_workers)
-    if engine not in (None, "local", "batched", "auto"):
+    if engine not in (None, "local"):
         if isinstance(engine, str):
-            raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray', 'batched', 'auto'))}")
+            raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray'))}")
         return engine
-    many = engine in ("batched", "auto")
-    inner = local_engine(train, study, n_workers, devices, KEEP_MEMORY if many else None)
-    if not many:
-        return inner
-    return BatchedEngine(inner, train, ON_GPU if on_gpu and not study.search else AT_ONCE, measure=engine == "auto")
+    size = max(1, min(n_workers or len(devices) or os.cpu_count() or 1, runs))
+    if size == 1 and len(devices) < 2:
+        return InlineEngine()
+    made = LocalEngine(size, devices)
+    made.check(train)
+    return made

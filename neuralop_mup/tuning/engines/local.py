@@ -1,8 +1,4 @@
-"""Runs on this machine: in this process, or in worker processes, each with its own share of cores and its own GPU.
-
-Each worker is a ``ProcessPoolExecutor`` of one process, so that a worker that is killed breaks a pool that nobody shares;
-it is replaced, and the others do not notice.
-"""
+"""Runs on this machine: in this process, or each in a fresh process of its own, with its share of cores and its own GPU."""
 
 from __future__ import annotations
 
@@ -13,25 +9,19 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
-from functools import lru_cache
-from multiprocessing.context import SpawnContext, SpawnProcess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.outcome import execute
-from neuralop_mup.tuning.study import Study
 
-__all__ = ["InlineEngine", "LocalEngine", "WorkerLost", "cuda_devices", "local_engine"]
+__all__ = ["InlineEngine", "LocalEngine", "cuda_devices"]
 
-STARTS = 4  # so many workers in a row may be killed while they start
-
-
-class WorkerLost(RuntimeError):
-    """The worker process of a run ended under it."""
+_STARTS = 4  # so often a process may be killed before its run begins
+#: Loaded by the process from which the others are forked: torch takes seconds, and again when a model is built on "meta".
+_LOADED = ["neuralop_mup.tuning.train", "torch._dynamo"]
 
 
 class InlineEngine:
@@ -40,110 +30,119 @@ class InlineEngine:
     capacity = 1
     loses_together = False
 
-    def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
-        """Execute the run now."""
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Call the function now."""
         future: Future = Future()
-        future.set_result(execute(train, config))
+        future.set_result(function(*args, **kwargs))
         return future
-
-    def check(self) -> None:
-        """Nothing can be stuck."""
 
     def close(self) -> None:
         """Nothing is left running."""
 
 
 class LocalEngine:
-    """Worker processes on this machine, started when first needed and replaced when they die.
+    """Each run a fresh process, forked on Linux from one that has torch loaded; one that is killed is that run's alone.
 
     Parameters
     ----------
-    size : int
-        Workers.
+    capacity : int
+        Runs at once. Each has as many threads as cores come to it.
     devices : sequence of str
-        CUDA devices, shared out in turn: worker i sees ``devices[i % len(devices)]`` alone, as cuda:0.
-    environment : mapping of str to str, optional
-        Further variables that workers start with.
+        CUDA devices, shared out in turn: a run sees one of them alone, as cuda:0.
+
+    Raises
+    ------
+    MupError
+        If processes cannot be started from this program.
     """
 
     loses_together = False
+    here = True  # it sees the folders that this process sees
 
-    def __init__(self, size: int, devices: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
-        self.capacity = size
-        threads = max(1, (os.cpu_count() or 1) // size)
-        shared = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **(environment or {})}
-        own = [{"CUDA_VISIBLE_DEVICES": devices[i % len(devices)]} if devices else {} for i in range(size)]
-        self._workers = [_Worker({**shared, **gpu}) for gpu in own]
-        self._failed_starts = 0  # in a row
-        self._lock = threading.Lock()
-        self._closed = False
-        self._dumped: tuple[Any, bytes] = None, b""
+    def __init__(self, capacity: int, devices: Sequence[str] = ()) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise MupError(
+                "A worker process imported this script and met the same call again; put the call under "
+                "`if __name__ == '__main__':`, or pass n_workers=1."
+            )
+        main = sys.modules["__main__"]
+        # Processes run the main program again from its file; without this each one would say with a traceback that it
+        # cannot.
+        program = None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
+        if program is not None and not os.path.exists(program):
+            raise _cannot_start(f"this program was read from {program}, which they cannot import")
+        # Elsewhere forking a process that has torch's libraries loaded is not safe, or there is no forking.
+        self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        if sys.platform == "linux":
+            self._context.set_forkserver_preload(_LOADED)
+        self.capacity, self._threads = capacity, max(1, (os.cpu_count() or 1) // capacity)
+        self._free = [{"CUDA_VISIBLE_DEVICES": devices[i % len(devices)]} if devices else {} for i in range(capacity)]
+        self._processes: set[Any] = set()
+        self._lock, self._closed = threading.Lock(), False
 
-    def submit(self, train: Callable[[dict], Any], config: Mapping[str, Any]) -> Future:
-        """Give the run to an idle worker."""
-        if self._dumped[0] is not train:
-            self._dumped = train, pickle.dumps(train)
+    def check(self, train: Any) -> None:
+        """MupError unless a train function can be sent to other processes."""
+        try:
+            ForkingPickler.dumps(getattr(train, "parts", train))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise MupError(
+                f"The train function cannot be sent to worker processes ({error}); define it at module level, or pass "
+                "n_workers=1."
+            ) from None
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Call the function in a fresh process."""
         future: Future = Future()
-        worker = next(w for w in self._workers if not w.busy)
-        worker.busy = True
-        self._begin(worker, future, (self._dumped[1], dict(config)))
+        watching = (future, self._free.pop(0), (function, args, kwargs))
+        threading.Thread(target=self._watch, args=watching, daemon=True).start()
         return future
 
-    def _begin(self, worker: _Worker, future: Future, job: tuple[bytes, dict]) -> None:
-        def ended(inner: Future) -> None:
-            error = inner.exception()
-            if error is None:
-                with self._lock:
-                    self._failed_starts = 0
-            elif isinstance(error, BrokenProcessPool):
-                error = self._lost(worker, error)
-            if error == "again":
-                self._begin(worker, future, job)
-                return
-            worker.busy = False
-            if error is None:
-                future.set_result(inner.result())
-            else:
-                future.set_exception(error)
-
+    def _watch(self, future: Future, own: Mapping[str, str], call: tuple) -> None:
+        """Have the function called, and set what becomes of it."""
         try:
-            worker.inner = inner = worker.submit(*job)
-        except Exception as error:  # such as a script whose import calls this again
-            worker.busy = False
+            for _ in range(_STARTS):
+                received, code = self._in_a_process(own, call)
+                if received or self._closed or code >= 0:
+                    break  # else it was killed (for its memory, by a user) before its run began: no death of the run
+        except Exception as error:
             future.set_exception(_cannot_start(f"{type(error).__name__}: {error}"))
             return
-        inner.add_done_callback(ended)
+        self._free.append(own)
+        if len(received) == 2:
+            value, error = received[1]
+            future.set_result(value) if error is None else future.set_exception(error)
+        elif self._closed or received:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            future.set_exception(RuntimeError(f"its process {how}"))
+        else:
+            future.set_exception(_cannot_start(f"one ended with exit code {code} before its first run (see above)"))
 
-    def _lost(self, worker: _Worker, error: Exception) -> Exception | str:
-        """What a dead worker means for its run: lost, or "again" if it had not begun."""
-        code, begun = worker.exit_code(), worker.has_begun()
-        worker.replace()
-        if self._closed:
-            return WorkerLost("the engine was closed")
-        if begun:
-            how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-            return WorkerLost(f"its worker process {how}")
-        # Killed (for its memory, by a user) before its run began: that is no death of the run. What ends a worker by itself
-        # ends the next one too.
+    def _in_a_process(self, own: Mapping[str, str], call: tuple) -> tuple[list[Any], int]:
+        """What a process sent until it ended, and its exit code."""
+        here, there = self._context.Pipe(duplex=False)
+        # A forked process has the environment of the one that it is forked from.
+        process = self._context.Process(target=_run, args=(there, {**os.environ, **own}, self._threads, *call))
         with self._lock:
-            self._failed_starts += 1
-            if (code is None or code < 0) and self._failed_starts < STARTS:  # None: it is gone, its code not known yet
-                return "again"
-        return _cannot_start(f"one ended with exit code {code} before its first run (see above)")
-
-    def check(self) -> None:
-        """Notice a worker that died while its run was handed over, which its pool may not: called when nothing ends for
-        long."""
-        for worker in self._workers:
-            if worker.busy and worker.is_dead() and not worker.inner.done():
-                with suppress(InvalidStateError):
-                    worker.inner.set_exception(BrokenProcessPool("the worker died while it was given a run"))
+            process.start()
+            self._processes.add(process)
+            if self._closed:
+                process.kill()
+        there.close()
+        received = []
+        with suppress(EOFError, OSError):
+            while True:
+                received.append(here.recv())
+        multiprocessing.connection.wait([process.sentinel])
+        with self._lock:  # starting another process asks for this one's exit code, too, which can be read once
+            self._processes.discard(process)
+            return received, process.exitcode
 
     def close(self) -> None:
-        """End every worker."""
-        self._closed = True
-        for worker in self._workers:
-            worker.stop()
+        """End every process."""
+        with self._lock:
+            self._closed = True
+            for process in self._processes:
+                process.kill()
 
 
 def _cannot_start(why: str) -> MupError:
@@ -153,146 +152,27 @@ def _cannot_start(why: str) -> MupError:
     )
 
 
-class _Worker:
-    """A pool of one process, and the environment that it starts with."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-        self.busy = False
-        self.inner: Future = Future()  # of the present run
-        self._pool: ProcessPoolExecutor | None = None
-        self._broken: list[
-            ProcessPoolExecutor
-        ] = []  # kept: the thread that finds a pool broken may be the one that frees it
-
-    def submit(self, payload: bytes, config: dict) -> Future:
-        if self._pool is None:
-            self._context = _Context(self._environment)
-            # Without a lock: a worker that is killed while it holds one would stop us, too.
-            self._begun = self._context.RawValue("b", 0)
-            threads = int(self._environment["OMP_NUM_THREADS"])
-            self._pool = ProcessPoolExecutor(1, self._context, _start_worker, (threads, self._begun))
-        self._begun.value = 0
-        try:
-            return self._pool.submit(_run, payload, config)
-        except BrokenProcessPool:  # it died while idle
-            self.replace()
-            return self.submit(payload, config)
-
-    def has_begun(self) -> bool:
-        return bool(self._begun.value)
-
-    def exit_code(self) -> int | None:
-        process = self._context.process
-        if process is None:
-            return None
-        process.join(5)
-        return process.exitcode
-
-    def is_dead(self) -> bool:
-        process = self._context.process
-        return process is not None and not process.is_alive()
-
-    def replace(self) -> None:
-        """Start anew with the next run; called from the thread that found the pool broken, which must not wait for
-        itself."""
-        if self._pool is not None:
-            self._broken.append(self._pool)
-        self._pool = None
-
-    def stop(self) -> None:
-        if self._pool is None:
-            return
-        process = self._context.process
-        if process is not None and process.is_alive():
-            process.kill()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _Process(SpawnProcess):
-    """A spawned process that starts with an environment of its own and without the parent's Ctrl-C."""
-
-    environment: Mapping[str, str] = {}
-
-    def start(self) -> None:
-        with _child_environment(self.environment):
-            super().start()
-
-
-class _Context(SpawnContext):
-    """Makes such processes, and remembers the last one."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        super().__init__()
-        self._environment = environment
-        self.process: Any = None
-
-    def Process(self, *args: Any, **kwargs: Any) -> Any:
-        self.process = _Process(*args, **kwargs)
-        self.process.environment = self._environment
-        return self.process
-
-
-_environment_lock = threading.Lock()
-
-
-@contextmanager
-def _child_environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What a spawned process inherits: variables that must be set before torch loads, and a Ctrl-C that is not for it."""
-    with _environment_lock:
-        before = {name: os.environ.get(name) for name in changes}
-        # Only the main thread may set a handler, and one that Python did not install (None) could not be put back.
-        main = threading.current_thread() is threading.main_thread()
-        handler = signal.getsignal(signal.SIGINT) if main else None
-        if handler is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        os.environ.update(changes)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-            if handler is not None:
-                signal.signal(signal.SIGINT, handler)
-
-
-_begun: Any = None
-
-
-def _start_worker(threads: int, begun: Any) -> None:
-    """First thing in a worker."""
-    global _begun
-    _begun = begun
+def _run(
+    there: Any, environment: Mapping[str, str], threads: int, function: Callable[..., Any], args: tuple, kwargs: dict
+) -> None:
+    """What a process does; it ends with the one that wanted it."""
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    # Only if the script brought torch already: OMP_NUM_THREADS holds for a torch that is imported later.
+    os.environ.update(environment)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
+    there.send("begun")
+    try:
+        result = function(*args, **kwargs), None
+    except Exception as error:
+        result = None, error
+    there.send(result)
 
 
 def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _run(payload: bytes, config: dict) -> Any:
-    try:
-        train = _loaded(payload)
-    except Exception as error:
-        raise _cannot_start(f"{type(error).__name__}: {error}") from None
-    _begun.value = 1
-    return execute(train, config)
-
-
-@lru_cache(maxsize=1)
-def _loaded(payload: bytes) -> Callable[[dict], Any]:
-    return pickle.loads(payload)
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 def cuda_devices() -> list[str]:
@@ -305,41 +185,3 @@ def cuda_devices() -> list[str]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     known = [name.strip() for name in chosen.split(",")] if chosen else list(map(str, range(torch.cuda.device_count())))
     return known[: torch.cuda.device_count()]
-
-
-def local_engine(
-    train: Callable[[dict], Any],
-    study: Study,
-    n_workers: int | None,
-    devices: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-) -> InlineEngine | LocalEngine:
-    """An engine for a study: this process if one worker is enough, else worker processes.
-
-    Raises
-    ------
-    MupError
-        If runs cannot be sent to other processes.
-    """
-    n_runs = len(study.planned()) * len(study.seeds)
-    size = max(1, min(n_workers or len(devices) or os.cpu_count() or 1, n_runs))
-    if size == 1:
-        return InlineEngine()
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise MupError(
-            "A worker process imported this script and met the same call again; put the call under "
-            "`if __name__ == '__main__':`, or pass n_workers=1."
-        )
-    main = sys.modules["__main__"]
-    # A worker runs the main program again from its file; without this each one would say with a traceback that it cannot.
-    program = None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
-    if program is not None and not os.path.exists(program):
-        raise _cannot_start(f"this program was read from {program}, which they cannot import")
-    for what, value in (("train function", train), ("fixed config", {**study.fixed, "sizes": dict(study.sizes)})):
-        try:
-            pickle.dumps(value)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise MupError(
-                f"The {what} cannot be sent to worker processes ({error}); define it at module level, or pass n_workers=1."
-            ) from None
-    return LocalEngine(size, devices, environment)

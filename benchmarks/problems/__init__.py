@@ -1,0 +1,32 @@
+"""Problems of the benchmarks' own, beside the package's: made in the same way, and kept in the same cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuralop_mup import problems
+from neuralop_mup.problems.base import Problem, named
+from problems.allen_cahn import AllenCahn, solve_allen_cahn
+from problems.gray_scott import GrayScott, solve_gray_scott
+from problems.korteweg_de_vries import KortewegDeVries, solve_korteweg_de_vries
+
+__all__ = [
+    "PROBLEMS",
+    "AllenCahn",
+    "GrayScott",
+    "KortewegDeVries",
+    "get_problem",
+    "solve_allen_cahn",
+    "solve_gray_scott",
+    "solve_korteweg_de_vries",
+]
+
+PROBLEMS: dict[str, type[Problem]] = {
+    **problems.PROBLEMS,
+    **{cls.name: cls for cls in (KortewegDeVries, AllenCahn, GrayScott)},
+}
+
+
+def get_problem(name: str, **arguments: Any) -> Problem:
+    """As :func:`neuralop_mup.problems.get_problem`, of these and of the package's."""
+    return named(PROBLEMS, name, arguments)

@@ -1,0 +1,189 @@
+"""What a study showed, in sentences; from its records only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neuralop_mup.tuning import wording as say
+from neuralop_mup.tuning.outcome import is_complete, mean_and_std
+from neuralop_mup.tuning.proxy import training_notes
+from neuralop_mup.tuning.space import edge_of
+from neuralop_mup.tuning.study import the
+from neuralop_mup.tuning.summary import Results
+
+__all__ = ["mean_metric", "other_losses", "verdict"]
+
+Row = Mapping[str, Any]
+
+
+def verdict(results: Results) -> list[str]:
+    """Say what a study showed, the answer first, also where the rule did not help.
+
+    Returns
+    -------
+    list of str
+        Whole sentences, the most important one first.
+    """
+    study, rows = results.study, results.summary()
+    at_target = {row["rule"]: row for row in rows if row["size"] == study.target}
+    if len(study.sizes) == 1:
+        said = _best(rows[0])
+    else:
+        said = [*_carried(results, at_target), *_searched(results, at_target), *_cost(results, at_target), *_apart(results)]
+    said += [*_level(results, rows), *_edges(results, rows), *training_notes(results)]
+    failed = [r for r in results.records if not is_complete(r)]
+    if failed:
+        said.append(
+            f"{len(failed)} of {len(results.records)} runs did not complete; a point with such a seed does not compete."
+        )
+    if len(study.seeds) == 1:
+        said.append("There was one seed only, so none of these numbers has an error bar.")
+    return said
+
+
+def _best(row: Row) -> list[str]:
+    if row["best"] is None:
+        return ["No point completed with every seed."]
+    return [f"The best point is {say.params(row['best'])}, with loss {say.loss_of_row(row, 'best')}."]
+
+
+def _carried(results: Results, rows: Mapping[str, Row]) -> list[str]:
+    """What the base's best values gave at the target, under the rule and as neuralop builds it."""
+    study, rule = results.study, results.study.rules[0]
+    ours, naive = rows[rule], rows.get("standard") if rule != "standard" else None
+    values, base, target = say.params(ours["transferred"] or {}), the(study.base), the(study.target)
+    head = (
+        f"The best {values} of {base}, carried to {target} under {rule}, gives loss {say.loss_of_row(ours, 'transferred')}"
+    )
+    if ours["failed"]:
+        head = f"Training of {target} failed under {rule} with the best {values} of {base} ({_why(results, ours)})"
+    if naive is None or not naive["trials"]:
+        return [head + "."]
+    if naive["failed"]:
+        return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
+    head += f"; the same values under SP give {say.loss_of_row(naive, 'transferred')}"
+    if ours["failed"]:
+        return [head + "."]
+    a, b = ours["transferred_loss"], naive["transferred_loss"]
+    head += f" ({b / a:.2f}×)." if a > 0 and b > 0 else "."
+    if len(study.seeds) > 1 and not _told_apart(results, ours, naive):
+        return [head, f"That difference is within the spread over {len(study.seeds)} seeds: it favours neither."]
+    return [head, *([f"{rule} did not help here: the same values under SP reached the lower loss."] if b < a else [])]
+
+
+def _told_apart(results: Results, ours: Row, naive: Row) -> bool:
+    """Whether two carried points differ by more than their spreads over seeds together.
+
+    In logarithms where losses are positive: one seed of SP that did not train would widen a spread of the losses themselves
+    beyond any difference.
+    """
+    losses = [[r["loss"] for r in results.carried(row["size"], row["rule"]) if is_complete(r)] for row in (ours, naive)]
+    if all(loss > 0 for own in losses for loss in own):
+        losses = [[math.log(loss) for loss in own] for own in losses]
+    (a, spread_a), (b, spread_b) = map(mean_and_std, losses)
+    return abs(a - b) > spread_a + spread_b
+
+
+def _searched(results: Results, rows: Mapping[str, Row]) -> list[str]:
+    """What searching at the target itself found, for each rule that was; drift and regret with their intervals."""
+    study, rule, target = results.study, results.study.rules[0], the(results.study.target)
+    found = {rule: row for rule, row in rows.items() if row["best"] is not None}
+    if not found:
+        what = f"{target[0].upper()}{target[1:]}"
+        return [f"{what} itself was not searched (--verify does that), so drift and regret are not known."]
+    said = []
+    for name, row in found.items():
+        value, loss, drift, cost = say.params(row["best"]), say.loss_of_row(row, "best"), row["drift"], row["regret"]
+        text = f"Searched at {target}, {say.rule_name(name)} is best at {value} with loss {loss}"
+        if drift is not None:
+            level = "" if drift.level is None else ", level with the base's" if drift.level else ", not the base's"
+            text += f"; fitted between grid points the best learning rate is {say.factor(drift)} of the base's{level}"
+        if cost is not None:
+            level = ", level within the seeds" if cost.level and cost.value else ""
+            text += f"; carrying over costs {say.percent_interval(cost)}{level}"
+        said.append(text + ".")
+    if len(study.seeds) > 1:
+        said[-1] += f" Intervals are 95 % ones over {len(study.seeds)} seeds."
+    ours, tuned = rows[rule], found.get("standard")
+    if tuned and rule != "standard" and not ours["failed"] and 0 < tuned["best_loss"] < ours["transferred_loss"]:
+        ratio = ours["transferred_loss"] / tuned["best_loss"]
+        said.append(
+            f"Tuned at {target}, SP reaches {tuned['best_loss']:.3g}: the carried {rule} run is {ratio:.2f}× that, so here "
+            "tuning SP at full size gives the lower loss."
+        )
+    return said
+
+
+def _level(results: Results, rows: Sequence[Row]) -> list[str]:
+    """Where an optimum is flat within its seeds."""
+    flat: dict[tuple, dict[str, None]] = {}
+    for row in rows:
+        if level := row["level"]:
+            flat.setdefault((level[0], level[-1]), {})[_place(results, row)] = None
+    return [
+        f"The optimum is flat{f' at {say.listed(list(places))}' if any(places) else ''}: learning rates from "
+        f"{say.number(low)} to {say.number(high)} are level, since the spread over seeds does not tell their losses apart."
+        for (low, high), places in flat.items()
+    ]
+
+
+def _place(results: Results, row: Row) -> str:
+    """``the target under SP``; at the base every rule is the same."""
+    under = "" if row["size"] == results.study.base else f" under {say.rule_name(row['rule'])}"
+    return "" if row["size"] is None else the(row["size"]) + under
+
+
+def _cost(results: Results, rows: Mapping[str, Row]) -> list[str]:
+    study, cost = results.study, rows[results.study.rules[0]]["cost_seconds"]
+    if cost is None or not math.isfinite(cost):
+        return []
+    return [
+        f"Searching at {the(study.base)} and training {the(study.target)} once took {cost:.2f}× the time of searching at "
+        f"{the(study.target)}."
+    ]
+
+
+def _apart(results: Results) -> list[str]:
+    """The losses of a run that has several, apart: the first alone chose the values."""
+    terms, told = other_losses(results.records), []
+    for rule in dict.fromkeys([results.study.rules[0], "standard"] if terms else []):
+        records = results.carried(results.study.target, rule)
+        parts = {"data": mean_metric(records, "test_loss")}
+        parts |= {term: mean_metric(records, f"test_{term}_loss") for term in terms}
+        if parts["data"] is not None:
+            told.append(f"{say.rule_name(rule)}: " + ", ".join(f"{t} {say.number(value)}" for t, value in parts.items()))
+    return [f"Errors on the test set, apart ({'; '.join(told)}); the data error chose the values."] if told else []
+
+
+def _edges(results: Results, rows: Sequence[Row]) -> list[str]:
+    """A warning for each optimum that may lie outside what was searched."""
+    study, said = results.study, {}
+    for row in rows:
+        for key, value in (row["best"] or {}).items():
+            if edge := edge_of(value, study.space.get(key)):
+                where = f"of {place}" if (place := _place(results, row)) else "found"
+                way = "downwards" if edge == "lowest" else "upwards"
+                said[
+                    f"The best {say.name_of(key)} {where}, {say.number(value)}, is the {edge} that was searched, so the "
+                    f"optimum may lie outside: extend its grid {way}."
+                ] = None
+    return list(said)
+
+
+def other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of what the runs were also trained on, besides the data: ``["equation"]`` for physics-informed training."""
+    keys = {key for record in records for key in (record["metrics"] or {})}
+    return sorted(key[5:-5] for key in keys if key.startswith("test_") and key.endswith("_loss") and key != "test_loss")
+
+
+def _why(results: Results, row: Row) -> str:
+    failed = [r for r in results.carried(row["size"], row["rule"]) if not is_complete(r)]
+    return f"{len(failed)} of {row['trials']} runs: {say.line(failed[0]['error'] or 'no finite loss')[:160]}"
+
+
+def mean_metric(records: Sequence[Mapping[str, Any]], metric: str) -> float | None:
+    """Mean of a metric over the records that completed; None if one of them lacks it."""
+    values = [record["metrics"].get(metric) for record in records if is_complete(record)]
+    return sum(values) / len(values) if values and None not in values else None

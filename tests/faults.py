@@ -1,0 +1,293 @@
+"""Studies under faults: processes and commands that are killed, full disks, damaged files; then one command left alone.
+
+    python tests/faults.py ENGINE [--rounds 50] [--seed 0]
+
+Each round takes one folder, with a transfer that keeps weights and a search, through commands that end badly, and looks
+after each at what was finished before: it must be as it was, and nothing of it may have been trained again. In the end the
+folder must hold what a study without faults gives. ENGINE is local or ray. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import neuralop_mup.tuning.train  # noqa: F401  (loaded once, before commands are forked)
+from neuralop_mup.errors import MupError
+from neuralop_mup.tuning.engines import InlineEngine, LocalEngine, RayEngine
+from neuralop_mup.tuning.records import WEIGHTS, Records
+from neuralop_mup.tuning.runner import run
+from neuralop_mup.tuning.study import Study
+from neuralop_mup.tuning.sweeps import _checked, transfer_study
+
+COUNTED = (
+    "commands that broke",
+    "finished runs lost",
+    "finished runs trained again",
+    "tables unlike the undisturbed",
+    "weights missing",
+)
+SIZES = {"proxy": {"width": 8}, "target": {"width": 64}}
+
+
+class Train:
+    """A parabola that leaves an empty file for each run that it begins, which a full disk allows, and keeps weights."""
+
+    keeps_files = True
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+
+    @staticmethod
+    def content(config: dict[str, Any]) -> dict[str, Any]:
+        return {"train": "parabola", **config}
+
+    def __call__(self, config: dict[str, Any], place: str, keep: bool) -> dict[str, Any]:
+        (self.marks / f"{Path(place).name}.{time.monotonic_ns()}").touch()
+        time.sleep(0.1)
+        loss = (math.log2(config["lr"]) + 4) ** 2 + 0.01 * config["seed"] + config.get("model", {}).get("width", 0)
+        if keep:
+            path = Path(place) / WEIGHTS
+            path.with_suffix(".part").write_text(str(loss))
+            path.with_suffix(".part").replace(path)
+        return {"loss": loss, "pid": os.getpid()}
+
+
+def studies() -> list[Study]:
+    """A transfer with a grid, and a search, which share a folder."""
+    from optuna.distributions import FloatDistribution
+
+    grid = {"lr": [2.0**-k for k in range(2, 7)]}
+    asked = {"proxy": SIZES["proxy"], "target": SIZES["target"], "space": grid, "seeds": (0, 1)}
+    search = _checked({"lr": FloatDistribution(1e-3, 1.0, log=True)}, None, (0, 1), 4, "random", ())
+    return [transfer_study(**asked, name="grid", keeps=True), Study(name="search", **search)]
+
+
+def command(folder: Path, engine: str, limit: int | None) -> None:
+    """What a user's command does; with ``limit`` no file may grow beyond so many bytes, as on a full disk."""
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    for study in studies():
+        made = RayEngine("auto") if engine == "ray" else LocalEngine(2)
+        run(study, Train(folder.parent / "marks"), folder=folder, engine=made, progress=False)
+
+
+class Command:
+    """A command in a process group of its own."""
+
+    def __init__(self, folder: Path, engine: str, limit: int | None = None) -> None:
+        self.code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setpgid(0, 0)
+            told = os.open(folder.parent / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            for stream in (sys.stdout, sys.stderr):  # Ray tells of dead processes on stdout
+                os.dup2(told, stream.fileno())
+            try:
+                command(folder, engine, limit)
+                os._exit(0)
+            except (MupError, OSError) as error:
+                known = isinstance(error, MupError) or limit is not None
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                os._exit(2 if known else 1)
+
+    def ended(self) -> bool:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is not None
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended in that time."""
+        end = time.monotonic() + seconds
+        while not self.ended() and time.monotonic() < end:
+            time.sleep(0.005)
+        return self.ended()
+
+    def kill(self) -> None:
+        if not self.ended():
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait(60)
+
+    def processes(self, engine: str) -> list[int]:
+        """Those in which runs are trained."""
+        if engine == "ray":
+            others = (b"ray::IDLE", b"ray::DashboardAgent", b"ray::RuntimeEnvAgent")  # with an agent its node ends
+            return [pid for pid, line in _command_lines() if line.startswith(b"ray::") and not line.startswith(others)]
+        return [pid for pid, _ in _command_lines() if _parent(_parent(pid)) == self.pid]
+
+
+def _command_lines() -> list[tuple[int, bytes]]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append((int(path.parent.name), path.read_bytes()))
+        except OSError:
+            continue
+    return found
+
+
+def _parent(pid: int | None) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError):
+        return None
+
+
+class Round:
+    """One folder and its faults; what must not happen is counted and told."""
+
+    def __init__(self, name: str, folder: Path, engine: str, rng: random.Random, figures: Counter) -> None:
+        self.name, self.folder, self.engine, self.rng, self.figures = name, folder, engine, rng, figures
+        (folder.parent / "marks").mkdir(parents=True)
+        self.safe: dict[str, dict[str, Any]] = {}
+
+    def finished(self) -> dict[str, dict[str, Any]]:
+        """Records that may not change any more, by the id of their run."""
+        found = {}
+        for path in self.folder.glob("workspace/*/signac_job_document.json"):
+            try:
+                record = json.loads(path.read_text())
+            except ValueError:
+                continue
+            if record.get("outcome") == "complete":
+                found[path.parent.name] = record
+        return found
+
+    def begun(self) -> Counter:
+        return Counter(path.name.partition(".")[0] for path in (self.folder.parent / "marks").iterdir())
+
+    def wrong(self, what: str, found: list[str]) -> None:
+        self.figures[what] += len(found)
+        for text in found:
+            print(f"{self.name}: {what}: {text}", file=sys.stderr)
+
+    def go(self, fault: str) -> None:
+        """One command with a fault."""
+        before = self.begun()
+        if fault == "damage":
+            self._damage()
+        limit = self.rng.choice((64, 300, 600)) if fault == "disk" else None
+        running = Command(self.folder, self.engine, limit)
+        if fault == "processes":
+            left = 4
+            while not running.wait(self.rng.uniform(0.02, 0.3)):
+                for pid in running.processes(self.engine)[: left and 1]:
+                    os.kill(pid, signal.SIGKILL)
+                    self.figures["processes killed"] += 1
+                    left -= 1
+        elif fault == "command":
+            running.wait(self.rng.uniform(0.2, 9.0))
+        elif fault == "two":
+            running.wait(self.rng.uniform(0.2, 3.0))
+            second = Command(self.folder, self.engine)
+            running.kill()
+            self.figures["second commands that ended"] += second.wait(300)
+            second.kill()
+        ended = running.wait(300 if fault in ("disk", "none", "damage") else 0)
+        self.figures[f"commands that ended ({fault})" if ended else f"commands killed ({fault})"] += 1
+        running.kill()
+        time.sleep(0.3)  # what the killed one had begun ends
+        fine = {"none": (0,), "damage": (0,), "disk": (0, 2), "processes": (0,)}.get(fault, (0, 2, -signal.SIGKILL))
+        if running.code not in fine:
+            self.wrong("commands that broke", [f"{fault}: {(self.folder.parent / 'told').read_text()[-2000:]}"])
+        self._compare(before)
+
+    def _compare(self, before: Counter) -> None:
+        now, begun = self.finished(), self.begun()
+        self.wrong("finished runs lost", [f"{k}: {r}" for k, r in self.safe.items() if now.get(k) != r])
+        self.wrong("finished runs trained again", [key for key in self.safe if begun[key] > before[key]])
+        self.safe = now
+
+    def _damage(self) -> None:
+        """Cut a file of the folder in the middle; what it held is no longer safe."""
+        names = ("signac_job_document.json", "signac_statepoint.json")
+        paths = [path for name in names for path in self.folder.glob(f"workspace/*/{name}")]
+        for path in self.rng.sample(sorted(paths), min(2, len(paths))):
+            text = path.read_bytes()
+            path.write_bytes(text[: self.rng.randrange(len(text))])
+            self.figures["files damaged"] += 1
+            if path.name == names[0]:
+                self.safe.pop(path.parent.name, None)
+        for table in self.folder.glob("*.jsonl"):
+            table.write_text('{"size": ')
+
+    def finish(self, undisturbed: dict[str, float]) -> None:
+        """One more command, left alone."""
+        self.go("none")
+        records, found = Records(self.folder), {}
+        with records.held():
+            for study in [replace(study, content=Train.content) for study in studies()]:
+                rows = study.rows(records)
+                found |= {f"{study.name} {r['size']} {r['rule']} {r['params']} {r['seed']}": r["loss"] for r in rows}
+                target = [run for point in study.rest(study.centres(records)) for run in study.runs(point) if run.keep]
+                missing = [run.id for run in target if not (records.place(run) / WEIGHTS).exists()]
+                self.wrong("weights missing", missing)
+        searched = {k for k in found if k.startswith("search")}
+        self.figures["runs"] += len(found)
+        self.figures["rounds"] += 1
+        same = {k: v for k, v in found.items() if k not in searched} == undisturbed and len(searched) == 8
+        self.wrong("tables unlike the undisturbed", [] if same else [f"{found} and not {undisturbed}"])
+
+
+@contextmanager
+def cluster(engine: str) -> Iterator[None]:
+    """A Ray node with two CPUs, started as a user would, where that is the engine."""
+    if engine == "ray":
+        ray = [sys.executable, "-m", "ray.scripts.scripts"]
+        subprocess.run(
+            [*ray, "start", "--head", "--num-cpus=2", "--include-dashboard=false"], check=True, capture_output=True
+        )
+    try:
+        yield
+    finally:
+        if engine == "ray":
+            subprocess.run([*ray, "stop", "--force"], check=True, capture_output=True)
+
+
+def main(engine: str, rounds: int, seed: int) -> Counter:
+    """Take so many folders through their faults."""
+    with cluster(engine):
+        return _rounds(engine, rounds, seed)
+
+
+def _rounds(engine: str, rounds: int, seed: int) -> Counter:
+    rng, figures = random.Random(seed), Counter(dict.fromkeys(COUNTED, 0))
+    undisturbed: dict[str, float] = {}
+    (grid, _), train = studies(), Train(Path(tempfile.mkdtemp()))
+    with tempfile.TemporaryDirectory() as place:
+        for row in run(grid, train, folder=place, engine=InlineEngine(), progress=False).records:
+            undisturbed[f"grid {row['size']} {row['rule']} {row['params']} {row['seed']}"] = row["loss"]
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory() as place:
+            one = Round(f"round {number}", Path(place) / "study", engine, rng, figures)
+            for fault in rng.sample(("processes", "command", "disk", "two", "command"), 3):
+                one.go(fault)
+            one.go("damage")
+            one.finish(undisturbed)
+        print(f"round {number + 1} of {rounds}: {dict(figures)}", file=sys.stderr, flush=True)
+    return figures
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("engine", choices=("local", "ray"))
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    print(json.dumps(main(**vars(parser.parse_args())), indent=1))

@@ -1,0 +1,287 @@
+"""A study is a function from records to the runs that it still wants: worked out by hand, and for any records."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.tuning import Study, log2_grid, transfer_study
+from neuralop_mup.tuning.outcome import failed, is_complete
+from neuralop_mup.tuning.records import Records, described
+
+LRS = [1.0, 2.0, 4.0]
+
+
+class Memory(Records):
+    """Records without a folder."""
+
+    def __init__(self):
+        self._known, self._given_up, self._proposed, self.notes = {}, set(), {}, []
+
+    def read(self, run):
+        return self._known.get(run.id)
+
+    def write(self, run, record):
+        self._known[run.id] = record
+
+    def proposals(self, search):
+        return self._proposed.get(str(described(search)), [])
+
+    def propose(self, search, points):
+        self._proposed[str(described(search))] = list(points)
+
+
+def ended(loss):
+    if loss is None:
+        return {**failed("no luck"), "outcome": "refused"}
+    kind = "complete" if math.isfinite(loss) else "diverged"
+    return {**failed(""), "outcome": kind, "error": None, "loss": loss if math.isfinite(loss) else None}
+
+
+def transfer(**changes):
+    asked = {"proxy": {"w": 1}, "target": {"w": 2}, "space": {"lr": LRS}, "seeds": (0, 1), **changes}
+    return transfer_study(**asked)
+
+
+def named(runs):
+    return [(r.labels["size"], r.labels["rule"], r.labels["params"]["lr"], r.labels["seed"]) for r in runs]
+
+
+def train(study, records, losses, most=10**6):
+    """Train what is wanted, a run at a time, until nothing is; what was trained, in order."""
+    done = []
+    while len(done) < most and (runs := study.wanted(records)):
+        records.write(runs[0], ended(losses(runs[0].config)))
+        done += named(runs[:1])
+    return done
+
+
+def test_the_base_comes_first_seed_by_seed_and_then_what_follows_from_its_best():
+    """Losses |lr − 2| + size: the best at the base is 2, which is what is carried."""
+    study, records = transfer(), Memory()
+    assert named(study.wanted(records)) == [("proxy", "operator-norm", lr, 0) for lr in LRS]
+    done = train(study, records, lambda c: abs(c["lr"] - 2) + c["model"]["w"])
+    assert done[:6] == [("proxy", "operator-norm", lr, s) for s in (0, 1) for lr in LRS]
+    assert done[6:] == [("target", rule, 2.0, s) for s in (0, 1) for rule in ("operator-norm", "standard")]
+    assert Counter(size for size, *_ in done) == study.planned() and not study.left(records).total()
+
+
+def test_what_runs_may_start_now():
+    """A point's second seed waits for its first, not for the others'."""
+    study, records = transfer(), Memory()
+    first = study.wanted(records)[1]
+    records.write(first, ended(1.0))
+    assert named(study.wanted(records)) == [("proxy", "operator-norm", lr, s) for lr, s in ((1.0, 0), (4.0, 0), (2.0, 1))]
+
+
+def test_configurations_of_a_transfer():
+    study = transfer(space={"lr": [0.5]}, fixed={"epochs": 2}, seeds=(7,), rules=("operator-norm", "none"))
+    study = replace(study, under={"none": {"clip": 1}})
+    base = {"epochs": 2, "base": {"w": 1}, "lr": 0.5, "seed": 7}
+    records, configs = Memory(), []
+    while runs := study.wanted(records):
+        configs += [run.config for run in runs]
+        for run in runs:
+            records.write(run, ended(1.0))
+    assert configs == [
+        {**base, "model": {"w": 1}, "rule": "operator-norm"},
+        {**base, "model": {"w": 2}, "rule": "operator-norm"},
+        {**base, "model": {"w": 2}, "rule": "none", "clip": 1},
+        {**base, "model": {"w": 2}, "rule": "standard"},
+    ]
+
+
+@pytest.mark.parametrize("loss", [math.inf, None])
+def test_a_point_whose_seed_did_not_complete_stops_and_does_not_compete(loss):
+    study, records = transfer(), Memory()
+    done = train(study, records, lambda c: loss if c["lr"] == 1.0 and c["seed"] == 0 else c["lr"])
+    assert ("proxy", "operator-norm", 1.0, 1) not in done and done[-1] == ("target", "standard", 2.0, 1)
+
+
+def test_a_base_of_which_nothing_completed_is_told():
+    with pytest.raises(MupError, match="No point of the proxy completed .*The first failure: no luck. Such a run is not"):
+        train(transfer(), Memory(), lambda c: None)
+
+
+def test_what_failed_by_its_surroundings_is_wanted_again():
+    study, records = transfer(seeds=(0,)), Memory()
+    run = study.wanted(records)[0]
+    records.write(run, failed("killed"))
+    assert study.wanted(records)[0].id == run.id
+    records.give_up(run)
+    assert run.id not in {r.id for r in study.wanted(records)}
+
+
+@pytest.mark.parametrize(
+    ("losses", "base", "best"),
+    [
+        (lambda lr: abs(lr - 2), LRS, 2.0),  # inside: nothing more
+        (lambda lr: 1 / lr, [*LRS, 8.0, 16.0], 16.0),  # two more and no further
+        (lambda lr: lr, [*LRS, 0.5, 0.25], 0.25),
+        (lambda lr: abs(math.log2(lr / 8)), [*LRS, 8.0, 16.0], 8.0),  # 8 is the new edge, 16 shows that it is the best
+        (lambda lr: 1 / lr if lr < 8 else math.inf, [*LRS, 8.0], 4.0),  # what diverges ends the walk
+    ],
+)
+def test_a_grid_that_nobody_gave_grows_beyond_its_edge(losses, base, best):
+    study, records = transfer(extends={"lr": 2}, seeds=(0,), verify=True), Memory()
+    done = train(study, records, lambda c: losses(c["lr"]))
+    assert [lr for size, _, lr, _ in done if size == "proxy"] == base
+    assert study.extended(records).centres(records)["operator-norm"] == {"lr": best}
+    # The target is searched on the longer grid, and who asks for that grid afterwards finds all of it.
+    assert {lr for size, _, lr, _ in done if size == "target"} == set(base)
+    assert train(transfer(space={"lr": sorted(base)}, seeds=(0,), verify=True), records, lambda c: 0.0) == []
+
+
+def test_asking_for_more_wants_only_what_is_new():
+    """More values, seeds, rules and a search at the target: each run once, whichever study asked for it first."""
+
+    def losses(config):
+        return abs(config["lr"] - 2) + 1
+
+    small = {"space": {"lr": LRS[:2]}, "seeds": (0,)}
+    records, done = Memory(), []
+    for more in (small, {**small, "seeds": (0, 1)}, {"rules": ("operator-norm", "none")}, {"verify": True}, small):
+        done += train(transfer(**more), records, losses)
+    assert len(done) == len(set(done))
+    # 3 values, 2 seeds at the base; 2 rules × 3 × 2 at the target, and "none" at the best alone.
+    assert Counter((size, rule) for size, rule, *_ in done) == {
+        ("proxy", "operator-norm"): 6,
+        ("target", "operator-norm"): 6,
+        ("target", "standard"): 6,
+        ("target", "none"): 2,
+    }
+
+
+def test_weights_are_wanted_of_the_carried_runs_alone():
+    study, records = transfer(keeps=True, verify=True, seeds=(0,)), Memory()
+    kept = set()
+    while runs := study.wanted(records):
+        kept |= {named([run])[0] for run in runs if run.keep}
+        records._known[runs[0].id] = ended(abs(runs[0].config["lr"] - 2))
+        records.get = lambda run: records._known.get(run.id)
+    assert kept == {("target", "operator-norm", 2.0, 0)}
+
+
+# For any records
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from([0.5, 1.0, 2.0, math.inf]), min_size=24, max_size=24),
+    st.integers(0, 30),
+    st.booleans(),
+    st.sampled_from([{}, {"lr": 2}]),
+)
+def test_interrupted_anywhere_it_ends_where_an_undisturbed_one_does(losses, cut, verify, extends):
+    """And nothing is trained twice, nor what is done wanted."""
+    study, order = transfer(verify=verify, extends=extends), {}
+
+    def loss(config):
+        key = (config["model"]["w"], config["rule"], config["lr"], config["seed"])
+        return losses[hash(key) % len(losses)] if key not in order else order[key]
+
+    def whole(records, most=10**6):
+        try:
+            return train(study, records, loss, most)
+        except MupError:
+            return []
+
+    undisturbed, disturbed = Memory(), Memory()
+    whole(undisturbed)
+    first = whole(disturbed, cut)
+    rest = whole(disturbed)
+    assert not set(first) & set(rest)
+    assert disturbed._known == undisturbed._known and study.rows(disturbed) == study.rows(undisturbed)
+
+
+def test_a_study_is_read_back_from_its_settings():
+    from optuna.distributions import FloatDistribution
+
+    for space, trials in (({"lr": LRS, "wd": [0, 1]}, None), ({"lr": FloatDistribution(0.1, 1.0)}, 3)):
+        study = transfer(space=space, n_trials=trials, notes=("a note",))
+        again = Study.of(study.settings)
+        assert again.settings == study.settings and again.planned() == study.planned()
+
+
+# Searches
+
+
+def search(n_trials, sampler=None, **space):
+    from optuna.distributions import FloatDistribution
+
+    space = space or {"lr": FloatDistribution(1e-5, 10, log=True)}
+    return transfer(space=space, n_trials=n_trials, sampler=sampler, seeds=(0,))
+
+
+def propose(study, records, losses):
+    while True:
+        if runs := study.wanted(records):
+            records.write(runs[0], ended(losses(runs[0].config)))
+        elif not study.propose(records):
+            return [r["params"]["lr"] for r in study.rows(records) if r["size"] == "proxy"]
+
+
+def valley(config):
+    return math.inf if config["lr"] > 0.5 else (math.log10(config["lr"]) + 2) ** 2
+
+
+@pytest.mark.parametrize("sampler", [None, "random", "qmc", "gp"])
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_search_that_is_interrupted_goes_on_and_proposes_no_point_twice(sampler):
+    records = Memory()
+    first = propose(search(4, sampler), records, valley)
+    more = propose(search(9, sampler), records, valley)
+    assert len(set(first)) == 4 and len(set(more)) == 9 and set(first) < set(more)
+
+
+def test_a_search_is_seeded():
+    assert propose(search(6), Memory(), valley) == propose(search(6), Memory(), valley)
+
+
+def test_the_target_waits_for_all_points_of_a_search():
+    study, records = search(5), Memory()
+    propose(study, records, valley)
+    done = [r["size"] for r in study.rows(records)]
+    assert done == ["proxy"] * 5 + ["target"] * 2
+    best = min((r for r in study.rows(records) if is_complete(r) and r["size"] == "proxy"), key=lambda r: r["loss"])
+    assert {r["params"]["lr"] for r in study.rows(records) if r["size"] == "target"} == {best["params"]["lr"]}
+
+
+def test_several_points_are_under_way_at_once():
+    study, records = search(4), Memory()
+    for n in (1, 2, 3):
+        assert study.propose(records) and len(study.wanted(records)) == n
+
+
+def test_a_sampler_that_does_not_exist_or_is_not_installed_is_told(monkeypatch):
+    import sys
+
+    with pytest.raises(MupError, match="no sampler 'tpee'; did you mean 'tpe'"):
+        search(3, "tpee")
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    with pytest.raises(MupError, match="pip install cmaes"):
+        search(3, "cmaes")
+    with pytest.raises(MupError, match="sampler='tpe' is for spaces with Optuna distributions"):
+        transfer(sampler="tpe")
+
+
+def test_log2_grid_has_both_ends_and_factor_two():
+    assert log2_grid(0.125, 2) == [0.125, 0.25, 0.5, 1.0, 2.0]
+    assert log2_grid(1e-3, 1e-3) == [1e-3]
+    grid = log2_grid(1e-4, 1e-4 * 2**20)
+    assert len(grid) == 21 and grid[-1] == 1e-4 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [((1e-3, 1e-1), "0.064 or 0.128"), ((2, 1), "swap"), ((0, 1), "positive"), ((1, math.inf), "finite")],
+)
+def test_log2_grid_refuses(ends, says):
+    with pytest.raises(MupError, match=says):
+        log2_grid(*ends)

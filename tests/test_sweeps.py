@@ -1,0 +1,427 @@
+"""Sweeps and transfer of a train function: what is trained, kept, told, tried again and shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import optuna
+import pytest
+
+from engine_runs import LRS, bowl, drawn, kinds, slow, train, trips
+from neuralop_mup._version import __version__
+from neuralop_mup.errors import MupError
+from neuralop_mup.tuning import Results, aligned_table, log2_grid, sweep, transfer, verdict, write_report
+from neuralop_mup.tuning.outcome import execute
+from neuralop_mup.tuning.progress import Progress
+from processes import environment
+
+GRID = log2_grid(2**-7, 2**-2)
+TRANSFER = {"proxy": {"width": 8}, "target": {"width": 64}, "space": {"lr": GRID}, "seeds": (0, 1), "n_workers": 1}
+
+
+def interrupts(config):
+    if config["lr"] == 2.0 and not os.path.exists(config["flag"]):
+        Path(config["flag"]).touch()
+        raise KeyboardInterrupt
+    return train(config)
+
+
+def fails_under_standard(config):
+    if config["rule"] == "standard" and config["seed"] == 1 and config["lr"] == 0.5:
+        return math.inf
+    return config["lr"] if config["model"]["width"] == 64 else 1 / config["lr"]
+
+
+def executions(fixed):
+    path = Path(fixed["log"])
+    return Counter(tuple(json.loads(line)[1:]) for line in path.read_text().splitlines()) if path.exists() else Counter()
+
+
+def lines(folder):
+    return [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text().splitlines()]
+
+
+def quiet(train, space, folder, **arguments):
+    return sweep(train, space, folder=folder, **{"n_workers": 1, "progress": False, **arguments})
+
+
+@pytest.fixture
+def fixed(tmp_path):
+    return {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
+
+
+@pytest.mark.parametrize(
+    ("space", "arguments", "says"),
+    [
+        ({}, {}, "empty|give a dict"),
+        ({"lr": 0.1}, {}, "lr=\\[0.1\\]"),
+        ({"lr": []}, {}, "no values"),
+        ({"lr": [1, 1.0]}, {}, "twice"),
+        ({"lr": [math.nan]}, {}, "finite"),
+        ({"opt": [object()]}, {}, "cannot be written down"),
+        ({"seed": [1]}, {}, "sets itself"),
+        ({"lr": [1]}, {"fixed": {"lr": 2}}, "both in space and in fixed"),
+        ({"lr": [1]}, {"seeds": 3}, "seeds=\\(3,\\)"),
+        ({"lr": [1]}, {"seeds": (0, 0)}, "distinct"),
+        ({"lr": [1]}, {"n_trials": 4}, "leave it out"),
+        ({"lr": optuna.distributions.FloatDistribution(1, 2)}, {}, "n_trials=30"),
+        ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
+        ({"lr": [1]}, {"name": "a/b"}, "cannot name"),
+        ({"lr": [1]}, {"engine": "rai"}, "local, ray"),
+        ({"lr": [1]}, {"executor": 3}, "executor"),
+        ({"lr": [1]}, {"engine": "local", "executor": lambda: None}, "two ways"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_written(tmp_path, space, arguments, says):
+    with pytest.raises(MupError, match=says):
+        quiet(train, space, tmp_path / "study", **arguments)
+    assert not (tmp_path / "study").exists()
+
+
+# What runs, and what is kept of it
+
+
+def test_a_grid_runs_every_point_once_and_its_table_is_for_people(tmp_path, fixed):
+    space = {"lr": [0.5, 0.25], "n_modes": [(4, 4), (8, 8)]}
+    found = quiet(bowl, space, tmp_path / "s", seeds=(3, 4), fixed=fixed)
+    assert sorted(executions(fixed).elements()) == sorted([(lr, s) for lr in (0.5, 0.25) for s in (3, 4)] * 2)
+    assert len(found.records) == 8 and found.records == lines(tmp_path / "s")
+    assert found.best == {"lr": 0.25, "n_modes": [4, 4]}
+    # (log2 0.25 + 4)^2 / 10 = 0.4, floor 2, the noise of seeds 3 and 4 cancels.
+    assert found.best_loss == pytest.approx(2.4)
+    assert {"size", "rule", "params", "seed", "outcome", "error", "loss", "metrics", "seconds"} < set(found.records[0])
+
+
+def test_how_runs_end_whose_fault_it_is_and_what_is_tried_again(tmp_path, fixed, capsys):
+    """Twice within a command where the surroundings are to blame; what failed is tried again by the next one."""
+    finals = {"complete": "complete", "refused": "refused", "diverged": "diverged", "inf": "diverged"}
+    around = ("dies", "no space", "no memory", "no module", "told of the disk")
+    hows = [*finals, "bug", "exits", "killed once", *around]
+    space = {"how": hows}
+    arguments = {"n_workers": 2, "fixed": {**fixed, "lr": 0}}
+    found = quiet(kinds, space, tmp_path / "s", progress=True, **arguments)
+    shown = capsys.readouterr().err
+    got = {r["params"]["how"]: r for r in found.records}
+    assert {how: got[how]["outcome"] for how in hows} == {
+        **dict.fromkeys(hows, "failed"),
+        **finals,
+        "killed once": "complete",
+    }
+    assert "ended with exit code 3; it may need more memory" in got["dies"]["error"]
+    assert got["bug"]["error"] == "ValueError: oops" and "Traceback" in got["bug"]["traceback"]
+    assert got["complete"]["metrics"] == {"loss": 1.0, "train_loss": None}
+    assert got["inf"]["loss"] is None and got["inf"]["error"] == "the loss is inf"
+    assert "DIVERGED" in shown and "REFUSED" in shown and "FAILED" in shown and "it runs once more" in shown
+    times = {how: 2 if how in (*around, "killed once") else 1 for how in hows}
+    assert sum(executions(fixed).values()) == sum(times.values())
+    quiet(kinds, space, tmp_path / "s", **arguments)
+    again = {how: n * (2 if got[how]["outcome"] == "failed" else 1) for how, n in times.items()}
+    assert sum(executions(fixed).values()) == sum(again.values())
+
+
+@pytest.mark.parametrize("value", ["text", {"error": 1}, None])
+def test_a_train_function_that_returns_no_loss_is_told_so(tmp_path, value):
+    (record,) = quiet(lambda config: value, {"lr": [0.5]}, tmp_path).records
+    assert record["outcome"] == "failed" and record["error"].startswith("TypeError: train returned")
+
+
+def test_a_train_function_cannot_change_its_configuration(tmp_path):
+    def greedy(config):
+        return config.pop("lr") + config["nested"].pop()
+
+    found = quiet(greedy, {"lr": [1.0, 2.0]}, tmp_path, fixed={"nested": [3]})
+    assert [r["loss"] for r in found.records] == [4.0, 5.0]
+
+
+def test_two_runs_in_one_process_are_refused():
+    begun, over = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(execute, __version__, lambda config: begun.set() or over.wait(), {})
+        begun.wait()
+        with pytest.raises(MupError, match="in one process at once, in threads"):
+            execute(__version__, train, {})
+        over.set()
+    with pytest.raises(MupError, match="A worker has neuralop_mup .*and the command that sends it runs has 9.9"):
+        execute("9.9", train, {})
+
+
+@pytest.mark.parametrize(("where", "error"), [(8, "KeyError"), (8, "OSError"), (64, "KeyError")])
+def test_what_failed_goes_on_once_its_cause_is_mended(tmp_path, fixed, where, error):
+    arguments = {**TRANSFER, "verify": True, "progress": False, "fixed": {**fixed, "where": where, "error": error}}
+    if where == 8:
+        with pytest.raises(MupError, match=r"first failure: .*Once its cause is mended, the same call on the same folder"):
+            transfer(trips, folder=tmp_path / "s", **arguments)
+    else:
+        found = transfer(trips, folder=tmp_path / "s", **arguments)
+        assert {r["outcome"] for r in found.records if r["size"] == "target"} == {"failed"}
+    Path(fixed["flag"]).touch()
+    found = transfer(trips, folder=tmp_path / "s", **arguments)
+    # 6 values, 2 seeds, at the proxy and under two rules at the target.
+    assert len(found.records) == 36 and all(r["outcome"] == "complete" for r in found.records)
+    assert found.best == {"lr": GRID[0]}
+
+
+def test_a_disk_that_is_full_once_and_free_again(tmp_path, fixed, monkeypatch):
+    """The command says so; the next one goes on, and what was kept is not trained again."""
+    whole, n = os.replace, [0]
+
+    def full(*paths):
+        n[0] += str(paths[1]).endswith("document.json")
+        if n[0] == 3:
+            raise OSError(28, "No space left on device")
+        return whole(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(MupError, match="Cannot write to the study folder .*No space left on device. Free space there"):
+            quiet(train, {"lr": LRS}, tmp_path / "s", fixed=fixed)
+    assert len(quiet(train, {"lr": LRS}, tmp_path / "s", fixed=fixed).records) == 6
+    assert sorted(executions(fixed).values()) == [1, 1, 1, 1, 1, 2]
+
+
+# Folders
+
+
+def test_a_repeated_call_runs_nothing_and_any_number_of_studies_share_a_folder(tmp_path, fixed):
+    first = quiet(train, {"lr": LRS[:2]}, tmp_path, fixed=fixed)
+    assert quiet(train, {"lr": LRS[:2]}, tmp_path, fixed=fixed).records == first.records
+    grown = quiet(train, {"lr": LRS[:3]}, tmp_path, fixed=fixed, seeds=(0, 1), name="grown")
+    assert executions(fixed) == {(lr, s): 1 for lr in LRS[:3] for s in (0, 1)} and len(grown.records) == 6
+    other = quiet(train, {"lr": LRS[:2]}, tmp_path, fixed={**fixed, "epochs": 3})
+    another = quiet(bowl, {"lr": LRS[:2]}, tmp_path, fixed=fixed)
+    assert len(other.records) == len(another.records) == 2 and another.best_loss != other.best_loss
+    assert executions(fixed)[LRS[0], 0] == 3 and lines(tmp_path) == another.records
+    assert quiet(train, {"lr": LRS[:2]}, tmp_path, fixed=fixed).records == first.records
+
+
+SCRIPT = """
+import sys
+from engine_runs import LRS, slow
+from neuralop_mup.tuning import sweep
+if __name__ == "__main__":
+    sweep(slow, {{"lr": LRS}}, folder={folder!r}, fixed={fixed!r}, n_workers=2)
+"""
+
+
+def test_a_killed_command_loses_only_what_was_under_way(tmp_path, fixed):
+    folder, script = tmp_path / "s", tmp_path / "script.py"
+    script.write_text(SCRIPT.format(folder=str(folder), fixed=fixed))
+    with subprocess.Popen([sys.executable, str(script)], env=environment(), stderr=subprocess.PIPE, text=True) as driver:
+        for line in driver.stderr:
+            if line.startswith("[2/6]"):
+                break
+        Path(fixed["flag"]).touch()
+        with pytest.raises(MupError, match="Another run is using"):
+            quiet(slow, {"lr": LRS}, folder, fixed=fixed)
+        time.sleep(0.3)
+        driver.kill()
+    before = executions(fixed)
+    Path(fixed["flag"]).unlink()
+    time.sleep(0.4)  # longer than a run: a process that outlived its parent would go on
+    found = quiet(slow, {"lr": LRS}, folder, fixed=fixed)
+    twice = {key for key, n in executions(fixed).items() if n == 2}
+    assert set(executions(fixed)) == {(lr, 0) for lr in LRS} and len(before) - len(twice) >= 2 and len(twice) <= 2
+    assert [r["outcome"] for r in found.records] == ["complete"] * 6
+
+
+def test_ctrl_c_says_where_to_go_on(tmp_path, capsys, fixed):
+    arguments = {"fixed": fixed, "progress": True}
+    with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
+        quiet(interrupts, {"lr": [1.0, 2.0, 3.0]}, tmp_path / "s", **arguments)
+    assert f"Finished runs are in {tmp_path / 's'}" in capsys.readouterr().err
+    assert len(quiet(interrupts, {"lr": [1.0, 2.0, 3.0]}, tmp_path / "s", **arguments).records) == 3
+    assert executions(fixed) == {(lr, 0): 1 for lr in (1.0, 2.0, 3.0)}
+
+
+# Transfer
+
+
+def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed):
+    """Losses are floor + (log2 lr - optimum)^2 / 10 -+ 0.01 by seed, so means over both seeds have no noise.
+
+    Proxy: optimum -4, so the best lr is 2^-4, and that is transferred. At the target (floor 0.5):
+    operator-norm, optimum -5: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-5;
+    standard,      optimum -6: transferred 0.5 + 4/10 = 0.9, best 0.5 at 2^-6;
+    none,          optimum -3: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-3.
+    Regret is the geometric mean over seeds: 0.61/0.51 and 0.59/0.49 give 1.20007, 0.91/0.51 and 0.89/0.49 give 1.80025.
+    """
+    rules = ("operator-norm", "standard", "none")
+    arguments = {**TRANSFER, "fixed": fixed, "verify": True, "rules": rules, "progress": False}
+    found = transfer(bowl, folder=tmp_path / "t", **arguments)
+    assert found.best == {"lr": 2**-4}
+    rows = {row["rule"]: row for row in found.summary() if row["size"] == "target"}
+    expected = {"operator-norm": (0.6, 2**-5, 0.20007), "standard": (0.9, 2**-6, 0.80025), "none": (0.6, 2**-3, 0.20007)}
+    assert list(rows) == list(expected)
+    proxy = sum(r["seconds"] for r in found.records if r["size"] == "proxy")
+    for rule, (loss, best, regret) in expected.items():
+        row = rows[rule]
+        assert row["transferred"] == {"lr": 2**-4} and row["best"] == {"lr": best}
+        assert (row["transferred_loss"], row["transferred_std"]) == pytest.approx((loss, 0.01))
+        assert row["best_loss"] == pytest.approx(0.5)
+        # The parabola is one of the loss and is fitted to its logarithm: the vertices are near.
+        assert row["drift"].value == pytest.approx(best / 2**-4, rel=0.02) and not row["drift"].level
+        assert row["regret"].value == pytest.approx(regret, abs=1e-4) and row["regret"].low < regret < row["regret"].high
+        assert row["at_edge"] is False and row["failed"] == 0 and row["trials"] == 2
+        assert row["tuning_seconds"] == pytest.approx(proxy)
+        searched = sum(r["seconds"] for r in found.walk("target", rule))
+        assert row["cost_seconds"] == pytest.approx((proxy + row["seconds"]) / searched)
+    # 6 points, 2 seeds: at the proxy, and under each of three rules at the target, the carried point among them.
+    assert Counter((r["size"], r["rule"]) for r in found.records) == {
+        ("proxy", "operator-norm"): 12,
+        **{("target", rule): 12 for rule in rules},
+    }
+    assert executions(fixed).total() == 48 and found.records == lines(tmp_path / "t")
+    loaded = Results.load(tmp_path / "t")
+    assert loaded.summary() == found.summary() and loaded.best == found.best
+    assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
+    assert executions(fixed).total() == 48
+
+
+def test_transfer_without_verify_leaves_what_it_did_not_measure_open(tmp_path, capsys, fixed):
+    arguments = {**TRANSFER, "space": {"lr": [2**-5, 2**-4]}, "fixed": fixed}
+    found = transfer(bowl, folder=tmp_path / "t", **arguments)
+    assert "at the edge of its grid" in capsys.readouterr().err
+    for row in found.summary():
+        assert row["at_edge"] is (row["size"] == "proxy")
+        if row["size"] == "target":
+            assert [row[k] for k in ("drift", "regret", "best", "best_loss", "cost_seconds")] == [None] * 5
+    assert Counter(r["size"] for r in found.records) == {"proxy": 4, "target": 4}
+    transfer(bowl, folder=tmp_path / "t", **arguments, verify=True)
+    assert executions(fixed).total() == 12  # 8 at the target under two rules, of which 4 were there
+    assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
+
+
+def test_a_transferred_point_that_failed_has_infinite_regret(tmp_path):
+    arguments = {**TRANSFER, "space": {"lr": [0.25, 0.5]}}
+    found = transfer(fails_under_standard, folder=tmp_path, progress=False, verify=True, **arguments)
+    good, naive = (row for row in found.summary() if row["size"] == "target")
+    # Carried: lr 0.5. At the target the loss is lr itself: best 0.25, regret 0.5/0.25 - 1 = 1.
+    assert (good["regret"].value, good["failed"]) == (pytest.approx(1.0), 0)
+    assert (naive["regret"].value, naive["failed"], naive["transferred_loss"]) == (math.inf, 1, 0.5)
+
+
+def test_transfer_refuses_model_in_fixed_and_a_search_that_is_verified(tmp_path):
+    with pytest.raises(MupError, match="put it into proxy and target"):
+        transfer(bowl, folder=tmp_path, fixed={"model": {}}, **TRANSFER)
+    searched = {**TRANSFER, "space": {"lr": optuna.distributions.FloatDistribution(0.1, 1)}, "n_trials": 3}
+    with pytest.raises(MupError, match="needs a grid"):
+        transfer(bowl, folder=tmp_path, verify=True, **searched)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_transfer_of_ones_own_gives_the_report_that_the_guide_shows(tmp_path, search):
+    space = {"space": {"lr": optuna.distributions.FloatDistribution(2**-8, 1, log=True)}, "n_trials": 3} if search else {}
+    result = transfer(bowl, folder=tmp_path, progress=False, **{**TRANSFER, **space})
+    for found in (result, Results.load(tmp_path)):
+        page = write_report(found, settings={"optimizer": "MuAdam"}, command="python mine.py").read_text()
+        assert verdict(found)[0] in page and aligned_table(found) in page and "python mine.py" in page
+    assert {"report.md", "report.html", "run.json"} < {path.name for path in tmp_path.iterdir()}
+    assert search or (tmp_path / "lr.png").stat().st_size > 5_000
+
+
+def test_results_that_are_not_there_are_told(tmp_path):
+    with pytest.raises(MupError, match="holds no study"):
+        Results.load(tmp_path)
+    with pytest.raises(MupError, match="No point of the proxy"):
+        transfer(lambda c: math.nan, folder=tmp_path, progress=False, **TRANSFER)
+    with pytest.raises(MupError, match="has not reached its last size"):
+        Results.load(tmp_path)
+    found = quiet(lambda config: math.nan, {"lr": [0.5]}, tmp_path)
+    with pytest.raises(MupError, match="the loss is nan"):
+        _ = found.best
+    assert found.best_loss == math.inf
+
+
+# What is shown
+
+
+def test_progress_tells_what_is_done_the_best_and_what_is_left(tmp_path, capfd, fixed):
+    quiet(bowl, {"lr": GRID}, tmp_path / "s", seeds=(0, 1), fixed=fixed, progress=True)
+    shown = capfd.readouterr().err.splitlines()
+    assert shown[0] == f"sweep: 12 runs; results in {tmp_path / 's'}" and shown[12].startswith("[12/12] lr=0.25 seed=1")
+    assert "best so far 2 at lr=0.0625, mean of 2 seeds, which 4 of 6 points have yet, about" in shown[10]
+    quiet(bowl, {"lr": GRID[:5]}, tmp_path / "s", seeds=(0, 1, 2), fixed=fixed, progress=True)
+    assert capfd.readouterr().err.splitlines()[0].startswith("sweep: 15 runs, 10 of them finished before; results in")
+    quiet(bowl, {"lr": GRID}, tmp_path / "s", seeds=(0, 1), fixed=fixed)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_long_silence_is_broken(tmp_path, capsys, monkeypatch):
+    """A line after half a minute without one, then after a minute, and so on; a line of a run starts the wait anew."""
+    now = [0.0]
+    monkeypatch.setattr("neuralop_mup.tuning.progress.time.monotonic", lambda: now[0])
+    display = Progress("s", {}, True)
+    display.start(tmp_path, [], {None: 3}, 1)
+    told = []
+    for seconds in (10, 20, 31, 60, 90, 92, 200, 212):
+        now[0] = seconds
+        capsys.readouterr()
+        display.tick()
+        told += [seconds] if "still training" in capsys.readouterr().err else []
+    assert told == [31, 92, 212]
+
+
+def test_importing_tuning_does_not_import_what_it_may_not_need():
+    code = (
+        "import sys, neuralop_mup.tuning; sys.exit(any(m in sys.modules for m in ('optuna', 'matplotlib', 'signac', 'ray')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
+
+
+# Storages, which show what is finished and keep nothing
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "object"])
+def test_a_dashboard_agrees_with_the_report(tmp_path, kind):
+    storage = optuna.storages.InMemoryStorage() if kind == "object" else f"sqlite:///{tmp_path}/optuna.db"
+    name = f"db-{tmp_path.name}"
+    for _ in range(2):  # a repeated call shows nothing twice
+        found = quiet(train, {"lr": LRS}, tmp_path / "s", storage=storage, name=name, seeds=(0, 1))
+    study = optuna.load_study(study_name=name, storage=storage)
+    assert study.best_trial.params == found.best and study.best_value == pytest.approx(found.best_loss)
+    assert study.best_trial.intermediate_values == pytest.approx({0: 0.0, 1: 0.1}) and len(study.trials) == len(LRS)
+    quiet(train, {"lr": [*LRS, 2.0**-7]}, tmp_path / "s", storage=storage, name=name, seeds=(0, 1))
+    assert len(optuna.load_study(study_name=name, storage=storage).trials) == len(LRS) + 1
+
+
+def test_a_transfer_is_shown_by_size_and_rule(tmp_path):
+    url = f"sqlite:///{tmp_path}/o.db"
+    space = {"lr": optuna.distributions.FloatDistribution(2**-8, 1, log=True)}
+    for more in ({"name": "grid"}, {"name": "search", "space": space, "n_trials": 5}):
+        found = transfer(bowl, folder=tmp_path / "s", storage=url, progress=False, **{**TRANSFER, **more})
+        cells = {f"{more['name']}/{size}/{rule}" for size, rule in {(r["size"], r["rule"]) for r in found.records}}
+        assert cells <= set(optuna.get_all_study_names(url)) and len(cells) == 3
+        assert optuna.load_study(study_name=f"{more['name']}/proxy/operator-norm", storage=url).best_params == found.best
+
+
+@pytest.mark.parametrize(
+    ("storage", "told"),
+    [
+        ("postgresql+psycopg2://mup:secret@127.0.0.1:9/none", r"psycopg2://mup:…@127.0.0.1:9/none cannot be reached"),
+        ("sqlite:////dev/null/o.db", "cannot be reached"),
+        ("oracle://x", "cannot be reached"),
+        ("study.db", "write sqlite:///study.db for a file of that name"),
+    ],
+)
+def test_a_storage_that_cannot_be_reached_is_told_without_its_password(tmp_path, storage, told, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MupError, match=told) as error:
+        quiet(train, {"lr": LRS}, tmp_path / "s", storage=storage)
+    assert "secret" not in str(error.value)
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_runs_draw_the_same_numbers_wherever_they_are_trained(tmp_path):
+    one = quiet(drawn, {"lr": [0.1, 0.2]}, tmp_path / "one", seeds=(0, 1))
+    two = quiet(drawn, {"lr": [0.1, 0.2]}, tmp_path / "two", seeds=(0, 1), n_workers=2)
+    assert [r["loss"] for r in one.records] == [r["loss"] for r in two.records]
