@@ -20,7 +20,7 @@ EXAMPLE = FOLDER / "plot_tune_small_train_large.py"
 PATCHES = re.findall(r"^```diff\n(.*?)^```", (FOLDER / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(("patch", "script"), zip(PATCHES, ("train_darcy", "train_navier_stokes"), strict=True))
+@pytest.mark.parametrize(("patch", "script"), list(zip(PATCHES, ("train_darcy", "train_navier_stokes"), strict=True)))
 def test_a_patch_is_under_ten_lines_and_its_hunks_add_up(patch, script):
     run = subprocess.run(["git", "apply", "--numstat", "-"], input=patch, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -95,7 +95,7 @@ class Study:
     notes: tuple[str, ...] = ()
     about: str = ""
     keeps: bool = False
-    content: Callable[[dict[str, Any]], Mapping[str, Any]] = field(default=dict, compare=False)
+    content: Callable[[dict[str, Any]], Mapping[str, Any]] = field(default_factory=lambda: dict, compare=False)
     search: Search | None = field(default=None, compare=False)
     _runs: dict[tuple, list[Run]] = field(default_factory=dict, compare=False, repr=False)
 
