@@ -19,12 +19,15 @@ from neuralop_mup.core.registry import (
     Alias,
     Param,
     Place,
-    by_mapping,
     by_user,
     claims_of,
+    covers,
     is_container,
+    is_known_exactly,
     is_registered,
+    own_claims,
     stands_alone,
+    user_claims,
 )
 from neuralop_mup.core.rules import Size, default_std, factor_std
 from neuralop_mup.errors import MupError, nearest
@@ -253,12 +256,14 @@ def _walk(module: nn.Module, prefix: str, place: Place, said: Said | None = None
         yield from _walk_unplaced(module, prefix)
     if stands_alone(module):
         said = None  # its place decides nothing
-    users, cls = by_user(module), type(module).__name__
+    users, stated, cls = user_claims(module), user_claims(module, stated=True), type(module).__name__
     for name, claim in _claims_of(module, prefix, place):
+        key = name.removeprefix(prefix)
         if not isinstance(claim.what, Place):
-            yield name, replace(claim, said=Said(name, cls) if by_mapping(module) else said)
-        elif (child := _submodule(module, name.removeprefix(prefix))) is not None:
-            yield from _walk(child, f"{name}.", claim.what, Said(name, cls, claim.what) if users else said)
+            yield name, replace(claim, said=Said(name, cls) if key in stated else said)
+        elif (child := _submodule(module, key)) is not None:
+            where = replace(claim.what, beside=True) if place.beside else claim.what
+            yield from _walk(child, f"{name}.", where, Said(name, cls, claim.what) if key in users else said)
 
 
 def _walk_unplaced(module: nn.Module, prefix: str) -> Iterator[tuple[str, _Claim]]:
@@ -285,7 +290,7 @@ def _how_to_claim(model: nn.Module, name: str, claimed: Collection[str]) -> str:
         claims = claims_of(module, FIXED)
         asked = [key for key, claim in claims.items() if isinstance(claim, Place) and rest.startswith(f"{key}.")]
         if not asked:
-            return _left_out(module, rest, claims)
+            return _left_out(module, rest)
         key = max(asked, key=len)
         path, module, rest = f"{path}.{key}" if path else key, module.get_submodule(key), rest.removeprefix(f"{key}.")
     path, module = _narrowed(path, module, claimed)
@@ -293,15 +298,27 @@ def _how_to_claim(model: nn.Module, name: str, claimed: Collection[str]) -> str:
     return f"nobody registered {type(module).__name__} ({where}). {_registration(path, module, claimed)}"
 
 
-def _left_out(module: nn.Module, rest: str, claims: Mapping[str, Any]) -> str:
+def _left_out(module: nn.Module, rest: str) -> str:
     """What to do about a parameter of a registered class whose adapter says nothing of it."""
     cls, (first, _, inside) = type(module).__name__, rest.partition(".")
-    for key in claims if by_user(module) else ():
+    for key in own_claims(module) if by_user(module) else ():
         if not hasattr(module, key.partition(".")[0]):
             known = [*dict(module.named_children()), *dict(module.named_parameters(recurse=False))]
             return (
                 f"the registration of {cls} names {key!r}, and {cls} has no such child or parameter: {nearest(key, known)}"
             )
+    if not is_known_exactly(module) or by_user(module):
+        left = [name for name, _ in module.named_parameters() if not covers(claims_of(module, FIXED), name)]
+        own = [name for name in left if "." not in name]
+        held = list(dict.fromkeys(name.partition(".")[0] for name in left if "." in name))
+        entries = ", ".join([*(f"{key!r}: nm.Param(…)" for key in own), *(f"{key!r}: nm.Place(?, ?)" for key in held)])
+        mean = "; ".join([*([_PLACE] if held else []), *([_PARAM] if own else [])])
+        unknown = [key for key in held if not (is_registered(child := getattr(module, key)) or is_container(child))]
+        more = "".join(f" {_registration(key, getattr(module, key), ())}" for key in unknown[:1])
+        if is_known_exactly(module):
+            return f"the adapter of {cls} says nothing of {first!r}. Add {entries} to its registration, where {mean}.{more}"
+        line = f"nm.register_layer({cls}, {{{entries}}})"
+        return f"{cls} has {first!r} besides what it inherits, which is known. Write {line}, where {mean}.{more}"
     if not inside:
         return (
             f"the adapter of {cls} does not describe it in this configuration. Describe the class, or one derived from it, "
@@ -325,15 +342,14 @@ def _registration(path: str, module: nn.Module, claimed: Collection[str]) -> str
         alone = all(f"{inside}{key}.{inner}" in claimed for inner, _ in child.named_parameters())
         parts.append(f"{key!r}: nm.Place({'False, False' if alone else '?, ?'})")
     more = ", …" if len(parts) > _SHOWN else ""
-    kinds = (
-        ["Place(channels in, channels out) is True where they grow with width, False where they are fixed"] if held else []
-    )
-    kinds += ["Param says what a parameter of its own is"] if own else []
+    kinds = [*([_PLACE] if held else []), *([_PARAM] if own else [])]
     line = f"nm.register_layer({type(module).__name__}, {{{', '.join(parts[:_SHOWN])}{more}}})"
     return f"Write {line}, where {'; '.join(kinds)}."
 
 
 _SHOWN = 8  # children in a message
+_PLACE = "Place(channels in, channels out) is True where they grow with width, False where they are fixed"
+_PARAM = "Param says what a parameter of its own is"
 
 
 def _narrowed(path: str, module: nn.Module, claimed: Collection[str]) -> tuple[str, nn.Module]:

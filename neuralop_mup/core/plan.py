@@ -146,6 +146,7 @@ class Plan:
 
     def __getstate__(self) -> dict:
         state = dict(vars(self))
+        state.pop("text", None)
         function = state["function"]
         module = sys.modules.get(getattr(function, "__module__", None) or "")
         if getattr(module, getattr(function, "__qualname__", ""), None) is not function:
@@ -181,6 +182,11 @@ class Plan:
     def to_markdown(self) -> str:
         """The table as GitHub markdown."""
         return as_markdown(self)
+
+    @cached_property
+    def text(self) -> str:
+        """:meth:`to_json` in one line, made once: it goes into every ``state_dict``."""
+        return self.to_json(indent=None)
 
     def differences(self, other: Plan) -> list[str]:
         """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.

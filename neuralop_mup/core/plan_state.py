@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def remove_hooks(model: nn.Module) -> None:
 def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
     if not plan.init_pending:
-        local_metadata[KEY] = plan.to_json(indent=None)
+        local_metadata[KEY] = plan.text
 
 
 # torch marks hooks of its public registration so; a copied or unpickled model keeps it.
@@ -74,7 +75,7 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
         del state[_NEURALOPS]
     text = local_metadata.get(KEY)
     if text is not None:
-        check_same_plan(plan, Plan.from_json(text), "These weights belong")
+        check_same_plan(plan, _read(text), "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is.
         raise MupError(
@@ -97,6 +98,12 @@ _UNKNOWN = (
 )
 
 
+@lru_cache(maxsize=4)
+def _read(text: str) -> Plan:
+    """A plan of a ``state_dict``, which is asked for before its weights are copied and again afterwards."""
+    return Plan.from_json(text)
+
+
 def _are_weights(plan: Plan, state: Mapping, prefix: str) -> bool:
     """Whether ``state`` holds a weight that the plan would have scaled: others are alike under every plan."""
     return any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
@@ -105,7 +112,7 @@ def _are_weights(plan: Plan, state: Mapping, prefix: str) -> bool:
 def _after_load(module: nn.Module, incompatible: Any) -> None:
     text = module.__dict__.pop(_LOADED, None)
     plan: Plan = getattr(module, ATTRIBUTE)
-    scaled = text is not None and Plan.from_json(text).init_applied
+    scaled = text is not None and _read(text).init_applied
     if scaled:
         setattr(module, SCALED, True)
     if plan.init_pending and not incompatible.missing_keys and not any(p.is_meta for p in module.parameters()):

@@ -9,7 +9,7 @@ type and place alone, never from which dimensions happen to differ between two m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,20 @@ __all__ = ["FIXED", "HIDDEN", "Adapter", "Alias", "Claims", "Param", "Place", "a
 
 @dataclass(frozen=True)
 class Place:
-    """Whether the channels that enter and leave a layer grow with width (True) or are fixed (False)."""
+    """Where a layer stands in the model.
+
+    Attributes
+    ----------
+    grows_in, grows_out : bool
+        Whether the channels that enter and leave it grow with width (True) or are fixed (False).
+    beside : bool
+        Whether it stands beside another layer, as the keys of an attention do beside its values: the Fourier layers in it
+        then add nothing to the model's depth.
+    """
 
     grows_in: bool
     grows_out: bool
+    beside: bool = False
 
     @property
     def matrix_role(self) -> str:
@@ -126,9 +136,10 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
     Parameters
     ----------
     layer_type : type
-        Subclass of ``torch.nn.Module``; its subclasses are covered too unless they are registered themselves.
+        Subclass of ``torch.nn.Module``; its subclasses are covered, too.
     roles : mapping or callable
-        ``{parameter or child name: Param, Place or Alias}``, or a function ``(layer, place) -> mapping``.
+        ``{parameter or child name: Param, Place or Alias}``, or a function ``(layer, place) -> mapping``. Of a class that is
+        derived from a known one only what is new, or what is to be read otherwise than the parent says.
 
     Raises
     ------
@@ -194,6 +205,25 @@ def _registered(layer: nn.Module) -> list[_Known]:
     return [_ADAPTERS[key] for key in keys if key in _ADAPTERS]
 
 
+def _used(layer: nn.Module) -> list[_Known]:
+    """The adapters that speak of a layer: its own, and while that leaves something out those that it inherits."""
+    used: list[_Known] = []
+    said: set[str] = set()
+    for known in _registered(layer):
+        used.append(known)
+        if known.ours:  # which describe their layers whole
+            break
+        said |= set(known.adapter(layer, FIXED))
+        if all(covers(said, name) for name, _ in layer.named_parameters()):
+            break
+    return used
+
+
+def covers(claims: Iterable[str], name: str) -> bool:
+    """Whether claims of these names speak of a parameter, or of a module that it is in."""
+    return any(f"{name}.".startswith(f"{key}.") for key in claims)
+
+
 def is_container(layer: nn.Module) -> bool:
     """Whether a module only holds others."""
     return isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential))
@@ -210,8 +240,26 @@ def by_user(layer: nn.Module) -> bool:
 
 
 def by_mapping(layer: nn.Module) -> bool:
-    """Whether the adapter of a layer's type is a mapping, which is the same in every place."""
-    return any(isinstance(known.adapter, _Stated) for known in _registered(layer)[:1])
+    """Whether a layer is described by mappings alone, which are the same in every place."""
+    used = _used(layer)
+    return bool(used) and all(isinstance(known.adapter, _Stated) for known in used)
+
+
+def own_claims(layer: nn.Module) -> Claims:
+    """What was registered for a layer's type itself or, where nothing was, for the nearest class that it inherits from."""
+    known = _registered(layer)
+    return known[0].adapter(layer, FIXED) if known else {}
+
+
+def user_claims(layer: nn.Module, *, stated: bool = False) -> set[str]:
+    """Names that adapters given to :func:`register_layer` claim; with ``stated`` those of mappings alone."""
+    asked = [known for known in _used(layer) if isinstance(known.adapter, _Stated) or not (known.ours or stated)]
+    return {name for known in asked for name in known.adapter(layer, FIXED)}
+
+
+def is_known_exactly(layer: nn.Module) -> bool:
+    """Whether a layer's own type, not only a class that it inherits from, has an adapter."""
+    return type(layer) in _ADAPTERS or name_of(type(layer)) in _ADAPTERS
 
 
 def is_whole(layer: nn.Module) -> bool:
@@ -225,11 +273,15 @@ def stands_alone(layer: nn.Module) -> bool:
 
 
 def claims_of(layer: nn.Module, place: Place) -> Claims:
-    """What the adapter of a layer's type claims, each claim checked; nothing where the type is unknown."""
+    """What the adapters of a layer claim, each claim checked; nothing where the type is unknown.
+
+    A class says only what is new in it: the rest is its parent's, and what both say is as the class says.
+    """
     if is_container(layer):
         return dict.fromkeys(layer._modules, place)  # named_children leaves out a module's second name
-    known = _registered(layer)
-    claims = known[0].adapter(layer, place) if known else {}
+    claims: dict[str, Param | Place | Alias] = {}
+    for known in reversed(_used(layer)):
+        claims |= known.adapter(layer, place)
     for name, claim in claims.items():
         _check_claim(type(layer), name, claim)
     return claims

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neuralop.layers.coda_layer import CODALayer
 from neuralop.layers.fno_block import FNOBlocks
 from neuralop.layers.gno_block import GNOBlock
@@ -31,9 +33,10 @@ def graph_block(layer: GNOBlock, place: Place) -> Claims:
 
 @adapter_of(CODALayer)
 def codomain_attention(layer: CODALayer, place: Place) -> Claims:
-    blocks = ("Key", "Query", "Value", "multi_head_proj", "mixer")
+    blocks = ("Value", "multi_head_proj", "mixer")
     norms = ("norm1", "attention_normalizer", "mixer_in_normalizer", "mixer_out_normalizer")
-    return dict.fromkeys((*blocks, *norms), place)
+    beside = dict.fromkeys(("Key", "Query"), replace(place, beside=True))
+    return {**dict.fromkeys((*blocks, *norms), place), **beside}
 
 
 @adapter_of(FNO, whole=True)
@@ -85,4 +88,4 @@ def fnogno(model: FNOGNO, place: Place) -> Claims:
 @adapter_of(UQNO, whole=True)
 def uqno(model: UQNO, place: Place) -> Claims:
     """Two whole models, each from data to data."""
-    return {"base_model": FIXED, "residual_model": FIXED}
+    return {"base_model": replace(FIXED, beside=True), "residual_model": FIXED}

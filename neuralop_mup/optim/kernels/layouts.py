@@ -89,8 +89,9 @@ def _has_groups(model: nn.Module, name: str) -> bool:
 
 
 def fourier_depth(model: nn.Module, rows: Mapping[str, Row]) -> int:
-    """Number of Fourier layers: modules that hold kernels, wherever they are (one that holds several layers counts them)."""
-    owners = {row.owner for row in rows.values() if row.role == "spectral"}
+    """Number of Fourier layers that follow each other: modules that hold kernels, but for those that stand beside another
+    one (one that holds several layers counts them)."""
+    owners = {row.owner for row in rows.values() if row.role == "spectral" and not row.place.beside}
     return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in owners))
 
 

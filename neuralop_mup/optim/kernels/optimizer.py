@@ -25,7 +25,7 @@ from neuralop_mup.optim.check_optimizer import check_optimizer_state
 from neuralop_mup.optim.kernels.gradients import check_gradients
 from neuralop_mup.optim.kernels.layouts import fourier_depth, is_paired, matrix_layouts
 from neuralop_mup.optim.kernels.scratch import Scratch
-from neuralop_mup.optim.kernels.tensors import as_real, is_sharded, part, whole
+from neuralop_mup.optim.kernels.tensors import as_real, is_sharded, part, whole, wide, wide_type
 from neuralop_mup.optim.param_groups import param_groups
 from neuralop_mup.optim.step_hooks import follow_plan
 from neuralop_mup.validation import check_count, check_decay, check_number, is_number
@@ -290,11 +290,18 @@ class KernelOptimizer(torch.optim.Optimizer):
         self._check_state(state_dict)
         check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
         super().load_state_dict(state_dict)
+        # torch casts every average to its parameter's type.
+        for group, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for p, key in zip(group["params"], theirs["params"], strict=True):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    if torch.is_tensor(value) and torch.is_floating_point(as_real(value)):
+                        self.state[p][name] = value.to(self.state[p][name].device, wide_type(value))
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
         """Refuse the state of another optimizer (its settings have other names), or of parameters of other shapes."""
         for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            if missing := sorted(set(self.defaults) - set(theirs)):
+            # Of the defaults those that our group has: torch adds a name to them when a state is loaded.
+            if missing := sorted((set(self.defaults) & set(ours)) - set(theirs)):
                 raise MupError(
                     f"This state is not of a {type(self).__name__}: its group {ours.get('name')!r} has no {missing[0]!r}. "
                     "Load it into the optimizer that it was saved from."
@@ -316,11 +323,12 @@ class KernelOptimizer(torch.optim.Optimizer):
         for p in params:
             if not self.state[p]:
                 step = torch.tensor(0.0, dtype=torch.float32)  # whatever the default type: bfloat16 cannot count past 256
-                self.state[p].update(step=step, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
-        states = [self.state[p] for p in params]
+                averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[p].update(step=step, **averages)
+        states, moved = [self.state[p] for p in params], [wide(p) for p in params]
         adamw(
-            params,
-            [p.grad for p in params],
+            moved,
+            [wide(p.grad) for p in params],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -334,6 +342,9 @@ class KernelOptimizer(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
+        for p, new in zip(params, moved, strict=True):
+            if new is not p:
+                p.copy_(new)
 
 
 @contextmanager

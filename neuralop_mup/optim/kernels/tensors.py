@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["as_real", "is_sharded", "local", "part", "whole"]
+__all__ = ["as_real", "is_sharded", "local", "part", "whole", "wide", "wide_type"]
+
+
+def wide_type(x: torch.Tensor) -> torch.dtype:
+    """In which averages of a tensor are kept: in half precision squares overflow at 256 and vanish at 2e-4."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """The tensor in that type; itself where it is."""
+    return x.to(wide_type(x))
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:

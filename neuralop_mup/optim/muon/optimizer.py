@@ -22,6 +22,7 @@ from neuralop_mup.optim.kernels.optimizer import (
     not_compiled,
 )
 from neuralop_mup.optim.kernels.scratch import Scratch
+from neuralop_mup.optim.kernels.tensors import wide, wide_type
 from neuralop_mup.optim.muon.newton_schulz import orthogonalize
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
@@ -149,7 +150,8 @@ class MuMuon(KernelOptimizer):
 
     def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
         """One buffer."""
-        return {"step": 0, "momentum_buffer": torch.zeros_like(p, memory_format=torch.preserve_format)}
+        buffer = torch.zeros_like(p, dtype=wide_type(p), memory_format=torch.preserve_format)
+        return {"step": 0, "momentum_buffer": buffer}
 
     def pack_key(self, p: torch.Tensor, layout: str) -> tuple:
         """Blocks of one shape, or of its transpose: the polynomials run on the shorter side."""
@@ -176,7 +178,7 @@ def _momentum(grad: torch.Tensor, layout: str, state: Mapping[str, Any], group: 
     (blocks, m, n) with m ≤ n: those with in > out are transposed, so that both kinds share a batch. Without any
     gradient a block is zero.
     """
-    buffer, beta = state["momentum_buffer"], group["momentum"]
+    buffer, beta, grad = state["momentum_buffer"], group["momentum"], wide(grad)
     as_real(buffer).lerp_(as_real(grad), 1 - beta)  # torch's complex lerp is ten times slower
     due, _ = turn(grad, layout, _MOVING, group["period"], state["step"])
     momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(grad, layout)[due]
@@ -200,7 +202,7 @@ def _apply(p: torch.Tensor, layout: str, polar: torch.Tensor, step: int, group: 
         active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
         target.mul_(1 - lr * group["weight_decay"] * active)
     polar = polar.mT if n_in > n_out else polar
-    target.sub_(polar.reshape(target.shape), alpha=lr * block_scale(p, layout))
+    target.sub_(polar.reshape(target.shape).to(target.dtype), alpha=lr * block_scale(p, layout))
 
 
 def _orthogonalize(whole: torch.Tensor, scratch: Scratch, damping: float) -> None:

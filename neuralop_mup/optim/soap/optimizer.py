@@ -14,7 +14,7 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_paired, order, turn
 from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, not_compiled
 from neuralop_mup.optim.kernels.scratch import Scratch
-from neuralop_mup.optim.kernels.tensors import as_real
+from neuralop_mup.optim.kernels.tensors import as_real, wide, wide_type
 from neuralop_mup.optim.soap.bases import first_basis, gram, renewed, rotate
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
@@ -171,14 +171,13 @@ class MuSOAP(KernelOptimizer):
     def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
         """Momentum, second moments in the rotated coordinates, and each axis's Gram matrix and basis where it has one."""
         paired = is_paired(p, layout)
-        modulus = p.shape[:-1] if paired else p.shape
-        real = p.real.dtype if p.is_complex() else p.dtype
+        modulus, dtype = p.shape[:-1] if paired else p.shape, wide_type(p).to_real()
         state: dict[str, Any] = {
             "step": 0,
-            "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
-            "exp_avg_sq": torch.zeros(modulus, dtype=real, device=p.device),
+            "exp_avg": torch.zeros_like(p, dtype=wide_type(p), memory_format=torch.preserve_format),
+            "exp_avg_sq": torch.zeros(modulus, dtype=dtype, device=p.device),
         }
-        layers, dtype = prod(p.shape[axis] for axis in order(layout, "l")), _square_type(p)
+        layers = prod(p.shape[axis] for axis in order(layout, "l"))
         for axis in order(layout, "io"):
             d = p.shape[axis]
             if 1 < d <= MAX_BASIS:
@@ -188,22 +187,6 @@ class MuSOAP(KernelOptimizer):
             of_modes = [1 if letter in "io" else n for letter, n in zip(layout, p.shape, strict=False)]
             state["low_rank"] = torch.ones(of_modes, dtype=dtype, device=p.device)
         return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch.
-
-        Raises
-        ------
-        MupError
-            If its groups treat parameters in another way or by other multipliers, or its averages have other shapes.
-        """
-        super().load_state_dict(state_dict)
-        # torch casts every average to its parameter's type; in half precision bases would not be orthogonal.
-        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            for p, key in zip(ours["params"], theirs["params"], strict=True):
-                for name, value in state_dict["state"].get(key, {}).items():
-                    if name.startswith(("gram_", "basis_", "low_rank")):
-                        self.state[p][name] = value.to(self.state[p][name].device, _square_type(p))
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
         for theirs in state_dict["param_groups"]:
@@ -224,7 +207,7 @@ class MuSOAP(KernelOptimizer):
         for block in blocks:
             if not block.state:
                 block.state.update(self.new_state(block.p, block.layout, group))
-            as_real(block.state["exp_avg"]).lerp_(as_real(block.grad), 1 - group["momentum"])
+            as_real(block.state["exp_avg"]).lerp_(as_real(wide(block.grad)), 1 - group["momentum"])
         step = blocks[0].state["step"]
         stack = _Stack(blocks, group["period"], step)
         lr = group["lr"] * stack.period  # a mode moves as far in one step as it would have in all that it waited
@@ -236,9 +219,9 @@ class MuSOAP(KernelOptimizer):
         modulus = _squares(_rotated(x, bases, scratch), scratch)
         v.lerp_(modulus, 1 - group["beta2"])
         stack.write(stack.of("exp_avg_sq"), v)
-        active = (_total(modulus, stack.mixed) > 0).to(v.dtype)
-        u = _rotated(ahead, bases, scratch).div_(_root(v, stack, scratch))
-        factor = active / _size(u, stack, step, group, scratch).add_(_TINY)
+        active = _total(modulus, stack.mixed) > 0
+        u = _rotated(ahead, bases, scratch).div_(_root(v, active, stack, scratch))
+        factor = _size(u, stack, step, group, scratch).add_(_TINY).reciprocal_()
         u = _rotated(u, bases, scratch, back=True)
         weights = stack.read([b.p for b in blocks])
         if group["weight_decay"] != 0:
@@ -280,8 +263,8 @@ class _Stack:
             parts.append(x.reshape(prod(sizes[:layers]), *sizes[layers:mixed], prod(sizes[mixed:free]), modes, *pair))
         x = (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous()
         if x.is_complex():
-            return _wide(torch.view_as_real(x))
-        return _wide(x if is_paired(tensors[0], self.layout) else x.unsqueeze(-1))
+            return wide(torch.view_as_real(x))
+        return wide(x if is_paired(tensors[0], self.layout) else x.unsqueeze(-1))
 
     def write(self, tensors: Sequence[torch.Tensor], value: torch.Tensor) -> None:
         """Put back what :meth:`read` gave, after it was changed."""
@@ -293,7 +276,7 @@ class _Stack:
 
     def read_square(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Gram matrices or bases (layers, d, d)."""
-        return _wide(torch.cat(list(tensors)))
+        return wide(torch.cat(list(tensors)))
 
     def write_square(self, tensors: Sequence[torch.Tensor], value: torch.Tensor) -> None:
         """Put them back."""
@@ -304,15 +287,6 @@ class _Stack:
         """The modes whose turn it is, a view. Complex numbers stay such: torch copies them seven times as fast as pairs."""
         axes = order(self.layout, "liocb")
         return tensor.resolve_conj().permute(*axes, *range(len(axes), tensor.ndim))[self._due]
-
-
-def _square_type(p: torch.Tensor) -> torch.dtype:
-    """That of what is kept of a parameter's blocks besides its averages."""
-    return torch.promote_types(p.dtype.to_real(), torch.float32)
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _bases(x: torch.Tensor, stack: _Stack, step: int, group: Mapping[str, Any]) -> dict[int, torch.Tensor]:
@@ -341,9 +315,11 @@ def _rotated(x: torch.Tensor, bases: Mapping[int, torch.Tensor], scratch: Scratc
     return x
 
 
-def _root(v: torch.Tensor, stack: _Stack, scratch: Scratch) -> torch.Tensor:
-    """What Adam divides by, never below the noise of its mode."""
+def _root(v: torch.Tensor, active: torch.Tensor, stack: _Stack, scratch: Scratch) -> torch.Tensor:
+    """What Adam divides by, never below the noise of its mode; infinite where there is no gradient, so that momentum, which
+    may have outlived all second moments, moves nothing."""
     floor = (_total(v, stack.mixed) / prod(stack.block_shape)).sqrt_().mul_(_NOISE).add_(_TINY)
+    floor = floor.masked_fill_(~active, torch.inf)
     return torch.sqrt(v, out=scratch.take("root", v.shape, v)).add_(floor)
 
 
