@@ -43,7 +43,9 @@ def param_groups(
         do (SGD, momentum); the width rule alone, since the paper's mode rule is for Adam.
     weight_decay : float, optional
         At base. Each group's is divided by the rule's factor, so that lr · weight_decay is what it is at base
-        (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base).
+        (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base). In a
+        run of more steps, ``training={"steps": …}``, it is divided by how many times as many there are, so that a weight
+        shrinks as much in the whole run.
         If not given, groups carry none and the optimizer's own applies to each as it stands.
     lr_mult : mapping, optional
         Multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule.
@@ -78,6 +80,7 @@ def param_groups(
     _check_complete(plan, parameters)
     _check_drawn(plan, parameters)
 
+    shorter = decay_factor(plan) if optimizer == "adam" else 1.0
     growing = growing_kernels(model) if optimizer == "adam" else {}
     groups: dict[tuple, dict[str, Any]] = {}
     for row in present_plan(model).rows:
@@ -90,7 +93,7 @@ def param_groups(
             "rule_mult": 1 / divisor,
         }
         if weight_decay is not None:
-            settings["weight_decay"] = weight_decay * divisor
+            settings["weight_decay"] = weight_decay * divisor * shorter
         if eps is not None:
             settings["eps"] = eps * row.eps_mult
         key = (growing.get(row.name), *(float(value) for value in settings.values()))
@@ -101,6 +104,11 @@ def param_groups(
         if row.role not in group["name"]:
             group["name"].append(row.role)
     return _name_groups(list(groups.values()), [key[0] for key in groups])
+
+
+def decay_factor(plan: Plan) -> float:
+    """T_base / T of the steps: what lr · weight_decay of a step becomes in a longer run, whose total shrinkage is base's."""
+    return plan.length_factor**2
 
 
 def _name_groups(groups: list[dict[str, Any]], convolutions: list[str | None]) -> list[dict[str, Any]]:

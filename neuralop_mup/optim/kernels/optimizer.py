@@ -26,7 +26,7 @@ from neuralop_mup.optim.kernels.gradients import check_gradients
 from neuralop_mup.optim.kernels.layouts import fourier_depth, is_paired, matrix_layouts
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.kernels.tensors import as_real, is_sharded, part, whole, wide, wide_type
-from neuralop_mup.optim.param_groups import param_groups
+from neuralop_mup.optim.param_groups import decay_factor, param_groups
 from neuralop_mup.optim.step_hooks import follow_plan
 from neuralop_mup.validation import check_count, check_decay, check_number, is_number
 
@@ -418,7 +418,8 @@ def _groups(
                     "base_lr": lr,
                     "lr_mult": multiplier * rule_mult,
                     "rule_mult": rule_mult,
-                    "weight_decay": weight_decay / rule_mult,  # independent: lr · weight_decay is that at base_depth
+                    # Independent: lr · weight_decay is that at base_depth, and in a longer run the sum over its steps is.
+                    "weight_decay": weight_decay / rule_mult * decay_factor(plan),
                 }
             )
     for group in auxiliary:
