@@ -182,7 +182,11 @@ def test_learning_rate_goes_as_one_over_the_root_of_the_depth(kind, depth, want)
         assert [group["lr"] for group in groups if group["layouts"]] == pytest.approx([lr, lr])
 
 
-@pytest.mark.parametrize(("name", "depth"), [("uno", 3), ("legacy_joint", 2), ("tucker_factorized", 2), ("uqno", 2)])
+# Those beside each other count once: of CODANO's two attentions the keys, queries and values, then a projection and two
+# mixing layers each; of UQNO its two models of one layer.
+@pytest.mark.parametrize(
+    ("name", "depth"), [("uno", 3), ("legacy_joint", 2), ("tucker_factorized", 2), ("uqno", 1), ("codano", 2 * 4)]
+)
 def test_depth_is_the_number_of_fourier_layers(name, depth):
     case = BY_NAME[name]
     assert depth_of(nm.parametrize(case.build(), base=case.base)) == depth

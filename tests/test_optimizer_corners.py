@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import neuralop_mup as nm
-from cases import CASES
+from neuralop_mup.optim.kernels.optimizer import full_precision
 from support import small_fno
 
 OPTIMIZERS = (nm.MuSOAP, nm.MuMuon)
@@ -55,17 +55,17 @@ def test_parameters_in_half_precision_keep_their_averages_in_float32(make, size)
         torch.testing.assert_close(moved, ends[1][name], rtol=0.05, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize(
-    ("name", "depth"),
-    [
-        ("2d", 2),
-        ("codano", 2 * 4),  # keys, queries and values of an attention count once; then its projection and two mixing layers
-        ("uqno", 1),  # two models of one layer, side by side
-    ],
-)
-def test_convolutions_beside_each_other_add_no_depth(name, depth):
-    """lr goes as √(4 / depth)."""
-    case = next(case for case in CASES if case.name == name)
-    model = nm.parametrize(case.build(), base=case.base)
-    (group,) = [g for g in nm.MuSOAP(model, lr=0.02).param_groups if g["name"] == "spectral"]
-    assert group["lr"] == pytest.approx(0.02 * (4 / depth) ** 0.5)
+def test_steps_that_overlap_leave_the_precision_of_products_as_it_was():
+    """Two steps, as of two threads, of which the first to come is the first to go: full until the last one is done."""
+    matmul = torch.backends.mkldnn.matmul
+    matmul.fp32_precision = "bf16"
+    try:
+        first, second = full_precision(["cpu"]), full_precision(["cpu"])
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert matmul.fp32_precision == "ieee"
+        second.__exit__(None, None, None)
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        matmul.fp32_precision = "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -354,22 +355,49 @@ def full_precision(kinds: Iterable[str]) -> Iterator[None]:
     Beyond 1 the polynomials of :mod:`neuralop_mup.optim.muon.newton_schulz` are steep: with TF32's rounding a block whose
     singular values are all at the bound comes out at twice its size. Bases of MuSOAP would lose their orthogonality.
     """
-    matmuls = [getattr(backend, "matmul", None) for backend in (torch.backends.cuda, torch.backends.mkldnn)]
-    matmuls = [matmul for matmul in matmuls if hasattr(matmul, "fp32_precision")]
-    name, full = ("fp32_precision", "ieee") if matmuls else ("allow_tf32", False)  # the latter before torch 2.9
-    matmuls = matmuls or [torch.backends.cuda.matmul]
-    before = [getattr(matmul, name) for matmul in matmuls]
-    for matmul in matmuls:
-        setattr(matmul, name, full)
-    try:
-        with ExitStack() as stack:
-            for kind in kinds:
-                if torch.amp.is_autocast_available(kind):
-                    stack.enter_context(torch.autocast(kind, enabled=False))
+    with _EXACT.held(), ExitStack() as stack:
+        for kind in kinds:
+            if torch.amp.is_autocast_available(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+class _Exact:
+    """torch's precision of float32 products, which is one of the whole process: full as long as any step needs it.
+
+    The first step that comes sets it and the last one that goes puts back what it was, so that steps in several threads
+    neither take it from each other nor leave it behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._steps = threading.Lock(), 0
+        self._before: list[tuple[Any, str, Any]] = []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            self._steps += 1
+            if self._steps == 1:
+                self._before = [(matmul, name, getattr(matmul, name)) for matmul, name, _ in _full_settings()]
+                for matmul, name, full in _full_settings():
+                    setattr(matmul, name, full)
+        try:
             yield
-    finally:
-        for matmul, value in zip(matmuls, before, strict=True):
-            setattr(matmul, name, value)
+        finally:
+            with self._lock:
+                self._steps -= 1
+                for matmul, name, value in self._before if self._steps == 0 else ():
+                    setattr(matmul, name, value)
+
+
+_EXACT = _Exact()
+
+
+def _full_settings() -> list[tuple[Any, str, Any]]:
+    """Where torch keeps that precision, under which name, and what means full."""
+    matmuls = [getattr(backend, "matmul", None) for backend in (torch.backends.cuda, torch.backends.mkldnn)]
+    found: list[tuple[Any, str, Any]] = [(m, "fp32_precision", "ieee") for m in matmuls if hasattr(m, "fp32_precision")]
+    return found or [(torch.backends.cuda.matmul, "allow_tf32", False)]  # before torch 2.9
 
 
 def chunk_size(device: torch.device) -> int:
