@@ -221,6 +221,64 @@ def test_a_mistyped_name_is_told():
     nm.parametrize(Gated(), base=Gated())
 
 
+class GatedFNO(FNO):
+    """neuralop's own with a layer and a parameter more."""
+
+    def __init__(self, width):
+        super().__init__((8,), 2, 3, width, n_layers=2)
+        self.gate = nn.Linear(width, width)
+        self.gain = nn.Parameter(torch.ones(width))
+
+
+GATE, GAIN = {"gate": nm.Place(True, True)}, {"gain": nm.Param("vector", ("out",))}
+
+
+def test_a_subclass_says_only_what_is_new_in_it():
+    with pytest.raises(
+        nm.MupError, match=r"nm\.register_layer\(GatedFNO, \{'gain': nm\.Param\(…\), 'gate': nm\.Place\(\?, \?\)\}\)"
+    ):
+        nm.parametrize(GatedFNO(16), base=GatedFNO(8))
+    nm.register_layer(GatedFNO, GATE)
+    with pytest.raises(nm.MupError, match=r"adapter of GatedFNO says nothing of 'gain'\. Add 'gain': nm\.Param"):
+        nm.parametrize(GatedFNO(16), base=GatedFNO(8))
+    nm.register_layer(GatedFNO, {**GATE, **GAIN})
+    plan = nm.summary(nm.parametrize(GatedFNO(16), base=GatedFNO(8)))
+    of_parent = nm.summary(nm.parametrize(_fno(), base=_fno(8)))
+    assert [plan[row.name] for row in of_parent.rows] == list(of_parent.rows)
+    assert (plan["gate.weight"].role, plan["gate.weight"].lr_mult, plan["gain"].role) == ("hidden", 0.5, "vector")
+
+
+def test_a_subclass_may_be_read_otherwise_than_its_parent():
+    """A projection whose inputs do not grow; the rest stays the parent's."""
+
+    class Closed(GatedFNO):
+        pass
+
+    nm.register_layer(GatedFNO, {**GATE, **GAIN})
+    nm.register_layer(Closed, {"gate": nm.Place(False, False)})
+    with pytest.raises(nm.MupError, match="'gate.weight'"):  # which has as many channels as the width, and so grows
+        nm.parametrize(Closed(16), base=Closed(8))
+
+
+def test_a_layer_that_is_derived_from_a_known_one_keeps_its_place():
+    """Its own parameter is stated; what its parent has goes by the place where it stands, the readout here."""
+
+    class Scaled(nn.Linear):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.scale = nn.Parameter(torch.ones(1))
+
+    class Net(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.up, self.down = nn.Linear(2, width), Scaled(width, 1)
+
+    nm.register_layer(Scaled, {"scale": nm.Param("vector", ("fixed",))})
+    nm.register_layer(Net, {"up": nm.Place(False, True), "down": nm.Place(True, False)})
+    plan = nm.summary(nm.parametrize(Net(16), base=Net(8)))
+    assert (plan["down.weight"].role, plan["up.weight"].role) == ("readout", "input")
+
+
 def test_an_init_may_be_a_function_and_a_wrong_one_is_doubted():
     class Mixer(nn.Module):
         def __init__(self, width):

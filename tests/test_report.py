@@ -280,21 +280,26 @@ def test_a_rule_has_one_colour_in_every_figure():
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_coord_check_figure(tmp_path, suffix):
     records = [
-        {"size": size, "seed": seed, "step": step, "block": block, "kind": kind, "value": size**slope * (1 + seed / 10)}
+        {"size": size, "seed": seed, "step": step, "block": block, "kind": kind, "value": size ** (slope + seed * scatter)}
         for size in (16, 32, 64)
         for seed in (0, 1)
-        for block, slope in (("lifting", 0.0), ("fno_blocks.0", 0.5))
+        for block, slope, scatter in (("lifting", 0.0, 0.0), ("fno_blocks.0", 0.5, 0.01), ("output", 0.2, 0.2))
         for kind, step in (("init", 0), ("update", 1), ("update", 5))
     ]
     check = CoordCheck(records, "hidden_channels")
-    path = plots.plot_coord_check(check, tmp_path / f"c.{suffix}", tolerance=0.25, title="burgers")
+    path = tmp_path / f"c.{suffix}"
+    check.plot(path, title="burgers")
     assert path.stat().st_size > 5_000
     if suffix == "svg":
         text = path.read_text(encoding="utf-8")
-        assert text.count("fno_blocks.0  slope +0.50 !") == 2 and "lifting  slope +0.00 !" not in text
-        assert "!: steeper than 0.25" in text
-        # A mark that is nowhere is not explained.
-        assert "!: steeper" not in plots.plot_coord_check(check, path, tolerance=0.75).read_text(encoding="utf-8")
+        # Marked as the verdict judges, and with the slopes that the table has.
+        rows = {(row["block"], row["kind"]): row for row in check.judged()}
+        for block, mark in (("lifting", ""), ("fno_blocks.0", " !"), ("output", " ?")):
+            slope = rows[block, "update"]["slope"]
+            assert text.count(f"{block}  slope {slope:+.2f}{mark} -->") >= 2 and f"{slope:+.2f}" in check.to_markdown()
+        assert "!: does not pass" in text and "?: the seeds do not tell" in text
+        check.plot(path, tolerance=2.0, init_tolerance=2.0)  # a mark that is nowhere is not explained
+        assert "does not pass" not in path.read_text(encoding="utf-8")
 
 
 def test_the_same_records_give_the_same_svg_and_leave_pyplot_alone(tmp_path):

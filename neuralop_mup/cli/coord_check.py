@@ -16,10 +16,9 @@ from neuralop_mup.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.core.classify import check_grid
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.rules import DEFAULT_RULE, RULE_VERSION, check_rule
-from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
+from neuralop_mup.diagnostics.coord_check import SEEDS, TOLERANCE, CoordCheck, coord_check
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import write_atomically
-from neuralop_mup.plots import plot_coord_check
 from neuralop_mup.problems import Problem
 from neuralop_mup.tuning import report, wording
 from neuralop_mup.tuning.engines import make_engine
@@ -111,9 +110,9 @@ def check(
     optimizer: str = "adam",
     steps: tuple[PositiveInt, ...] = (1, 5, 10),
     lr: PositiveFloat | None = None,
-    seeds: PositiveInt = 10,
+    seeds: PositiveInt = SEEDS,
     batch_size: PositiveInt = 20,
-    tolerance: NonNegativeFloat = 0.25,
+    tolerance: NonNegativeFloat = TOLERANCE,
     workers: PositiveInt | None = None,
     output: str = "",
     dry_run: bool = False,
@@ -210,7 +209,7 @@ def _tell(
         steepest = max((abs(row["slope"]) for row in check.slopes if row["kind"] == "update"), default=0.0)
         said = (
             f"One seed is too few to judge the coordinate check of {what}: its slopes scatter by ±0.5 (the steepest update "
-            f"here is ±{steepest:.2f}). Take --seeds 5 or more; this one is kept."
+            f"here is ±{steepest:.2f}). Take --seeds {SEEDS} or more; this one is kept."
         )
     record = {"command": command, "passed": {"passed": True, "did not pass": False}.get(outcome), **settings}
     record |= {"seeds": seeds, "tolerance": tolerance, "versions": report.versions()}
@@ -219,15 +218,15 @@ def _tell(
     parts = [
         f"# Coordinate check on {title}",
         f"**{said}**",
-        f"Log-log slopes against {varied}, [range over seeds]:",
+        f"Log-log slopes against {varied} of the root mean square over seeds, ± half a 95 % interval over seeds:",
         check.to_markdown(),
         "![RMS features and updates against size](coord_check.png)",
         f"```\n{command}\n```",
     ]
     write_atomically(folder / "coord_check.md", "\n\n".join(parts) + "\n")
-    plot_coord_check(check, folder / "coord_check.png", tolerance=tolerance, title=f"{title}, rule {rule}")
+    check.plot(folder / "coord_check.png", tolerance, title=f"{title}, rule {rule}")
     print(f"\n{check.to_markdown()}\n\n{said}")
     if outcome == "undecided":
-        print(f"The same command with --seeds {max(10, 2 * seeds)} goes on from these.")
+        print(f"The same command with --seeds {max(SEEDS, 2 * seeds)} goes on from these.")
     print(f"Table, records and figure: {folder}")
     return 0 if outcome in (None, "passed") else 1

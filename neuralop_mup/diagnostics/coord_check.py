@@ -29,6 +29,9 @@ from neuralop_mup.validation import check_count
 __all__ = ["CoordCheck", "coord_check"]
 
 _NAMED = 3  # blocks that a verdict names; the others are counted
+#: Largest |slope| of an update, and of a block at initialisation, that passes.
+TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
+SEEDS = 10  # with three most checks are undecided, since slopes at initialisation are noisy
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,8 @@ class CoordCheck:
         """Least-squares slope of log(value) against log(size).
 
         One dict per block, kind and step: ``block``, ``kind``, ``step``, ``slope`` (of the root mean square over
-        seeds, which one seed that happens to start near zero cannot bend), ``reach`` (half the width of its 95 % interval
-        over seeds, None with one seed), ``low`` and ``high`` (smallest and largest slope of a single seed). NaN where some
-        value is zero or not finite.
+        seeds, which one seed that happens to start near zero cannot bend) and ``reach`` (half the width of its 95 % interval
+        over seeds, None with one seed). NaN where some value is zero or not finite.
         """
         groups: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
         for r in self.records:
@@ -68,8 +70,7 @@ class CoordCheck:
         rows = []
         for (block, kind, step), by_seed in groups.items():
             seeds = list(by_seed.values())
-            each = [_slope(points) for points in seeds]
-            bad = any(map(math.isnan, each))
+            bad = any(math.isnan(_slope(points)) for points in seeds)
             rows.append(
                 {
                     "block": block,
@@ -77,18 +78,16 @@ class CoordCheck:
                     "step": step,
                     "slope": math.nan if bad else _pooled(seeds),
                     "reach": math.nan if bad else _reach(seeds),
-                    "low": min(each),
-                    "high": max(each),
                 }
             )
         return sorted(rows, key=lambda r: (r["step"], self.blocks.index(r["block"])))
 
-    def passed(self, tolerance: float = 0.25, init_tolerance: float = 0.1) -> bool:
+    def passed(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> bool:
         """Whether every slope is flat: whether :meth:`outcome` is "passed"."""
         return self.outcome(tolerance, init_tolerance) == "passed"
 
     def outcome(
-        self, tolerance: float = 0.25, init_tolerance: float = 0.1
+        self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE
     ) -> Literal["passed", "did not pass", "undecided"]:
         """What the slopes and their 95 % intervals over seeds show.
 
@@ -104,12 +103,12 @@ class CoordCheck:
             Largest |slope| of a block at initialisation. The output's may lie between −1/2 and 0, give or take
             ``tolerance``: under μP it starts as width^(-1/2) plus a bias, and as a single number a point it is noisy.
         """
-        found = {row["outcome"] for row in self._judged(tolerance, init_tolerance)}
+        found = {row["outcome"] for row in self.judged(tolerance, init_tolerance)}
         return "did not pass" if "did not pass" in found else "undecided" if "undecided" in found else "passed"
 
-    def verdict(self, tolerance: float = 0.25, init_tolerance: float = 0.1) -> str:
+    def verdict(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> str:
         """:meth:`outcome` as a sentence, with the blocks that decide it, their slopes and 95 % intervals over seeds."""
-        rows, outcome = self._judged(tolerance, init_tolerance), self.outcome(tolerance, init_tolerance)
+        rows, outcome = self.judged(tolerance, init_tolerance), self.outcome(tolerance, init_tolerance)
         if outcome == "passed":
             steepest = max((r for r in rows if r["kind"] == "update"), key=lambda r: abs(r["slope"]))
             return f"passed: the steepest is {_described(steepest)}."
@@ -121,9 +120,9 @@ class CoordCheck:
         if outcome == "did not pass":
             return f"did not pass: {said}."
         n = len({r["seed"] for r in self.records})
-        return f"undecided: take more seeds ({max(10, 2 * n)}, say); these {n} show neither a pass nor a fail: {said}."
+        return f"undecided: take more seeds ({max(SEEDS, 2 * n)}, say); these {n} show neither a pass nor a fail: {said}."
 
-    def _judged(self, tolerance: float, init_tolerance: float) -> list[dict[str, Any]]:
+    def judged(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> list[dict[str, Any]]:
         """Rows of :attr:`slopes` with their ``limits`` and ``outcome``."""
         output, rows = self.blocks[-1], []
         for row in self.slopes:
@@ -141,7 +140,7 @@ class CoordCheck:
         return rows
 
     def to_markdown(self) -> str:
-        """Slopes as a table: a row a block, a column for init and each step, [smallest, largest of a seed]."""
+        """Slopes as a table: a row a block, a column for init and each step, ± half a 95 % interval over seeds."""
         columns = list(dict.fromkeys((r["kind"], r["step"]) for r in self.slopes))
         cells = {(r["block"], r["kind"], r["step"]): r for r in self.slopes}
         head = ["block"] + ["init" if kind == "init" else f"update, t = {step}" for kind, step in columns]
@@ -149,16 +148,26 @@ class CoordCheck:
         for block in self.blocks:
             row = [block]
             for kind, step in columns:
-                r = cells[block, kind, step]
-                row.append(f"{r['slope']:+.2f} [{r['low']:+.2f}, {r['high']:+.2f}]")
+                row.append(_number(cells[block, kind, step]))
             lines.append("| " + " | ".join(row) + " |")
         return "\n".join(lines)
 
-    def plot(self, path: str | os.PathLike) -> None:
-        """Draw feature updates against size, a panel a step (PNG, SVG or PDF by the path's ending)."""
+    def plot(
+        self,
+        path: str | os.PathLike,
+        tolerance: float = TOLERANCE,
+        init_tolerance: float = INIT_TOLERANCE,
+        *,
+        title: str | None = None,
+    ) -> None:
+        """Draw features and their updates against size, a panel a step (PNG, SVG or PDF by the path's ending).
+
+        Lines and slopes are those of the table, marked as :meth:`verdict` judges them.
+        """
         from neuralop_mup.plots import plot_coord_check
 
-        plot_coord_check(self, Path(path))
+        slopes = self.judged(tolerance, init_tolerance)
+        plot_coord_check(self.records, slopes, Path(path), size_name=self.size_name, title=title)
 
 
 def coord_check(
@@ -168,7 +177,7 @@ def coord_check(
     *,
     lr: float,
     steps: Sequence[int] = (1, 5, 10),
-    seeds: int | Sequence[int] = 3,
+    seeds: int | Sequence[int] = SEEDS,
     optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = MuAdam,
     loss: Callable[..., torch.Tensor] | None = None,
     size_name: str = "hidden_channels",
@@ -190,7 +199,7 @@ def coord_check(
     steps : sequence of int
         After which training steps to measure.
     seeds : int or sequence of int
-        Seeds, or how many. Slopes at initialisation are noisy: where the check says "undecided", ten settle it mostly.
+        Seeds, or how many. Slopes at initialisation are noisy: with few seeds the check mostly says "undecided".
     optimizer : callable
         ``optimizer(model, lr)``; Adam with μP learning rates by default.
     loss : callable, optional
@@ -371,5 +380,10 @@ def _described(row: Mapping[str, Any]) -> str:
     what = f"the update of {row['block']} at t = {row['step']}" if update else f"{row['block']} at init"
     if math.isnan(row["slope"]):
         return f"{what} is zero or not finite for some seed"
-    reach = "" if row["reach"] is None else f" ± {row['reach']:.{2 if row['reach'] < 10 else 0}f}"
-    return f"{what}, slope {row['slope']:+.2f}{reach} ({low:+.2f} to {high:+.2f} passes)"
+    return f"{what}, slope {_number(row)} ({low:+.2f} to {high:+.2f} passes)"
+
+
+def _number(row: Mapping[str, Any]) -> str:
+    """``+0.10 ± 0.05``."""
+    reach = row["reach"]
+    return f"{row['slope']:+.2f}" + ("" if reach is None else f" ± {reach:.{2 if reach < 10 else 0}f}")
