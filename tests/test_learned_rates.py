@@ -170,6 +170,25 @@ def test_learned_multipliers_are_what_lr_mult_takes(build):
     torch.testing.assert_close(list(a.parameters()), list(b.parameters()), rtol=1e-12, atol=1e-14)
 
 
+def test_multipliers_of_roles_that_are_not_learned_are_handed_on():
+    """A larger model's optimizer needs all of them: those of hidden layers by hand, those of kernels learned on top."""
+    model = small_fno()
+    optimizer = nm.MuAdam(model, lr=2e-3, lr_mult={"hidden": 3.0, "spectral": 2.0})
+    rates = nm.LearnedRates(optimizer, roles=["spectral"])
+    train(model, optimizer, range(3))
+    assert rates.lr_mult == pytest.approx({"hidden": 3.0, "spectral": 2.0 * rates.mults["spectral"]})
+
+
+def test_a_refused_step_leaves_no_last_update():
+    """The first one is, and a state holds no weights in the place of updates then."""
+    model, optimizer, _ = learned(OPTIMIZERS["muon"])
+    loss_of(model, 0).backward()
+    next(model.parameters()).grad.fill_(math.nan)
+    with pytest.raises(nm.MupError, match="not finite"):
+        optimizer.step()
+    assert optimizer.state_dict()["learned_rates"]["last"] == {}
+
+
 def test_groups_are_split_with_what_belongs_to_their_parameters():
     optimizer = nm.MuAdam(small_fno(width=4))  # at base one group holds every role
     assert len(optimizer.param_groups) == 1

@@ -148,10 +148,15 @@ class LearnedRates:
         """
         if self.by != "role":
             raise MupError(f"lr_mult is by role, and these rates were learned by {self.by!r}: learn them with by='role'.")
-        return {
-            unit: groups[0]["learned_mult"] * groups[0]["lr_mult"] / groups[0]["rule_mult"]
-            for unit, groups in self._units().items()
-        }
+        found: dict[str, float] = {}
+        for group in self.optimizer.param_groups:
+            own = group["lr_mult"] / group["rule_mult"] if "lr_mult" in group else 1.0
+            if "learned" in group:
+                found[group["learned"]["of"]] = group["learned_mult"] * own
+            elif own != 1:  # of roles that are not learned
+                roles = group["name"].removeprefix("aux ").split()[0]
+                found |= dict.fromkeys(roles.split("+"), own)
+        return found
 
     def summary(self) -> str:
         """A table: what the rule gives each group, what was learned on top, and the learning rate of its next step."""
@@ -256,7 +261,9 @@ class LearnedRates:
         return math.exp(log), pressed
 
     def _save(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        last = {i: self._last[p].clone() for i, p in enumerate(_parameters(optimizer)) if p in self._last}
+        # After a step that was refused there is no last update: what is held then are the weights before it.
+        known = {} if self._inside else self._last
+        last = {i: known[p].clone() for i, p in enumerate(_parameters(optimizer)) if p in known}
         state["learned_rates"] = {"by": self.by, "last": last}
 
     def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
