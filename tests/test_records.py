@@ -68,6 +68,37 @@ def test_the_same_content_is_the_same_run(one, other):
     assert Run(one, {}).id == Run(other, {}).id
 
 
+class Weighed:
+    """A loss with a weight, which counts its calls."""
+
+    def __init__(self, weight):
+        self.weight, self.calls = weight, []
+
+    def __call__(self, y_pred, y, **_):
+        self.calls.append(len(y))
+        return self.weight * (y_pred - y).abs().sum()
+
+
+def weighed(weight):
+    calls = []
+
+    def loss(y_pred, y, **_):
+        calls.append(len(y))
+        return weight * (y_pred - y).abs().sum()
+
+    return loss
+
+
+@pytest.mark.parametrize("make", [Weighed, weighed, lambda w: Weighed(w).__call__, lambda w: functools.partial(bowl, w)])
+def test_functions_are_told_apart_by_what_they_hold(make):
+    """And stay what they are while they are used."""
+    loss = make(0.5)
+    before = described(loss)
+    if make in (Weighed, weighed):
+        loss(torch.ones(2), torch.zeros(2))
+    assert described(loss) == before == described(make(0.5)) != described(make(0.25))
+
+
 @pytest.mark.parametrize("change", [{"lr": 0.25}, {"seed": 1}, {"model": {"n_modes": (8, 6)}}, {"loss": "h1"}])
 def test_another_content_is_another_run(change):
     assert run_of(**change).id != run_of().id
@@ -112,7 +143,7 @@ def test_a_failure_is_tried_again_by_the_next_command_and_not_by_this_one_for_ev
 def test_a_complete_run_whose_weights_are_wanted_and_gone_is_trained_again(records):
     records.write(run_of(), complete())
     assert records.get(run_of(keep=True)) is None
-    (records.place(run_of()) / WEIGHTS).write_bytes(b"x")
+    torch.save({}, records.place(run_of()) / WEIGHTS)
     assert records.get(run_of(keep=True))["loss"] == 1.0
 
 

@@ -150,6 +150,34 @@ def test_masters_losses_and_workers(tmp_path):
         ({"target": {"hidden_channels": 8, "n_modes": (64,)}}, "beyond the grid"),
         ({"data": fields(40), "read": {"shufle": 1}}, "read has no argument 'shufle'; did you mean 'shuffle'"),
         ({"data": loaders(), "read": {"x": "a"}}, "read= says how files or a pair"),
+        ({"data": fields(40), "read": "channels=last"}, "must be a dict of how files are read"),
+        ({"data": fields(40), "read": {"shuffle": "no"}}, "shuffle is 'no'; give True or False"),
+        ({"data": fields(40), "read": {"crop": "no"}}, "crop is 'no'; give True or False"),
+        ({"data": fields(40), "read": {"split": "0.6,0.2,0.2"}}, r"must be three shares, for train, val and test.*\(0\.8"),
+        ({"data": fields(40), "read": {"in_memory": "2"}}, "in_memory is '2'; give a finite number"),
+        ({"data": {"training": fields(), "val": fields(8)}}, "data names 'training'.*'train'"),
+        (
+            {"data": [[f.movedim(1, -1) for f in fields(n)] for n in (32, 8)]},
+            "fails on a batch of the data.*channels are last",
+        ),
+        ({"build": lambda **_: None}, "and must return a model"),
+        ({"processor": 3}, "must be one of neuralop's data processors"),
+        ({"space": [1e-3]}, "must be a dict of what to search"),
+        ({"space": {"lr": [1e-3, 0.0]}}, "lr is 0.0; give a finite number above 0"),
+        ({"space": {"lr": [1e-3], "weight_decay": [0.0, -1.0]}}, "weight_decay is -1.0"),
+        ({"epochs": 1.5}, "epochs is 1.5; give a whole number"),
+        ({"batch_size": 0}, "batch_size is 0; give a whole number"),
+        ({"beta2": 2}, "beta2 is 2; give a number of 0 or more and below 1"),
+        ({"seeds": (-1,)}, "seed is -1; give a whole number"),
+        ({"compare": "standard"}, "compare='standard' must be a sequence"),
+        (
+            {"loss": lambda y_pred, y, **_: (y_pred - y).abs()},
+            r"The loss gives a tensor of shape .*must return a tensor of one",
+        ),
+        (
+            {"loss": lambda y_pred, y: (y_pred - y).abs().sum()},
+            r"fails on a batch with x, y: TypeError.*take y and \*\*batch",
+        ),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_is_trained(tmp_path, change, told):
@@ -255,6 +283,7 @@ def test_tuned_is_four_lines_and_the_last_one_rebuilds_the_parametrization(study
         (None, lambda **size: build(**{**size, "hidden_channels": 12}), "is not one of this FNO"),
         (None, lambda **size: FNO(in_channels=1, out_channels=1, n_layers=3, **size), "is not one of this FNO"),
         (None, lambda **size: 3 / 0, "fails, with the arguments of the target"),
+        (None, lambda **size: build(non_linearity=torch.tanh, **size), "with the same weights it predicts otherwise"),
         (lambda f: (f / "study.json").unlink(), build, "holds no study"),
         (lambda f: (f / "target.json").unlink(), build, "has no trained target: it is not finished"),
         (lambda f: (f / "target.json").write_text("{"), build, "target.json is damaged"),
@@ -427,7 +456,10 @@ def test_a_search_at_the_target_keeps_the_carried_runs_alone(tmp_path, monkeypat
     for path in Path("out").glob("workspace/*/weights.pt"):
         path.unlink()
     assert main(line) == 0
-    assert capsys.readouterr().err.count("the weights of the target are not in the folder: it is trained once more") == 2
+    assert (
+        capsys.readouterr().err.count("the weights of the target are not in the folder, or damaged: it is trained once more")
+        == 2
+    )
     assert torch.equal(nm.load_tuned("out").predict(x), tuned.predict(x))
 
 
@@ -493,6 +525,24 @@ def test_another_function_of_the_same_name_is_told(tmp_path):
         tuned_on(tmp_path / "s", loaders, build=of_tanh)
 
 
+def test_models_that_begin_alike_are_told_apart(tmp_path, monkeypatch):
+    """Dropout does nothing before training: what was trained without it is not taken for what is trained with it."""
+    first, again = (tuned_on(tmp_path / "s", loaders, build=with_dropout).results.records for _ in range(2))
+    assert first == again
+    monkeypatch.setitem(DROPOUT, "p", 0.3)
+    here = tuned_on(tmp_path / "s", loaders, build=with_dropout)
+    fresh = tuned_on(tmp_path / "fresh", loaders, build=with_dropout)
+    losses = [{r["loss"] for r in records} for records in (first, here.results.records, fresh.results.records)]
+    assert losses[1] == losses[2] and not losses[0] & losses[1]
+
+
+DROPOUT = {"p": 0.0}
+
+
+def with_dropout(**size):
+    return build(channel_mlp_dropout=DROPOUT["p"], **size)
+
+
 def of_tanh(**size):
     """Parameters like those of build, another function; it calls itself by the same name."""
     return FNO(in_channels=1, out_channels=1, n_layers=2, non_linearity=torch.tanh, **size)
@@ -524,7 +574,7 @@ def torch_random_loss(y_pred, y, **_):
 
 
 def test_what_is_not_the_same_each_time_is_refused_and_what_torch_draws_is_not(tmp_path):
-    with pytest.raises(nm.MupError, match="The loss 'data' gives .* draws random numbers that are not torch's"):
+    with pytest.raises(nm.MupError, match="The loss gives .* draws random numbers that are not torch's"):
         tuned_on(tmp_path / "s", loaders, loss=random_loss)
     with pytest.raises(nm.MupError, match="data of 'train' is another one each time it is read"):
         tuned_on(tmp_path / "s", (Restless(), Restless()))

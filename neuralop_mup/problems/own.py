@@ -23,7 +23,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.problems.data import SPLITS, ProblemData, parts_of
 from neuralop_mup.problems.own_files import READERS, Source, open_source
 from neuralop_mup.problems.own_layout import Layout, channels_of, channels_text, layout_of
-from neuralop_mup.validation import check_count
+from neuralop_mup.validation import check_count, check_flag, check_number, is_number
 
 __all__ = ["OwnArrays", "OwnData"]
 
@@ -46,8 +46,16 @@ class _Read:
     in_memory: float = 2.0
 
     def __post_init__(self) -> None:
-        shares = (self.split,) if isinstance(self.split, (int, float)) else tuple(self.split)
+        shares = (self.split,) if isinstance(self.split, (int, float, str)) else tuple(self.split)
+        for share in shares:
+            if not is_number(share):
+                raise MupError(
+                    f"split = {self.split!r} must be three shares, for train, val and test, such as (0.8, 0.1, 0.1)."
+                )
         object.__setattr__(self, "split", tuple(map(float, shares)))
+        check_flag("shuffle", self.shuffle)
+        check_flag("crop", self.crop)
+        check_number("in_memory", self.in_memory)
         if not isinstance(self.channels, str):  # as a list that a command read
             object.__setattr__(self, "channels", ",".join(map(str, self.channels)))
         channels_of(self.channels)
@@ -226,7 +234,8 @@ class OwnData(_Read):
         given = self.files
         if isinstance(given, Mapping):
             if not {"train", "val"} <= set(given) <= set(SPLITS):
-                raise MupError(f"files has {', '.join(map(repr, given))}: name those of 'train', 'val' and perhaps 'test'.")
+                names = ", ".join(map(repr, given)) or "nothing"
+                raise MupError(f"The files are given for {names}: give those of 'train', 'val' and perhaps 'test'.")
             object.__setattr__(self, "files", {name: _expanded(given[name]) for name in SPLITS if name in given})
         else:
             object.__setattr__(self, "files", _expanded(given))

@@ -124,6 +124,8 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     MupError
         For what is in none of these forms, and for arrays that cannot be what they are given as.
     """
+    if not isinstance(read or {}, Mapping):
+        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'channels': 'last'}}.")
     read = dict(read or {})
     known = {f.name for f in fields(OwnArrays)} - {"arrays"}
     if wrong := [name for name in read if name not in known]:
@@ -140,7 +142,8 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         return OwnArrays(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
     if read:
         raise MupError(
-            "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise; leave it out."
+            "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise: leave it out, and "
+            "bring arrays into the form (n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
     if isinstance(data, (Problem, OwnData, OwnArrays)):
         return data
@@ -171,6 +174,8 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
 def _parts(data: Any) -> dict[str, Any]:
     """What is given for train, val and test; empty where that cannot be seen."""
     if isinstance(data, Mapping):
+        if wrong := [k for k in data if k not in (*SPLITS, "x", "y")]:
+            raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
         return {k: data[k] for k in SPLITS if k in data}
     if isinstance(data, (tuple, list)) and len(data) in (2, 3) and not _is_pair(data):
         return dict(zip(SPLITS, data, strict=False))

@@ -22,7 +22,7 @@ from neuralop_mup.files import save_torch, whole_file
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.tuning.outcome import begins_alike
 
-__all__ = ["Checkpoint", "keep_weights", "read_weights"]
+__all__ = ["Checkpoint", "answers_alike", "answers_of", "keep_weights", "read_weights"]
 
 EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
 _FORMAT = 2
@@ -111,8 +111,36 @@ def _compact(state: Any) -> Any:
     return copied
 
 
-def keep_weights(model: nn.Module, processor: Any, path: Path | None) -> bytes | None:
-    """Write the file, or give its content back where there is no path to write to.
+def answers_of(model: nn.Module, like: torch.Tensor | None) -> list[float] | None:
+    """Some numbers that a model gives for fixed random fields of that shape and type; None of one that takes more than x.
+
+    A function that builds another model with the same parameters, such as one with another activation, is known by them.
+    """
+    if like is None:
+        return None
+    where, training = next(model.parameters()).device, model.training
+    try:
+        fixed = torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
+        with torch.no_grad():
+            out = torch.view_as_real(out) if (out := model.eval()(x=fixed.to(where))).is_complex() else out
+    except Exception:  # the model is the user's, and this is a check that it need not take
+        return None
+    finally:
+        model.train(training)
+    flat = out.flatten().float().cpu()
+    return flat[:: max(1, len(flat) // 16)].tolist()
+
+
+def answers_alike(one: list[float] | None, other: list[float] | None) -> bool:
+    """Whether two models' answers are the same but for rounding, or one of them has none."""
+    if one is None or other is None or len(one) != len(other):
+        return True
+    a, b = torch.tensor(one), torch.tensor(other)
+    return bool((a - b).norm() <= 1e-2 * a.norm())
+
+
+def keep_weights(model: nn.Module, processor: Any, path: Path | None, like: torch.Tensor | None = None) -> bytes | None:
+    """Write the file, or give its content back where there is no path to write to; ``like``: fields that the model takes.
 
     Raises
     ------
@@ -130,6 +158,8 @@ def keep_weights(model: nn.Module, processor: Any, path: Path | None) -> bytes |
         kept.to("cpu")
     name = None if processor is None else type(processor).__qualname__
     content = {"format": _FORMAT, "weights": state, "plan": get_plan(model).to_json(), "processor": kept, "named": name}
+    if like is not None:
+        content |= {"like": [list(like.shape), str(like.dtype)], "answers": answers_of(model, like)}
     if path is None:
         buffer = io.BytesIO()
         torch.save(content, buffer)

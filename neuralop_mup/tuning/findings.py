@@ -92,7 +92,10 @@ def _searched(results: Results, rows: Mapping[str, Row]) -> list[str]:
     found = {rule: row for rule, row in rows.items() if row["best"] is not None}
     if not found:
         what = f"{target[0].upper()}{target[1:]}"
-        return [f"{what} itself was not searched (--verify does that), so drift and regret are not known."]
+        return [
+            f"{what} itself was not searched (verify=True, or --verify of the command, does that), so drift and regret are "
+            "not known."
+        ]
     said = []
     for name, row in found.items():
         value, loss, drift, cost = say.params(row["best"]), say.loss_of_row(row, "best"), row["drift"], row["regret"]

@@ -36,6 +36,7 @@ from neuralop_mup.tuning.summary import Results
 from neuralop_mup.tuning.sweeps import transfer_study
 from neuralop_mup.tuning.target import Tuned, lines_of_use, load_target, name_of, write_target
 from neuralop_mup.tuning.train import Training, losses_of, n_params, quiet
+from neuralop_mup.validation import check_count, check_positive
 
 __all__ = ["FNOs", "Tuning", "tune", "tuning"]
 
@@ -193,6 +194,8 @@ def tuning(
     ------
     MupError
     """
+    if not isinstance(space, Mapping):
+        raise MupError(f"space={space!r} must be a dict of what to search, such as {{'lr': [1e-3, 2e-3]}}.")
     Records(folder)  # one that is no folder, or of an earlier version, is told before any data is made
     sizes, modes = _sizes(build, base, target, large)
     dtype = next(sizes["target"].parameters()).dtype.to_real()
@@ -216,16 +219,17 @@ def tuning(
             f"loss={loss!r} with complex targets: neuralop's losses are of real fields. Give a function of your own "
             "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
         )
-    if on_grid:
-        for size in sizes.values():
-            check_grid(size, tuple(sample["x"].shape[2:]))  # the layers cut what is beyond it, and nothing would tell
-        for letter in "xy":
-            if not torch.isfinite(sample[letter]).all():
-                raise MupError(
-                    f"{letter} of the training data has entries that are not finite: remove these samples or fill them in."
-                )
+    for letter in "xy" if on_grid else ():
+        if not torch.isfinite(sample[letter]).all():
+            raise MupError(
+                f"{letter} of the training data has entries that are not finite: remove these samples or fill them in."
+            )
     if processor is None:  # a user's may change the shapes
         _check_batch(build, base, first, compare=isinstance(loss, str))
+    elif not all(hasattr(processor, name) for name in ("preprocess", "postprocess", "to")):
+        raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
+    for size in sizes.values() if on_grid else ():
+        check_grid(size, tuple(sample["x"].shape[2:]))  # the layers cut what is beyond it, and nothing would tell
     x_shape, odd = (tuple(sample["x"].shape[1:]) if on_grid else None), []
     if on_grid and any(points % 2 for points in x_shape[1:]) and not odd_grids_work():
         crop = source.option(crop=True) if hasattr(source, "option") else "read={'crop': True}"
@@ -242,7 +246,11 @@ def tuning(
     for rule in study.rules:  # what a rule or a setting refuses it would refuse in every run
         with _looking(build):
             parametrize(build(**target), base=lambda: build(**base), rule=rule, init=not getattr(build, "on_meta", False))
-        Settings.of(study.config(study.point("target", rule, study.example), 0))
+        for name, values in study.space.items():
+            for value in values if isinstance(values, (list, tuple)) else ():
+                if name == "lr":
+                    check_positive("lr", value)
+                Settings.of(study.config(study.point("target", rule, {**study.example, name: value}), study.seeds[0]))
     if look or not made:
         data = source.load() if made else data
         said = data_notes(data.sample(), data.counts()["val"], modes["proxy"], modes["target"], flag, isinstance(loss, str))
@@ -250,6 +258,8 @@ def tuning(
         processor = processor or (source.processor(data) if made else data.processor())
     study = replace(study, notes=(*notes, *odd))
     training = Training(build, source, data, losses, processor, loss)
+    if not made:
+        training.values()  # what is wrong with the user's losses shows on a batch
     n, points = data.counts()["train"] or 1, math.prod(x_shape[1:] if on_grid else ())
     more = _STEP * math.ceil(n / batch)
     costs = {which: (operations(model, points) * n + more) * fixed.get("epochs", 1) for which, model in sizes.items()}
@@ -283,6 +293,10 @@ def _sizes(
         try:
             with _looking(build):
                 sizes[which] = build(**size)
+            if not isinstance(sizes[which], nn.Module):
+                raise MupError(
+                    f"build(**{dict(size)}) returns {sizes[which]!r}, and must return a model, a torch.nn.Module."
+                )
             modes[which] = modes_of(size, sizes[which])
         except MupError:
             raise
@@ -436,6 +450,12 @@ def tune(
     >>> tuned = nm.tune(build, "heat.npz", base={"hidden_channels": 16, "n_modes": (8,)},
     ...                 target={"hidden_channels": 64, "n_modes": (32,)}, folder="runs/heat")  # doctest: +SKIP
     """
+    for what, value in (("folder", folder), ("compare", compare)):
+        if value is None or (what == "compare" and isinstance(value, str)):
+            raise MupError(f"{what}={value!r} must be {'a path' if what == 'folder' else 'a sequence of rules'}.")
+    space = {} if space is None else space
+    check_count("epochs", epochs)
+    check_count("batch_size", batch_size)
     settings, search, place = ({k: more.pop(k) for k in names if k in more} for names in (_SETTINGS, _SEARCH, _PLACE))
     choice = OPTIMIZERS[optimizer_name(optimizer)]
     kernel_init = more.pop("kernel_init", choice.kernel_init)
@@ -455,7 +475,7 @@ def tune(
         target=target,
         folder=Path(folder),
         read=read,
-        space={"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **(space or {})},
+        space={"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **space} if isinstance(space or {}, Mapping) else space,
         fixed=fixed,
         loss=loss,
         processor=processor,

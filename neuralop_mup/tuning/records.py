@@ -7,10 +7,12 @@ checkpoints lie beside these. So nothing is compared, a folder holds any number 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,9 @@ class Run:
 def described(value: Any) -> Any:
     """``value`` as JSON that is the same in every process: what is a run's content, and may be a signac state point.
 
-    Numbers that are equal are the same, 1 and 1.0; a function is its qualified name, without the module, which is __main__
-    for a script that runs; keys have no dots.
+    Numbers that are equal are the same, 1 and 1.0; keys have no dots. A function is its qualified name, without the module,
+    which is __main__ for a script that runs, and the plain values that it closes over; an object without a text of its own
+    is its class and its plain attributes. What may change while runs are trained, such as a list, is only named.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
@@ -71,10 +74,35 @@ def described(value: Any) -> Any:
 
         return distribution_to_json(value)
     if hasattr(value, "__qualname__"):
-        return value.__qualname__
+        held = _closed_over(value)
+        return [value.__qualname__, held] if held else value.__qualname__
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         return described(value.item())
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # addresses differ between processes
+    if type(value).__repr__ is object.__repr__ and (held := _plain_ones(getattr(value, "__dict__", {}))):
+        return [type(value).__qualname__, held]
+    return without_addresses(repr(value))
+
+
+def without_addresses(text: str) -> str:
+    """A text of Python's that is the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def _closed_over(function: Any) -> dict[str, Any]:
+    """The plain values that a function takes from where it was made, and those of the object that it is a method of."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = {}
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        with suppress(ValueError):  # one that is not filled yet
+            cells[name] = cell.cell_contents
+    cells.pop(function.__qualname__.rpartition(".")[2], None)  # a function that calls itself
+    return _plain_ones(cells) | _plain_ones(getattr(getattr(function, "__self__", None), "__dict__", {}))
+
+
+def _plain_ones(values: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = (bool, int, float, complex, str, bytes, type(None), tuple, frozenset, Path, functools.partial)
+    plain = {k: v for k, v in values.items() if isinstance(v, kinds) or inspect.isroutine(v)}
+    return {k: described(v) for k, v in sorted(plain.items())}
 
 
 @contextmanager
@@ -167,12 +195,12 @@ class Records:
     def get(self, run: Run) -> dict[str, Any] | None:
         """What a run gave, where nothing of it is left to do: it would end so again, or was given up in this command.
 
-        A complete run whose weights are wanted and are not here is to be trained again.
+        A complete run whose weights are wanted, and are not here or damaged, is to be trained again.
         """
         record = self.read(run)
         if record is None or (not is_final(record) and run.id not in self._given_up):
             return None
-        if run.keep and is_complete(record) and not (self.place(run) / WEIGHTS).exists():
+        if run.keep and is_complete(record) and not zipfile.is_zipfile(self.place(run) / WEIGHTS):  # as torch writes them
             return None
         return record
 
@@ -186,6 +214,7 @@ class Records:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             is_final(record)
+            dict(record["metrics"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

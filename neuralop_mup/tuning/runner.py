@@ -70,10 +70,13 @@ def run(
         If the folder is in use, holds a study of an earlier version or cannot be written; if no point of the base
         completed with every seed while a larger size waits for it.
     """
-    content = getattr(train, "content", lambda config: {"train": described(train), **config})
+    named = described(train)  # once: what it holds may change while runs are trained
+    content = getattr(train, "content", lambda config: {"train": named, **config})
     study, folder = replace(study, content=content), Path(folder)
     with closing(engine), closing(Progress(study.name, costs or {}, progress)) as display:
-        records, board = Records(folder), None if storage is None else Dashboard(storage, study.name)
+        records, board = Records(folder), None
+        if storage is not None:
+            board = Dashboard(storage, study.name, Run(study.at_base, {}).id[:8])
         with records.held():
             if hasattr(train, "prepare"):
                 train.prepare(study, records, engine)
@@ -145,7 +148,9 @@ class _Loop:
         if getattr(self.train, "keeps_files", False):
             how = {"place": str(place.resolve()), "keep": run.keep}
         if (before := self.records.read(run)) is not None and is_complete(before):
-            self.display.note(f"the weights of {the(run.labels['size'])} are not in the folder: it is trained once more")
+            self.display.note(
+                f"the weights of {the(run.labels['size'])} are not in the folder, or damaged: it is trained once more"
+            )
         self._pending[self.engine.submit(execute, __version__, self.train, run.config, **how)] = run
 
     def _settle(self, run: Run, future: Future, alone: bool) -> None:

@@ -24,6 +24,7 @@ from neuralop_mup.optim.muon.optimizer import LR as MUON_LR
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.soap import MuSOAP
 from neuralop_mup.optim.soap.optimizer import LR as SOAP_LR
+from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 __all__ = [
     "OPTIMIZERS",
@@ -197,6 +198,14 @@ class Settings:
         choice = OPTIMIZERS[self.optimizer]
         if self.lr is None:
             object.__setattr__(self, "lr", choice.lr)
+        check_number("lr", self.lr)
+        check_number("weight_decay", self.weight_decay)
+        check_decay("beta2", self.beta2)
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
+            check_count(name, getattr(self, name), least=least)
+        for name in ("aux_lr", "clip_spectral"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
         if self.aux_lr is not None and choice.aux_lr is None:
             having = ", ".join(name for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
             raise MupError(

@@ -276,11 +276,12 @@ class Study:
     def definition(self) -> dict[str, Any]:
         """What makes two searches the same: all but how many points they may try, and what is made of the best."""
         at_base = {"name": None, "n_trials": None, "searched": None, "keeps": None, "rules": self.rules[:1]}
-        return {
-            **self.settings,
-            **at_base,
-            "content": self.content(self.config(self.point(self.base, self.rules[0], {}), 0)),
-        }
+        return {**self.settings, **at_base, "content": self.at_base}
+
+    @property
+    def at_base(self) -> Mapping[str, Any]:
+        """What the runs of the base have in common, whatever values are tried."""
+        return self.content(self.config(self.point(self.base, self.rules[0], {}), 0))
 
     @property
     def settings(self) -> dict[str, Any]:

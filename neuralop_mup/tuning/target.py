@@ -21,9 +21,9 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.files import write_atomically
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.tuning import wording as say
-from neuralop_mup.tuning.checkpoint import read_weights
+from neuralop_mup.tuning.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.tuning.outcome import is_complete, plain
-from neuralop_mup.tuning.records import WEIGHTS
+from neuralop_mup.tuning.records import WEIGHTS, Records
 from neuralop_mup.tuning.settings import Settings
 from neuralop_mup.tuning.space import edge_of, params_key
 from neuralop_mup.tuning.summary import Results
@@ -237,6 +237,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> prediction = tuned.predict(x)  # x of shape (n, channels, *grid), in your units  # doctest: +SKIP
     """
     folder = Path(folder)
+    Records(folder)  # one of an earlier version is told
     if not (folder / "study.json").is_file():
         raise MupError(
             f"{folder} holds no study: give the folder of nm.tune, or the one that neuralop-mup transfer names at its end."
@@ -278,6 +279,10 @@ def load_target(
         errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
         why = next(errors, "none ran")
         raise MupError(f"No run of the target completed with {say.params(results.best)}: {why}")
+    if build is not None and build is not FNO and made["is_fno"]:
+        raise MupError(
+            f"The study in {folder} trained neuralop's FNO and needs no function: nm.load_tuned({str(folder)!r})."
+        )
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
@@ -303,6 +308,14 @@ def load_target(
             f"{name_of(builder)} gives another model than the one in {folder}: {text}. Give the function that was tuned."
         ) from error
     model.eval()
+    if "like" in content:
+        shape, dtype = content["like"]
+        like = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        if not answers_alike(content["answers"], answers_of(model, like)):
+            raise MupError(
+                f"{name_of(builder)} gives another model than the one in {folder}: with the same weights it predicts "
+                "otherwise than it did after training. Give the function that was tuned, as it was."
+            )
     used = content["processor"] or processor
     if used is not None:
         used.to(next(model.parameters()).device)

@@ -27,7 +27,7 @@ from neuralop_mup.problems.sources import Stored
 from neuralop_mup.tuning.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.tuning.engines import Engine
 from neuralop_mup.tuning.outcome import begins_alike, is_complete
-from neuralop_mup.tuning.records import CHECKPOINT, WEIGHTS, Records, described
+from neuralop_mup.tuning.records import CHECKPOINT, WEIGHTS, Records, described, without_addresses
 from neuralop_mup.tuning.settings import Settings, build_optimizer, build_scheduler, optimizer_arguments
 from neuralop_mup.tuning.space import params_key
 from neuralop_mup.tuning.study import Study
@@ -187,7 +187,6 @@ class Training:
             "train": "neuralop_mup",
             "version": {"training": VERSION, "rules": RULE_VERSION},
             **self._what(),
-            "build": getattr(self.build, "name", described(self.build)),
             "model": self._size(config["model"]),
             "base": self._size(config["base"]),
             **settings,
@@ -199,17 +198,19 @@ class Training:
         if self._fixed is None:
             source = self.source
             data = source.content() if isinstance(source, Problem) else {"digest": self.data.digest()}
-            self._fixed = {"data": {**data, "samples": self.data.counts()}, "loss": self.told, **self._values()}
+            # Described once: what a function or an object holds may change while runs are trained.
+            named = {"build": getattr(self.build, "name", described(self.build)), "loss": described(self.told)}
+            self._fixed = {"data": {**data, "samples": self.data.counts()}, **named, **self.values()}
         return self._fixed
 
-    def _values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """What each loss gives for a fixed prediction of a fixed batch, and how large its fields are once the processor has
         prepared it; to four digits, which rounding does not reach.
 
         Raises
         ------
         MupError
-            If a loss gives another value for the same arguments.
+            If a loss fails, gives no number, or another one for the same arguments.
         """
         found = []
         for _ in range(2):
@@ -217,13 +218,14 @@ class Training:
                 like = sample["y"]
                 fixed = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like.dtype)
                 prediction, sample = after(fixed, sample)
-                found.append({name: float(term(prediction, **sample)) for name, (_, term) in self.losses.items()})
+                found.append({name: _value(name, term, prediction, sample) for name, (_, term) in self.losses.items()})
         for name, value in found[0].items():
             if value != found[1][name] and not math.isnan(value):
+                what = "The loss" if name == "data" else f"The loss {name!r}"
                 raise MupError(
-                    f"The loss {name!r} gives {value:.6g} and then {found[1][name]:.6g} for the same prediction and batch: "
-                    "it draws random numbers that are not torch's, so that no run could be repeated. Draw them by torch, "
-                    "which is seeded here."
+                    f"{what} gives {value:.6g} and then {found[1][name]:.6g} for the same prediction and batch: it draws "
+                    "random numbers that are not torch's, so that no run could be repeated. Draw them by torch, which is "
+                    "seeded here."
                 )
         sizes = {k: float(v.abs().double().mean()) for k, v in sample.items() if torch.is_tensor(v)}
         weights = {name: weight for name, (weight, _) in self.losses.items()}
@@ -260,12 +262,14 @@ class Training:
         return loss
 
     def _size(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """A model's arguments, and the sha256 of the names, shapes and types of its parameters."""
+        """A model's arguments, and the sha256 of its text with the names, shapes and types of its parameters."""
         key = params_key(described(arguments))
         if key not in self._shapes:
             with torch.random.fork_rng(devices=[]), quiet():
-                named = [(n, tuple(p.shape), str(p.dtype)) for n, p in self.build(**arguments).named_parameters()]
-            self._shapes[key] = hashlib.sha256(repr(named).encode()).hexdigest()
+                model = self.build(**arguments)
+            named = [(n, tuple(p.shape), str(p.dtype)) for n, p in model.named_parameters()]
+            text = without_addresses(f"{named} {model}")  # dropout, for one, stands in the latter alone
+            self._shapes[key] = hashlib.sha256(text.encode()).hexdigest()
         return {"arguments": arguments, "parameters": self._shapes[key]}
 
     def prepare(self, study: Study, records: Records, engine: Engine) -> None:
@@ -357,7 +361,9 @@ class Training:
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
         more = {"train_loss": float(metrics["avg_loss"]), "first_loss": begins, "seconds": trainer.seconds, "notes": notes}
         if keep:
-            more["weights"] = keep_weights(model, self.processor, folder and folder / WEIGHTS)
+            x = self.data.sample()["x"]
+            like = x[:1] if torch.is_tensor(x) and x.ndim > 2 else None
+            more["weights"] = keep_weights(model, self.processor, folder and folder / WEIGHTS, like)
         return {**measured, **more, "n_params": n_params(model), "steps": len(train) * s.epochs}
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, float]:
@@ -371,6 +377,22 @@ class Training:
                     key = "loss" if name == "data" else f"{name}_loss"
                     measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
         return measured
+
+
+def _value(name: str, term: Callable[..., Any], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
+    """What a loss gives; MupError in the user's words where that is no number."""
+    what = "The loss" if name == "data" else f"The loss {name!r}"
+    try:
+        value = term(prediction, **sample)
+    except Exception as error:  # the function is the user's
+        raise MupError(
+            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. It is called as "
+            "loss(y_pred, **batch), so take y and **batch."
+        ) from error
+    if not torch.is_tensor(value) or value.numel() != 1:
+        kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
+        raise MupError(f"{what} gives {kind}; it must return a tensor of one number, summed over the batch.")
+    return float(value)
 
 
 def _digits(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -142,6 +142,8 @@ class Dashboard:
         A URL, such as ``postgresql+psycopg2://me@host/optuna``.
     name : str
         Of the study; a size under a rule is ``NAME/SIZE/RULE`` there.
+    content : str
+        What tells this study from others of that name, which goes behind it where the name is taken by another one.
 
     Raises
     ------
@@ -149,9 +151,9 @@ class Dashboard:
         If the storage does not answer.
     """
 
-    def __init__(self, storage: Any, name: str) -> None:
+    def __init__(self, storage: Any, name: str, content: str) -> None:
         check_storage(storage)
-        self._name, self._studies, self._there = name, {}, set()
+        self._name, self._content, self._studies, self._there = name, content, {}, set()
         self._shown = re.sub(r"(://[^:/@]+):[^@]*@", r"\1:…@", str(storage))
         with self._reached():
             import optuna
@@ -166,11 +168,27 @@ class Dashboard:
                 yield
         except Exception as error:  # databases' errors share no base class
             why = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())[:300]
+            check = (
+                "that the folder of the file exists and can be written"
+                if self._shown.startswith("sqlite")
+                else "that its server runs, that the database exists and that its driver is installed (pip install "
+                "psycopg2-binary, and postgresql+psycopg2://…)"
+            )
             raise MupError(
-                f"The storage {self._shown} cannot be reached ({type(error).__name__}: {why}). Check that its server runs, "
-                "that the database exists and that its driver is installed (pip install psycopg2-binary, and "
-                "postgresql+psycopg2://…); finished runs are kept and the same command goes on."
+                f"The storage {self._shown} cannot be reached ({type(error).__name__}: {why}). Check {check}; finished runs "
+                "are kept and the same command goes on."
             ) from error
+
+    def _study(self, name: str) -> Any:
+        """The study of this name, or of a longer one where that is another experiment's."""
+        import optuna
+
+        for full in (name, f"{name} {self._content}"):
+            study = optuna.create_study(storage=self._storage, study_name=full, load_if_exists=True)
+            if study.user_attrs.get("content", self._content) == self._content:
+                break
+        study.set_user_attr("content", self._content)
+        return study
 
     def show(self, size: Any, rule: Any, params: Mapping[str, Any], space: Mapping[str, Any], ends: Sequence[Any]) -> None:
         """Add a point that is done, unless it is there.
@@ -189,7 +207,7 @@ class Dashboard:
         with self._reached():
             name = "/".join([self._name, *filter(None, (size, rule))])
             if name not in self._studies:
-                self._studies[name] = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
+                self._studies[name] = self._study(name)
                 self._there |= {(name, t.user_attrs.get("point")) for t in self._studies[name].get_trials(deepcopy=False)}
             key = params_key(plain(params)) + json.dumps([(end["seed"], end["loss"]) for end in ends])
             if (name, key) in self._there:
