@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,7 +64,8 @@ class Train:
         loss = (math.log2(config["lr"]) + 4) ** 2 + 0.01 * config["seed"] + config.get("model", {}).get("width", 0)
         if keep:
             path = Path(place) / WEIGHTS
-            path.with_suffix(".part").write_text(str(loss))
+            with zipfile.ZipFile(path.with_suffix(".part"), "w") as file:
+                file.writestr("loss", str(loss))
             path.with_suffix(".part").replace(path)
         return {"loss": loss, "pid": os.getpid()}
 

@@ -141,10 +141,13 @@ def test_a_failure_is_tried_again_by_the_next_command_and_not_by_this_one_for_ev
 
 
 def test_a_complete_run_whose_weights_are_wanted_and_gone_is_trained_again(records):
+    """Not by the command that has just trained it: a run that keeps nothing would be trained for ever."""
     records.write(run_of(), complete())
-    assert records.get(run_of(keep=True)) is None
+    assert records.get(run_of(keep=True))["loss"] == 1.0 and again(records).get(run_of(keep=True)) is None
+    (records.place(run_of()) / WEIGHTS).write_bytes(b"half of a file")
+    assert again(records).get(run_of(keep=True)) is None
     torch.save({}, records.place(run_of()) / WEIGHTS)
-    assert records.get(run_of(keep=True))["loss"] == 1.0
+    assert again(records).get(run_of(keep=True))["loss"] == 1.0
 
 
 def test_a_checkpoint_goes_when_its_run_has_ended_by_itself(records):

@@ -142,6 +142,7 @@ class Records:
         self._known: dict[str, dict[str, Any] | None] = {}
         self._proposed: dict[str, list[dict[str, Any]]] = {}
         self._given_up: set[str] = set()
+        self._written: set[str] = set()  # by this command, which trains no run twice for its weights
         if self.folder.exists() and not self.folder.is_dir():
             raise MupError(f"{self.folder} is a file, and not a folder for results: choose another.")
         former = [name for name in _FORMER if (self.folder / name).exists()]
@@ -200,8 +201,8 @@ class Records:
         record = self.read(run)
         if record is None or (not is_final(record) and run.id not in self._given_up):
             return None
-        if run.keep and is_complete(record) and not zipfile.is_zipfile(self.place(run) / WEIGHTS):  # as torch writes them
-            return None
+        if run.keep and is_complete(record) and run.id not in self._written:
+            return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # as torch writes them
         return record
 
     def read(self, run: Run) -> dict[str, Any] | None:
@@ -230,6 +231,7 @@ class Records:
         place = self.place(run, make=True)
         put(self.folder, place / "signac_job_document.json", json.dumps(record, allow_nan=False))
         self._known[run.id] = dict(record)
+        self._written.add(run.id)
         if is_final(record):
             remove_file(place / CHECKPOINT)
 
