@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from neuralop.models import FNO
 
 import neuralop_mup as nm
 from neuralop_mup.optim.kernels.optimizer import full_precision
@@ -12,8 +13,8 @@ from support import small_fno
 OPTIMIZERS = (nm.MuSOAP, nm.MuMuon)
 
 
-def set_gradients(model, size):
-    generator = torch.Generator().manual_seed(0)
+def set_gradients(model, size, seed=0):
+    generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():
         wide = torch.promote_types(p.dtype, torch.float32)
         p.grad = (size * torch.randn(p.shape, generator=generator, dtype=wide)).to(p.dtype)
@@ -69,3 +70,67 @@ def test_steps_that_overlap_leave_the_precision_of_products_as_it_was():
         assert matmul.fp32_precision == "bf16"
     finally:
         matmul.fp32_precision = "none"
+
+
+class Half(torch.autograd.Function):
+    """Rounded to half precision, forward and backward, as what goes in and out of a product under autocast."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.half().float()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.half().float()
+
+
+def in_half(x):
+    return torch.view_as_complex(Half.apply(torch.view_as_real(x)))
+
+
+def kernel_gradients(half):
+    """Of a first step, with kernels that start small: their largest entries are 1e-5, near where half precision ends."""
+    torch.manual_seed(0)
+    model = nm.parametrize(FNO((12, 12), 1, 1, 16, n_layers=2), base={"hidden_channels": 16}, kernel_init="small")
+    x = torch.randn(8, 1, 20, 20)
+    smooth = torch.fft.irfft2(torch.fft.rfft2(x) * torch.exp(-torch.arange(11.0)), s=(20, 20))
+    for conv in model.fno_blocks.convs:
+        plain = conv._contract
+        if half:
+            conv._contract = lambda x, w, plain=plain, **k: in_half(plain(in_half(x), in_half(w.to_tensor()), **k))
+    (0.1 * (model(x) - smooth).square().mean()).backward()
+    return model, dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
+
+
+def of_modes(t):
+    """Norm of each mode's block."""
+    return t.detach().abs().square().sum((0, 1)).sqrt()
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_what_half_precision_leaves_of_a_mode_is_not_trained(make):
+    """Modes whose gradient points elsewhere than that in float32 move by a tenth of the largest at most."""
+    _, exact = kernel_gradients(half=False)
+    model, kernel = kernel_gradients(half=True)
+    cosine = (exact.grad.conj() * kernel.grad).real.sum((0, 1)) / (of_modes(exact.grad) * of_modes(kernel.grad) + 1e-30)
+    noise, sound = cosine < 0.5, cosine > 0.99
+    assert noise.sum() > 20 and sound.sum() > 5
+    before = kernel.detach().clone()
+    make(model, period=1).step()
+    moved = of_modes(kernel - before)
+    assert moved[noise].max() < 0.1 * moved.max() and moved[sound].min() > 0.2 * moved.max()
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_modes_of_pure_noise_are_not_trained(make):
+    """Gradients of 1e-13 beside 1e-3 are what rounding leaves: in a hundred steps they once moved by 5 from a norm of 2."""
+    model = small_fno()
+    kernel = dict(model.named_parameters())["fno_blocks.convs.0.weight.tensor"]
+    before, optimizer = kernel.detach().clone(), make(model)
+    scale = torch.where(torch.arange(kernel.shape[-1]) < 2, 1e-3, 1e-13)
+    for step in range(100):
+        set_gradients(model, 1.0, step)
+        kernel.grad = kernel.grad * scale
+        optimizer.step()
+    moved = of_modes(kernel - before)
+    assert moved[2:].max() < 1e-3 * moved[:2].min()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -11,7 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.kernels.layouts import as_blocks, block_scale, block_shape, turn
+from neuralop_mup.optim.kernels.layouts import as_blocks, block_scale, block_shape, order, turn
+from neuralop_mup.optim.kernels.noise import trust
 from neuralop_mup.optim.kernels.optimizer import (
     BASE_DEPTH,
     Block,
@@ -164,10 +166,12 @@ class MuMuon(KernelOptimizer):
             if not block.state:
                 block.state.update(self.new_state(block.p, block.layout, group))
         flat = [_momentum(block.grad, block.layout, block.state, group) for block in blocks]
+        pairs = zip(blocks, flat, strict=True)
+        sound = [_sound(block.grad, block.layout, f, block.state["step"], group) for block, f in pairs]
         whole = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
         _orthogonalize(whole, scratch, group["damping"])
-        for block, polar in zip(blocks, whole.split([len(f) for f in flat]), strict=True):
-            _apply(block.p, block.layout, polar, block.state["step"], group)
+        for block, polar, share in zip(blocks, whole.split([len(f) for f in flat]), sound, strict=True):
+            _apply(block.p, block.layout, polar.mul_(share), block.state["step"], group)
             block.state["step"] += 1
 
 
@@ -188,6 +192,16 @@ def _momentum(grad: torch.Tensor, layout: str, state: Mapping[str, Any], group: 
     if (idle := _idle(gradients, layout)) is not None:
         blocks[idle] = 0
     return blocks.mT.contiguous() if n_in > n_out else blocks
+
+
+@not_compiled
+def _sound(grad: torch.Tensor, layout: str, blocks: torch.Tensor, step: int, group: Mapping[str, Any]) -> torch.Tensor:
+    """How much of its update each block is worth: (blocks, 1, 1)."""
+    due, _ = turn(grad, layout, _MOVING, group["period"], step)
+    filled = torch.count_nonzero(as_blocks(grad, layout)[due].reshape(len(blocks), -1), 1)
+    squares = torch.linalg.vector_norm(blocks, dim=(1, 2)).square_()
+    layers = prod(grad.shape[axis] for axis in order(layout, "l"))
+    return trust(squares.view(layers, -1), filled.to(squares.dtype).view(layers, -1), grad.dtype).view(-1, 1, 1)
 
 
 @not_compiled

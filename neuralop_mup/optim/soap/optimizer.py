@@ -12,6 +12,7 @@ from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.kernels.layouts import block_scale, block_shape, is_paired, order, turn
+from neuralop_mup.optim.kernels.noise import trust
 from neuralop_mup.optim.kernels.optimizer import BASE_DEPTH, Block, KernelOptimizer, not_compiled
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.kernels.tensors import as_real, wide, wide_type
@@ -221,7 +222,7 @@ class MuSOAP(KernelOptimizer):
         stack.write(stack.of("exp_avg_sq"), v)
         active = _total(modulus, stack.mixed) > 0
         u = _rotated(ahead, bases, scratch).div_(_root(v, active, stack, scratch))
-        factor = _size(u, stack, step, group, scratch).add_(_TINY).reciprocal_()
+        factor = _sound(x, v, stack) / _size(u, stack, step, group, scratch).add_(_TINY)
         u = _rotated(u, bases, scratch, back=True)
         weights = stack.read([b.p for b in blocks])
         if group["weight_decay"] != 0:
@@ -321,6 +322,15 @@ def _root(v: torch.Tensor, active: torch.Tensor, stack: _Stack, scratch: Scratch
     floor = (_total(v, stack.mixed) / prod(stack.block_shape)).sqrt_().mul_(_NOISE).add_(_TINY)
     floor = floor.masked_fill_(~active, torch.inf)
     return torch.sqrt(v, out=scratch.take("root", v.shape, v)).add_(floor)
+
+
+def _sound(x: torch.Tensor, v: torch.Tensor, stack: _Stack) -> torch.Tensor:
+    """How much of its update each mode is worth."""
+    if not stack.mixed:
+        return v.new_ones(())
+    squares, filled = _total(v, stack.mixed), torch.count_nonzero((x != 0).any(-1), stack.mixed)
+    found = trust(squares.flatten(1), filled.flatten(1).to(v.dtype), stack.blocks[0].grad.dtype)
+    return found.view(squares.shape)
 
 
 def _squares(x: torch.Tensor, scratch: Scratch) -> torch.Tensor:
