@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from neuralop_mup.tuning import wording as say
@@ -67,10 +68,23 @@ def _carried(results: Results, rows: Mapping[str, Row]) -> list[str]:
     if ours["failed"]:
         return [head + "."]
     a, b = ours["transferred_loss"], naive["transferred_loss"]
-    head += f" ({b / a:.2f}×)." if a > 0 and b > 0 else "."
+    head += f"{_ratio(results, ours, naive)}."
     if len(study.seeds) > 1 and not _told_apart(results, ours, naive):
         return [head, f"That difference is within the spread over {len(study.seeds)} seeds: it favours neither."]
     return [head, *([f"{rule} did not help here: the same values under SP reached the lower loss."] if b < a else [])]
+
+
+def _ratio(results: Results, ours: Row, naive: Row) -> str:
+    """How many times the rule's loss SP's is, the median over seeds and their range: one that did not train decides a mean.
+
+    Nothing where losses are not positive.
+    """
+    losses = [[r["loss"] for r in results.carried(row["size"], row["rule"])] for row in (ours, naive)]
+    if min(map(min, losses)) <= 0:
+        return ""
+    ratios = sorted(b / a for a, b in zip(*losses, strict=True))
+    by_seed = f" in the median, {ratios[0]:.2f}× to {ratios[-1]:.2f}× by seed" if len(ratios) > 1 else ""
+    return f" ({median(ratios):.2f}×{by_seed})"
 
 
 def _told_apart(results: Results, ours: Row, naive: Row) -> bool:
