@@ -162,7 +162,7 @@ def test_masters_losses_and_workers(tmp_path):
         ),
         ({"build": lambda **_: None}, "and must return a model"),
         ({"processor": 3}, "must be one of neuralop's data processors"),
-        ({"space": [1e-3]}, "must be a dict of what to search"),
+        ({"space": [1e-3]}, r"The space is \[0\.001\]; give a dict"),
         ({"space": {"lr": [1e-3, 0.0]}}, "lr is 0.0; give a finite number above 0"),
         ({"space": {"lr": [1e-3], "weight_decay": [0.0, -1.0]}}, "weight_decay is -1.0"),
         ({"epochs": 1.5}, "epochs is 1.5; give a whole number"),

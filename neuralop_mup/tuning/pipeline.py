@@ -29,14 +29,14 @@ from neuralop_mup.tuning.presets import EXTENDS, odd_grids_work
 from neuralop_mup.tuning.proxy import data_notes, modes_of
 from neuralop_mup.tuning.records import Records
 from neuralop_mup.tuning.runner import run
-from neuralop_mup.tuning.settings import OPTIMIZERS, Settings, optimizer_name
+from neuralop_mup.tuning.settings import OPTIMIZERS, Choice, Settings, optimizer_name
 from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.tuning.study import Study
 from neuralop_mup.tuning.summary import Results
 from neuralop_mup.tuning.sweeps import transfer_study
 from neuralop_mup.tuning.target import Tuned, lines_of_use, load_target, name_of, write_target
 from neuralop_mup.tuning.train import Training, losses_of, n_params, quiet
-from neuralop_mup.validation import check_count, check_positive
+from neuralop_mup.validation import check_positive
 
 __all__ = ["FNOs", "Tuning", "tune", "tuning"]
 
@@ -194,12 +194,25 @@ def tuning(
     ------
     MupError
     """
-    if not isinstance(space, Mapping):
-        raise MupError(f"space={space!r} must be a dict of what to search, such as {{'lr': [1e-3, 2e-3]}}.")
     Records(folder)  # one that is no folder, or of an earlier version, is told before any data is made
     sizes, modes = _sizes(build, base, target, large)
-    dtype = next(sizes["target"].parameters()).dtype.to_real()
-    source = as_source(source, asked.pop("read", None), dtype)
+    read = asked.pop("read", None)
+    study = transfer_study(
+        proxy=base,
+        target=target,
+        space=space,
+        fixed={k: v for k, v in fixed.items() if k not in (space or ())},
+        keeps=True,
+        name=folder.resolve().name,
+        **asked,
+    )
+    under = {**(under or {}), **({} if kernel_init == "default" else {"kernel_init": kernel_init})}
+    study = replace(study, under={rule: under for rule in study.rules if rule != "standard" and under})
+    for rule in study.rules:  # what a rule or a setting refuses it would refuse in every run
+        with _looking(build):
+            parametrize(build(**target), base=lambda: build(**base), rule=rule, init=not getattr(build, "on_meta", False))
+        _check_settings(study, rule)
+    source = as_source(source, read, next(sizes["target"].parameters()).dtype.to_real())
     made = isinstance(source, Problem)  # which takes time, so that everything else is checked before
     data = source.blank() if made else source.load()
     source = source.fixed(data) if hasattr(source, "fixed") else source
@@ -237,20 +250,6 @@ def tuning(
             f"{'×'.join(map(str, x_shape[1:]))} points: the installed neuralop's SpectralConv is wrong on odd numbers of "
             f"points, so choose an even grid, or leave out the last point of these axes ({crop} for files and arrays)."
         )
-    fixed = {k: v for k, v in fixed.items() if k not in space}
-    study = transfer_study(
-        proxy=base, target=target, space=space, fixed=fixed, keeps=True, name=folder.resolve().name, **asked
-    )
-    under = {**(under or {}), **({} if kernel_init == "default" else {"kernel_init": kernel_init})}
-    study = replace(study, under={rule: under for rule in study.rules if rule != "standard" and under})
-    for rule in study.rules:  # what a rule or a setting refuses it would refuse in every run
-        with _looking(build):
-            parametrize(build(**target), base=lambda: build(**base), rule=rule, init=not getattr(build, "on_meta", False))
-        for name, values in study.space.items():
-            for value in values if isinstance(values, (list, tuple)) else ():
-                if name == "lr":
-                    check_positive("lr", value)
-                Settings.of(study.config(study.point("target", rule, {**study.example, name: value}), study.seeds[0]))
     if look or not made:
         data = source.load() if made else data
         said = data_notes(data.sample(), data.counts()["val"], modes["proxy"], modes["target"], flag, isinstance(loss, str))
@@ -278,6 +277,14 @@ def tuning(
         {k: n_params(m) for k, m in sizes.items()},
         told,
     )
+
+
+def _check_settings(study: Study, rule: str | None) -> None:
+    """MupError for a setting, or for a value of the space, that a run would refuse."""
+    grids = {name: values for name, values in study.space.items() if isinstance(values, (list, tuple))}
+    for params in [{}, *({name: value} for name, values in grids.items() for value in values)]:
+        settings = Settings.of(study.config(study.point("target", rule, {**study.example, **params}), study.seeds[0]))
+        check_positive("lr", settings.lr)  # a run of rate zero is one, but none that could be chosen
 
 
 def _sizes(
@@ -450,12 +457,10 @@ def tune(
     >>> tuned = nm.tune(build, "heat.npz", base={"hidden_channels": 16, "n_modes": (8,)},
     ...                 target={"hidden_channels": 64, "n_modes": (32,)}, folder="runs/heat")  # doctest: +SKIP
     """
-    for what, value in (("folder", folder), ("compare", compare)):
-        if value is None or (what == "compare" and isinstance(value, str)):
-            raise MupError(f"{what}={value!r} must be {'a path' if what == 'folder' else 'a sequence of rules'}.")
-    space = {} if space is None else space
-    check_count("epochs", epochs)
-    check_count("batch_size", batch_size)
+    if not isinstance(folder, (str, Path)):
+        raise MupError(f"folder={folder!r} must be the path of a folder for the runs.")
+    if isinstance(compare, str):
+        raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
     settings, search, place = ({k: more.pop(k) for k in names if k in more} for names in (_SETTINGS, _SEARCH, _PLACE))
     choice = OPTIMIZERS[optimizer_name(optimizer)]
     kernel_init = more.pop("kernel_init", choice.kernel_init)
@@ -499,3 +504,9 @@ def tune(
     command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
     results, made = plan.run(n_workers=n_workers, devices=devices, command=command, progress=progress, **place)
     return load_target(results, made, build, processor)
+
+
+def _with_lrs(space: Any, choice: Choice) -> Any:
+    """The space with learning rates for the optimizer where it says none; what is no space is refused with the study."""
+    lrs = {"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2)))}
+    return lrs if space is None else {**lrs, **space} if isinstance(space, Mapping) else space

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -25,6 +23,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.optim.check_optimizer import check_optimizer_state
 from neuralop_mup.optim.kernels.gradients import check_gradients
 from neuralop_mup.optim.kernels.layouts import fourier_depth, is_paired, matrix_layouts
+from neuralop_mup.optim.kernels.precision import full_precision
 from neuralop_mup.optim.kernels.scratch import Scratch
 from neuralop_mup.optim.kernels.tensors import as_real, is_sharded, part, whole, wide, wide_type
 from neuralop_mup.optim.param_groups import decay_factor, param_groups
@@ -346,58 +345,6 @@ class KernelOptimizer(torch.optim.Optimizer):
         for p, new in zip(params, moved, strict=True):
             if new is not p:
                 p.copy_(new)
-
-
-@contextmanager
-def full_precision(kinds: Iterable[str]) -> Iterator[None]:
-    """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to, also inside autocast on these devices.
-
-    Beyond 1 the polynomials of :mod:`neuralop_mup.optim.muon.newton_schulz` are steep: with TF32's rounding a block whose
-    singular values are all at the bound comes out at twice its size. Bases of MuSOAP would lose their orthogonality.
-    """
-    with _EXACT.held(), ExitStack() as stack:
-        for kind in kinds:
-            if torch.amp.is_autocast_available(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
-
-
-class _Exact:
-    """torch's precision of float32 products, which is one of the whole process: full as long as any step needs it.
-
-    The first step that comes sets it and the last one that goes puts back what it was, so that steps in several threads
-    neither take it from each other nor leave it behind.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._steps = threading.Lock(), 0
-        self._before: list[tuple[Any, str, Any]] = []
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        with self._lock:
-            self._steps += 1
-            if self._steps == 1:
-                self._before = [(matmul, name, getattr(matmul, name)) for matmul, name, _ in _full_settings()]
-                for matmul, name, full in _full_settings():
-                    setattr(matmul, name, full)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._steps -= 1
-                for matmul, name, value in self._before if self._steps == 0 else ():
-                    setattr(matmul, name, value)
-
-
-_EXACT = _Exact()
-
-
-def _full_settings() -> list[tuple[Any, str, Any]]:
-    """Where torch keeps that precision, under which name, and what means full."""
-    matmuls = [getattr(backend, "matmul", None) for backend in (torch.backends.cuda, torch.backends.mkldnn)]
-    found: list[tuple[Any, str, Any]] = [(m, "fp32_precision", "ieee") for m in matmuls if hasattr(m, "fp32_precision")]
-    return found or [(torch.backends.cuda.matmul, "allow_tf32", False)]  # before torch 2.9
 
 
 def chunk_size(device: torch.device) -> int:
