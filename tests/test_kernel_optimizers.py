@@ -14,10 +14,10 @@ from torch import nn
 import neuralop_mup as nm
 from cases import BY_NAME, CASES
 from neuralop_mup.core import registry
-from neuralop_mup.optim.kernels.layouts import fourier_depth
-from neuralop_mup.optim.kernels.optimizer import AUX_LR
-from neuralop_mup.optim.kernels.tensors import as_real
-from neuralop_mup.optim.muon.newton_schulz import BAND
+from neuralop_mup.optim.matrix.layouts import fourier_depth
+from neuralop_mup.optim.matrix.optimizer import AUX_LR
+from neuralop_mup.optim.matrix.tensors import as_real
+from neuralop_mup.optim.matrix.newton_schulz import BAND
 from support import differing, in_double, random_gradients, small_fno, train
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"
@@ -260,7 +260,7 @@ def test_packing_does_not_matter(kind, size, monkeypatch):
     """Blocks of all layers together, or few at a time."""
     together, apart = in_double(small_fno()), in_double(small_fno())
     step(kind(together, period=1), together)
-    monkeypatch.setattr("neuralop_mup.optim.kernels.optimizer._CHUNK", {"cpu": size})
+    monkeypatch.setattr("neuralop_mup.optim.matrix.scratch._CHUNK", {"cpu": size})
     step(kind(apart, period=1), apart)
     torch.testing.assert_close(list(together.parameters()), list(apart.parameters()), rtol=0, atol=1e-6)
 
@@ -444,21 +444,39 @@ def test_arguments_that_cannot_work(build, arguments, message):
         build(small_fno(), **arguments)
 
 
-class Odd(nn.Module):
-    """Pairs of real numbers that do not lie last."""
+class Pairs(nn.Module):
+    """Kernels of 4 inputs, 4 outputs and 3 modes, one complex, the others in pairs of real numbers that lie anywhere."""
 
     def __init__(self):
         super().__init__()
-        self.kernel = nn.Parameter(torch.randn(2, 4, 4, 3) / 2)
+        self.whole = nn.Parameter(torch.randn(4, 4, 3, dtype=torch.cfloat) / 2)
+        pairs = torch.view_as_real(self.whole.detach())
+        self.last, self.leading = nn.Parameter(pairs.clone()), nn.Parameter(pairs.permute(3, 0, 1, 2).clone())
 
 
-nm.register_layer(Odd, {"kernel": nm.Param("spectral", ("pair", "in", "out", "modes_single"), init=lambda s: 0.5)})
+KERNEL_AXES = ("in", "out", "modes_single")
+nm.register_layer(
+    Pairs,
+    {
+        "whole": nm.Param("spectral", KERNEL_AXES, init=lambda s: 0.5),
+        "last": nm.Param("spectral", (*KERNEL_AXES, "pair"), init=lambda s: 0.5),
+        "leading": nm.Param("spectral", ("pair", *KERNEL_AXES), init=lambda s: 0.5),
+    },
+)
 
 
-def test_an_unknown_complex_layout_is_refused(kind):
-    model = nm.parametrize(Odd(), base=Odd, rule="none")
-    with pytest.raises(nm.MupError, match="'kernel'.*cannot read"):
-        kind(model, period=1)
+def test_pairs_of_real_numbers_are_complex_ones_wherever_they_lie(kind):
+    """AFNO's lead: real and imaginary parts were taken for two kernels."""
+    model = nm.parametrize(Pairs(), base=Pairs, rule="none", init=False)
+    start, optimizer = model.whole.detach().clone(), kind(model)
+    for seed in range(3):
+        random_gradients(model, seed)
+        pairs = torch.view_as_real(model.whole.grad)
+        model.last.grad, model.leading.grad = pairs.clone(), pairs.permute(3, 0, 1, 2).clone()
+        optimizer.step()
+    assert (model.whole != start).all()
+    torch.testing.assert_close(torch.view_as_complex(model.last.detach()), model.whole.detach())
+    torch.testing.assert_close(model.leading.detach().permute(1, 2, 3, 0), model.last.detach())
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 
 import neuralop_mup as nm
 from blocks import exact, with_values
-from neuralop_mup.optim.muon import optimizer as muon
-from neuralop_mup.optim.muon.newton_schulz import BAND, orthogonalize
+from neuralop_mup.optim.matrix import muon_direction as muon
+from neuralop_mup.optim.matrix.newton_schulz import BAND, orthogonalize
 from support import differing, random_gradients, small_fno
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"
@@ -83,20 +83,17 @@ def test_decay_does_not_depend_on_the_period(period, want):
 
 
 def test_compiled_step():
-    """What torch.compile makes of the step does the same, every parameter by its own update, and is made only once."""
+    """torch.compile leaves the step as it is: compiled, it took every parameter for the first one that it saw."""
     ours, theirs = small_fno(width=4), small_fno(width=4)
     eager, compiled = nm.MuMuon(ours, lr=0.05), nm.MuMuon(theirs, lr=0.05)
-    graphs = []
     torch.compiler.reset()
-    step = torch.compile(compiled.step, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+    step = torch.compile(compiled.step, backend="eager")
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for seed in range(4):
             random_gradients(ours, seed)
             random_gradients(theirs, seed)
             eager.step()
             step()
-    products = sum(node.target in (torch.bmm, torch.baddbmm) for graph in graphs for node in graph.graph.nodes)
-    assert products >= 9  # the polynomials were compiled
     torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()), rtol=0, atol=1e-6)
     start = small_fno(width=4)
     assert differing(theirs, start) == len(list(start.parameters()))

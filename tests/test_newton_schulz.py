@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from blocks import blocks, wide, with_values
-from neuralop_mup.optim.muon.newton_schulz import BAND, FLOOR, STEPS, orthogonalize
+from neuralop_mup.optim.matrix import newton_schulz
+from neuralop_mup.optim.matrix.newton_schulz import BAND, FLOOR, STEPS
 
 SHAPES = [(1, 1), (1, 5), (6, 1), (2, 2), (3, 7), (7, 3), (16, 16), (24, 40)]
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+
+
+def orthogonalize(x, **settings):
+    """Of blocks (batch, m, n), complex ones whole, of any side."""
+    if x.shape[1] > x.shape[2]:
+        return orthogonalize(x.mT, **settings).mT
+    parts = torch.view_as_real(x.resolve_conj()).movedim(-1, 1) if x.is_complex() else x.unsqueeze(1)
+    parts = parts.clone(memory_format=torch.contiguous_format)
+    newton_schulz.orthogonalize(parts, **settings)
+    return torch.view_as_complex(parts.movedim(1, -1).contiguous()) if x.is_complex() else parts[:, 0]
 
 
 def value(step, x):

@@ -7,7 +7,7 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.optim.kernels.precision import full_precision
+from neuralop_mup.optim.matrix.precision import full_precision
 from support import small_fno
 
 OPTIMIZERS = (nm.MuSOAP, nm.MuMuon)

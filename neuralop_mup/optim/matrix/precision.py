@@ -16,7 +16,7 @@ __all__ = ["full_precision"]
 def full_precision(kinds: Iterable[str]) -> Iterator[None]:
     """Float32 products as such, not in TF32 or bfloat16, whatever torch is set to, also inside autocast on these devices.
 
-    Beyond 1 the polynomials of :mod:`neuralop_mup.optim.muon.newton_schulz` are steep: with TF32's rounding a block whose
+    Beyond 1 the polynomials of :mod:`neuralop_mup.optim.matrix.newton_schulz` are steep: with TF32's rounding a block whose
     singular values are all at the bound comes out at twice its size. Bases of MuSOAP would lose their orthogonality.
     """
     with _EXACT.held(), ExitStack() as stack:

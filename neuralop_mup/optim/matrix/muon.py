@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from numbers import Real
 from typing import Any, ClassVar
@@ -12,20 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.kernels.layouts import as_blocks, block_scale, block_shape, order, turn
-from neuralop_mup.optim.kernels.noise import trust
-from neuralop_mup.optim.kernels.optimizer import (
-    BASE_DEPTH,
-    Block,
-    KernelOptimizer,
-    as_real,
-    chunk_size,
-    inside_compiled,
-    not_compiled,
-)
-from neuralop_mup.optim.kernels.scratch import Scratch
-from neuralop_mup.optim.kernels.tensors import wide, wide_type
-from neuralop_mup.optim.muon.newton_schulz import orthogonalize
+from neuralop_mup.optim.matrix.layouts import block_shape, order, plain_layout
+from neuralop_mup.optim.matrix.muon_direction import MuonSettings, muon_direction
+from neuralop_mup.optim.matrix.optimizer import BASE_DEPTH, MatrixOptimizer
+from neuralop_mup.optim.matrix.scratch import Scratch, chunk_size
+from neuralop_mup.optim.matrix.stack import Slot, Stack
+from neuralop_mup.optim.matrix.tensors import as_real, wide_type
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MuMuon"]
@@ -33,10 +25,9 @@ __all__ = ["LR", "MuMuon"]
 LR = 2e-2
 PERIOD = 2
 DAMPING = 0.7
-_MOVING = "lcb"  # axes that number blocks, which take turns
 
 
-class MuMuon(KernelOptimizer):
+class MuMuon(MatrixOptimizer):
     r"""Steepest descent under the operator norm, mode by mode (Muon for Fourier kernels), and AdamW for the rest.
 
     The momentum of each mode's in×out block is replaced by its polar factor, times √(out/in): every mode's update then
@@ -82,8 +73,14 @@ class MuMuon(KernelOptimizer):
     process_group : torch.distributed.ProcessGroup, optional
         Ranks that hold the same gradients (DDP's) and share the work: each orthogonalizes a part of the blocks and sends
         it to the others. By default every rank does everything. Not kept by copies and pickles of the optimizer.
-    betas, eps : (float, float), float
+    betas, eps, foreach : (float, float), float, bool
         AdamW's.
+    capturable : bool
+        Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
+        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn.
+    check : {"now", "next"}, optional
+        When a gradient that is not finite is refused: at its own step, which waits for the device, the default on a CPU; or
+        at the next one, the default elsewhere: until then it counts as zero.
 
     Raises
     ------
@@ -131,6 +128,9 @@ class MuMuon(KernelOptimizer):
         process_group: dist.ProcessGroup | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        check: str | None = None,
     ) -> None:
         check_decay("momentum", momentum)
         check_count("period", period, "steps")
@@ -148,6 +148,9 @@ class MuMuon(KernelOptimizer):
             process_group=process_group,
             betas=betas,
             eps=eps,
+            foreach=foreach,
+            capturable=capturable,
+            check=check,
         )
 
     def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,83 +158,83 @@ class MuMuon(KernelOptimizer):
         buffer = torch.zeros_like(p, dtype=wide_type(p), memory_format=torch.preserve_format)
         return {"step": 0, "momentum_buffer": buffer}
 
-    def pack_key(self, p: torch.Tensor, layout: str) -> tuple:
-        """Blocks of one shape, or of its transpose: the polynomials run on the shorter side."""
-        return tuple(sorted(block_shape(p, layout)))
+    def slot(self, p: torch.Tensor, state: dict[str, Any], layout: str) -> tuple[Slot, tuple]:
+        """Axes of a block as those of its shorter and of its longer side, and what slots of one stack have in common."""
+        letters, (n_in, n_out) = plain_layout(layout), block_shape(p, layout)
+        sides = "io" if n_in <= n_out else "oi"
+        slot = Slot(p, state, layout, tuple(order(letters, letter) for letter in f"l{sides}cb"))
+        # Single matrices are few beside kernels: those of all shapes go into one stack, filled up with zeros.
+        if sorted(letters.replace("l", "")) == ["i", "o"] and min(n_in, n_out) > 1:
+            return slot, ("single", slot.n_parts)
+        layers, _, _, channels, modes = slot.split()
+        return slot, (min(n_in, n_out), max(n_in, n_out), layers, channels, modes, slot.n_parts)
 
-    @inside_compiled
-    def update(self, blocks: Sequence[Block], group: Mapping[str, Any], scratch: Scratch) -> None:
-        """p ← p − lr √(out/in) · polar factor of the momentum, for the blocks whose turn it is."""
-        for block in blocks:
-            if not block.state:
-                block.state.update(self.new_state(block.p, block.layout, group))
-        flat = [_momentum(block.grad, block.layout, block.state, group) for block in blocks]
-        pairs = zip(blocks, flat, strict=True)
-        sound = [_sound(block.grad, block.layout, f, block.state["step"], group) for block, f in pairs]
-        whole = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
-        _orthogonalize(whole, scratch, group["damping"])
-        for block, polar, share in zip(blocks, whole.split([len(f) for f in flat]), sound, strict=True):
-            _apply(block.p, block.layout, polar.mul_(share), block.state["step"], group)
-            block.state["step"] += 1
+    def move(self, stack: Stack, group: Mapping[str, Any], scratch: Scratch) -> None:
+        """p ← p − lr √(out/in) · direction."""
+        slots, blocks = stack.slots, stack.constants.setdefault(stack.comb.due.start, _Blocks(stack))
+        means = [slot.state["momentum_buffer"] for slot in slots]
+        like = torch.empty(0, dtype=wide_type(means[0]).to_real(), device=means[0].device)
+        gradient, x = (scratch.take(name, blocks.shape, like) for name in ("gradient", "blocks"))
+        blocks.read([slot.p.grad for slot in slots], gradient)
+        blocks.read(means, x)
+        if group["nesterov"]:
+            x.lerp_(gradient, 1 - group["momentum"])
+        lr = group["lr"] * stack.comb.period  # a mode moves as far in one step as it would have in all that it waited
+        settings = MuonSettings(group["damping"], blocks.layers, slots[0].p.grad.dtype, chunk_size(like.device))
+        share = muon_direction(x, gradient, settings, blocks.scales(like) * lr, scratch)
+        weights = blocks.weights
+        if group["weight_decay"] != 0:
+            kept = (1 - lr * group["weight_decay"] * (share > 0)).view(-1, 1, 1, 1).expand(x.shape)
+            torch._foreach_mul_(weights, blocks.opened(kept))
+        torch._foreach_sub_(weights, blocks.opened(x))
 
+    def adopt(self, stack: Stack) -> None:
+        """Nothing: a momentum is as its parameter is."""
 
-@not_compiled
-def _momentum(grad: torch.Tensor, layout: str, state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor:
-    """Update the buffer; a new tensor of the blocks whose turn it is, to be orthogonalized.
-
-    (blocks, m, n) with m ≤ n: those with in > out are transposed, so that both kinds share a batch. Without any
-    gradient a block is zero.
-    """
-    buffer, beta, grad = state["momentum_buffer"], group["momentum"], wide(grad)
-    as_real(buffer).lerp_(as_real(grad), 1 - beta)  # torch's complex lerp is ten times slower
-    due, _ = turn(grad, layout, _MOVING, group["period"], state["step"])
-    momenta, gradients = as_blocks(buffer, layout)[due], as_blocks(grad, layout)[due]
-    blocks = gradients.lerp(momenta, beta) if group["nesterov"] else momenta.clone()
-    n_in, n_out = block_shape(grad, layout)
-    blocks = blocks.reshape(-1, n_in, n_out)
-    if (idle := _idle(gradients, layout)) is not None:
-        blocks[idle] = 0
-    return blocks.mT.contiguous() if n_in > n_out else blocks
-
-
-@not_compiled
-def _sound(grad: torch.Tensor, layout: str, blocks: torch.Tensor, step: int, group: Mapping[str, Any]) -> torch.Tensor:
-    """How much of its update each block is worth: (blocks, 1, 1)."""
-    due, _ = turn(grad, layout, _MOVING, group["period"], step)
-    filled = torch.count_nonzero(as_blocks(grad, layout)[due].reshape(len(blocks), -1), 1)
-    squares = torch.linalg.vector_norm(blocks, dim=(1, 2)).square_()
-    layers = prod(grad.shape[axis] for axis in order(layout, "l"))
-    return trust(squares.view(layers, -1), filled.to(squares.dtype).view(layers, -1), grad.dtype).view(-1, 1, 1)
+    def moved(self, slot: Slot, group: Mapping[str, Any], step: int) -> list[torch.Tensor]:
+        """The comb's weights."""
+        return [as_real(slot.view(slot.p.detach(), slot.comb(group["period"], step)))]
 
 
-@not_compiled
-def _apply(p: torch.Tensor, layout: str, polar: torch.Tensor, step: int, group: Mapping[str, Any]) -> None:
-    """p ← (1 − lr · weight_decay) p − lr √(out/in) polar, for each block whose turn it was and that had a gradient."""
-    due, period = turn(p, layout, _MOVING, group["period"], step)
-    target, lr = as_blocks(p, layout)[due], group["lr"] * period
-    n_in, n_out = block_shape(p, layout)
-    if group["weight_decay"] != 0:
-        active = polar.abs().amax((1, 2)) > 0
-        n_batch = target.ndim - layout.count("i") - layout.count("o")
-        active = active.view(*target.shape[:n_batch], *(1,) * (target.ndim - n_batch))
-        target.mul_(1 - lr * group["weight_decay"] * active)
-    polar = polar.mT if n_in > n_out else polar
-    target.sub_(polar.reshape(target.shape).to(target.dtype), alpha=lr * block_scale(p, layout))
+class _Blocks:
+    """How the slots of a stack lie in one batch of blocks (blocks, parts, m, n), m ≤ n."""
 
+    def __init__(self, stack: Stack) -> None:
+        self._slots, self._comb = stack.slots, stack.comb
+        self._split = [slot.split(stack.comb) for slot in stack.slots]
+        sides = [(prod(first), prod(second)) for _, first, second, _, _ in self._split]
+        self._counts = [prod(layers) * prod(channels) * prod(modes) for layers, _, _, channels, modes in self._split]
+        self.shape = (sum(self._counts), stack.slots[0].n_parts, *(max(side) for side in zip(*sides, strict=True)))
+        self.are_padded = len(set(sides)) > 1
+        self.layers = sum(prod(layers) for layers, *_ in self._split)
+        self._scales: torch.Tensor | None = None
+        self.weights = self._pairs([slot.p.detach() for slot in stack.slots])
 
-def _orthogonalize(whole: torch.Tensor, scratch: Scratch, damping: float) -> None:
-    """In place, in chunks."""
-    chunks = round(whole.numel() / chunk_size(whole.device))
-    for part in whole.tensor_split(max(1, min(chunks, len(whole)))):
-        orthogonalize(part, damping=damping, out=part, scratch=scratch)
+    def opened(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Such a batch as (*sizes, parts) of each slot, views."""
+        found = []
+        for (layers, first, second, channels, modes), own in zip(self._split, x.split(self._counts), strict=True):
+            own = own[:, :, : prod(first), : prod(second)]
+            own = own.reshape(*layers, *channels, *modes, self.shape[1], *first, *second)
+            n, lead = len(layers), len(layers + channels + modes)
+            found.append(own.permute(*range(n), *range(lead + 1, own.ndim), *range(n, lead), lead))
+        return found
 
+    def read(self, tensors: list[torch.Tensor], out: torch.Tensor) -> None:
+        """One tensor for each slot."""
+        if self.are_padded:
+            out.zero_()
+        torch._foreach_copy_(self.opened(out), self._pairs(tensors))
 
-def _idle(blocks: torch.Tensor, layout: str) -> torch.Tensor | None:
-    """Numbers of the blocks (*b, *i, *o) that are all zero; looked at whole only if some have a first row of zeros."""
-    n_in = layout.count("i")
-    n_batch = blocks.ndim - n_in - layout.count("o")
-    first_row: tuple[Any, ...] = (..., *(0,) * n_in, *(slice(None),) * layout.count("o"))
-    first = blocks[first_row]
-    if (first != 0).reshape(*first.shape[:n_batch], -1).any(-1).all():
-        return None
-    return (blocks == 0).reshape(*first.shape[:n_batch], -1).all(-1).flatten().nonzero().squeeze(1)
+    def _pairs(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The modes that move of one tensor for each slot, with parts on the last axis; views."""
+        views = [slot.view(x, self._comb) for slot, x in zip(self._slots, tensors, strict=True)]
+        views = [torch.view_as_real(x) if x.is_complex() else x for x in views]
+        return views if self.shape[1] == 2 else [x.unsqueeze(-1) for x in views]
+
+    def scales(self, like: torch.Tensor) -> torch.Tensor:
+        """√(out/in) of each block."""
+        if self._scales is None:
+            each = torch.tensor([slot.scale for slot in self._slots], dtype=like.dtype)
+            self._scales = each.repeat_interleave(torch.tensor(self._counts)).to(like.device)
+        return self._scales

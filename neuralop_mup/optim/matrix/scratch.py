@@ -6,7 +6,14 @@ from math import prod
 
 import torch
 
-__all__ = ["Scratch"]
+__all__ = ["Scratch", "chunk_size", "piece_size"]
+
+# Parameters are stacked until they have so many numbers (a complex one counts once): on a CPU few operators do not matter,
+# elsewhere they fill the device.
+_CHUNK = {"cpu": 2**17}
+_CHUNK_ELSEWHERE = 2**24
+# Real numbers that are worked on at a time: on a CPU temporaries stay in its cache then.
+_PIECE = {"cpu": 2**17}
 
 
 class Scratch:
@@ -21,3 +28,13 @@ class Scratch:
         if key not in self._held or self._held[key].numel() < numel:
             self._held[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
         return self._held[key][:numel].view(shape)
+
+
+def chunk_size(device: torch.device) -> int:
+    """Until how many numbers parameters are stacked."""
+    return _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
+
+
+def piece_size(device: torch.device) -> int:
+    """How many real numbers to work on at a time."""
+    return _PIECE.get(device.type, 2 * _CHUNK_ELSEWHERE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["as_real", "is_sharded", "local", "part", "whole", "wide", "wide_type"]
+__all__ = ["as_real", "is_sharded", "local", "sharded_like", "wide", "wide_type"]
 
 
 def wide_type(x: torch.Tensor) -> torch.dtype:
@@ -16,7 +16,7 @@ def wide_type(x: torch.Tensor) -> torch.dtype:
 
 def wide(x: torch.Tensor) -> torch.Tensor:
     """The tensor in that type; itself where it is."""
-    return x.to(wide_type(x))
+    return x if x.dtype in (torch.float32, torch.complex64) else x.to(wide_type(x))
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:
@@ -34,16 +34,8 @@ def local(x: Any) -> torch.Tensor:
     return x.to_local() if is_sharded(x) else x
 
 
-def whole(x: Any) -> Any:
-    """All of it, gathered where it is sharded."""
-    return x.full_tensor() if is_sharded(x) else x
+def sharded_like(p: Any, x: torch.Tensor) -> Any:
+    """Zeros of the shape and type of ``x``, sharded as ``p`` is."""
+    from torch.distributed.tensor import zeros
 
-
-def part(whole: torch.Tensor, like: Any) -> Any:
-    """This process's part of a tensor that every process has: nothing is sent."""
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = like.device_mesh
-    return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
-        placements=like.placements
-    )
+    return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)

@@ -19,25 +19,36 @@ from neuralop_mup.errors import MupError
 
 __all__ = [
     "LETTERS",
-    "as_blocks",
+    "PAIR",
     "block_scale",
     "block_shape",
     "fourier_depth",
-    "is_paired",
     "layout_of",
     "matrix_layouts",
     "order",
-    "turn",
+    "plain_layout",
+    "plain_sizes",
 ]
 
-# A layout has one letter an axis, after the trailing pair of a real-stored complex tensor was made one number:
+# A layout has one letter an axis:
 #   l  numbers kernels that share a tensor (joint weights): nothing is shared between them
 #   c  channels that do not mix (separable kernels), so that each is a block of its own
 #   b  modes, each of them a block
 #   i  is summed over
 #   o  is produced
-LETTERS = "lcbio"
-_LETTER_OF = {"fixed": "l", "in": "i", "in_fixed": "i", "rank_in": "i", "out": "o", "out_fixed": "o", "rank_out": "o"}
+#   p  holds the real and the imaginary part
+LETTERS = "lcbiop"
+PAIR = "p"
+_LETTER_OF = {
+    "pair": "p",
+    "fixed": "l",
+    "in": "i",
+    "in_fixed": "i",
+    "rank_in": "i",
+    "out": "o",
+    "out_fixed": "o",
+    "rank_out": "o",
+}
 
 
 def layout_of(row: Row, parameter: torch.Tensor) -> str:
@@ -54,13 +65,11 @@ def layout_of(row: Row, parameter: torch.Tensor) -> str:
             f"{row.name!r} has shape {tuple(parameter.shape)}, but the plan knows it with axes {axes}: it changed after "
             "parametrize; parametrize the finished model."
         )
-    if "pair" in axes:
-        if axes.index("pair") != len(axes) - 1 or parameter.shape[-1] != 2 or parameter.is_complex():
-            raise MupError(
-                f"{row.name!r} {tuple(parameter.shape)} stores complex numbers in a layout that MuMuon and MuSOAP cannot "
-                f"read (axes {axes}): pairs of real numbers must lie on the last axis, of size 2; or train it with MuAdam."
-            )
-        axes = axes[:-1]
+    if axes.count("pair") > 1 or ("pair" in axes and (parameter.shape[axes.index("pair")] != 2 or parameter.is_complex())):
+        raise MupError(
+            f"{row.name!r} {tuple(parameter.shape)} stores complex numbers in a layout that MuMuon and MuSOAP cannot "
+            f"read (axes {axes}): pairs of real numbers must lie on one axis, of size 2; or train it with MuAdam."
+        )
     letters = "".join(_LETTER_OF.get(kind, "b") for kind in axes)
     mixes = "i" in letters or any(kind.startswith("rank") for kind in axes)
     return letters if mixes else letters.replace("o", "c")
@@ -95,35 +104,20 @@ def fourier_depth(model: nn.Module, rows: Mapping[str, Row]) -> int:
     return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in owners))
 
 
-def is_paired(p: torch.Tensor, layout: str) -> bool:
-    """Whether complex numbers are stored as pairs of real ones."""
-    return p.ndim == len(layout) + 1
-
-
 @cache
 def order(layout: str, letters: str) -> tuple[int, ...]:
     """Axes of a tensor sorted by their letters, in the given order of letters."""
     return tuple(axis for letter in letters for axis, own in enumerate(layout) if own == letter)
 
 
-def as_blocks(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """The tensor with blocks first: (*l, *c, *b, *i, *o), a view; complex where pairs were stored."""
-    if is_paired(x, layout):
-        x = torch.view_as_complex(x)
-    return x.permute(*order(layout, LETTERS))
+def plain_layout(layout: str) -> str:
+    """Letters of the axes that are left when complex numbers are one number each."""
+    return layout.replace(PAIR, "")
 
 
-def turn(x: torch.Tensor, layout: str, letters: str, period: int, step: int) -> tuple[tuple[slice, ...], int]:
-    """Which blocks move at a step: an index into the axes of these ``letters``, and in how many steps all have moved.
-
-    Every ``period``-th along the axis that has most blocks, another comb at each step.
-    """
-    sizes = [x.shape[axis] for axis in order(layout, letters)]
-    if not sizes:
-        return (), 1
-    axis = sizes.index(max(sizes))
-    period = min(period, sizes[axis])
-    return (slice(None),) * axis + (slice(step % period, None, period),), period
+def plain_sizes(x: torch.Tensor, layout: str) -> tuple[int, ...]:
+    """Sizes of those axes."""
+    return tuple(size for size, letter in zip(x.shape, layout, strict=True) if letter != PAIR)
 
 
 def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:

@@ -1,0 +1,56 @@
+"""Bases of channels shared by all modes of a layer: eigenvectors of a running mean of Gram matrices, and their renewal.
+
+Bases are real since fields are: mode −k of a real kernel has the conjugate block, and Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H.
+(Of complex fields this is not so: there it is a choice, at which the complex part of Σ_k G_k G_k^H is left out.) That also
+halves the price of a rotation.
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+import torch
+
+__all__ = ["first_basis", "orthonormal", "renewed"]
+
+_ROUNDING = 2.0**-24  # of float32
+_SHIFT = 1e-15  # above the rounding of float64
+
+
+def first_basis(c: torch.Tensor, q: torch.Tensor | None = None) -> torch.Tensor:
+    """Eigenvectors of Gram matrices (layers, d, d), largest eigenvalue first; the identity where all are zero."""
+    return torch.linalg.eigh(c).eigenvectors.flip(-1)
+
+
+def renewed(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """One step of orthogonal iteration, orthonormal((C + ε) Q) with ε at the rounding of float32. Bases stay where C is zero.
+
+    By Householder's QR on a CPU, where it takes a third of the time, by products elsewhere: nothing is read back from the
+    device then, so that a step can be captured.
+    """
+    # Over a power of two, which rounds nothing, lest anything leaves the range of its type.
+    limit = log2(torch.finfo(c.dtype).max) - 2
+    exponent = torch.frexp(c.abs().amax((1, 2), keepdim=True)).exponent.to(c.dtype).clamp(-limit, limit)
+    scaled = torch.ldexp(c, -exponent).double()
+    scaled.diagonal(dim1=1, dim2=2).add_(_ROUNDING)
+    product = torch.bmm(scaled, q.double())
+    new = (torch.linalg.qr(product).Q if c.device.type == "cpu" else orthonormal(product)).to(q.dtype)
+    kept = (c == 0).all(2, keepdim=True).all(1, keepdim=True)
+    return torch.where(kept, q, new)
+
+
+def orthonormal(y: torch.Tensor) -> torch.Tensor:
+    """Columns made orthonormal one after the other, the Q of a QR decomposition of ``y`` (layers, d, d), by products alone.
+
+    Cholesky QR: with Yᵀ Y = L Lᵀ it is Y L^(−T). The first of three rounds, with a small shift, makes it well conditioned,
+    the other two exact (Fukaya et al., "Shifted Cholesky QR for computing the QR factorization of ill-conditioned
+    matrices", 2020): in float64 as accurate as Householder's in float32.
+    """
+    for shift in (_SHIFT * y.shape[-1], 0.0, 0.0):
+        y = y / torch.linalg.vector_norm(y, dim=1, keepdim=True)
+        gram = torch.bmm(y.mT, y)
+        if shift:
+            gram.diagonal(dim1=1, dim2=2).add_(shift)
+        factor = torch.linalg.cholesky_ex(gram).L
+        y = torch.linalg.solve_triangular(factor.mT, y, upper=True, left=False)
+    return y

@@ -1,0 +1,135 @@
+"""The work of matrix updates shared between processes: every parameter has one that moves it, and tells the others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim.matrix.tensors import as_real, is_sharded, local, wide
+
+__all__ = ["broadcast_moved", "owners", "through_owners"]
+
+
+def owners(sizes: Sequence[int], world: int) -> list[int]:
+    """Which process moves each parameter: the largest first, each to the one that has least to do."""
+    loads, owner_of = [0] * world, [0] * len(sizes)
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        owner_of[i] = loads.index(min(loads))
+        loads[owner_of[i]] += sizes[i]
+    return owner_of
+
+
+def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
+    """Make real tensors what they are on their owner: one message from each process (and type) that has anything to send."""
+    of_owner: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+    for owner, tensors in sent:
+        for tensor in tensors:
+            of_owner.setdefault((owner, tensor.dtype), []).append(tensor)
+    for (owner, _), tensors in sorted(of_owner.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+        message = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.broadcast(message, dist.get_global_rank(group, owner), group=group)
+        if owner != group.rank():
+            for tensor, new in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
+                tensor.copy_(new.view(tensor.shape))
+
+
+def through_owners(
+    members: Sequence[tuple[Any, str]],
+    states: MutableMapping[Any, dict[str, Any]],
+    sharded: Sequence[str],
+    move: Callable[[Sequence[tuple[torch.Tensor, str]], Mapping], None],
+) -> None:
+    """Move parameters of which each process has a part: each is gathered by its owner alone, moved there, and sent back.
+
+    Two messages a process: parts of parameters, gradients and averages to the owners, and what has changed from them, with
+    what the owner's state has beside (bases), which every process keeps whole.
+    """
+    place = _Placement(members)
+    owner_of = owners([p.numel() for p, _ in members], place.world)
+    mine = [i for i, owner in enumerate(owner_of) if owner == place.rank]
+    tensors = [[p.detach(), p.grad, *(states[p][name] for name in sharded)] for p, _ in members]
+    to_owner = place.exchange(
+        [[x.to_local() for i, owner in enumerate(owner_of) if owner == to for x in tensors[i]] for to in range(place.world)],
+        [[place.shape_of(x, rank) for i in mine for x in tensors[i]] for rank in range(place.world)],
+    )
+    wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
+    moved: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
+    for i in mine:
+        p, p_grad, *averages = (_typed(wholes.pop(0), x) for x in tensors[i])
+        p.grad = p_grad
+        moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
+    move([(p, members[i][1]) for i, (p, _) in moved.items()], {p: state for p, state in moved.values()})
+
+    def changed(p: torch.Tensor, state: Mapping[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What is sent back: in parts, and whole. Everybody's momentum has followed the gradient by itself."""
+        rest = [x for name, x in state.items() if torch.is_tensor(x) and name not in sharded]
+        return [p.detach(), *(state[name] for name in sharded[1:])], rest
+
+    own = [[as_real(local(x)) for x in itertools.chain(*changed(p, states[p]))] for p, _ in members]
+    from_owner = place.exchange(
+        [[part for i in mine for part in place.parts_for(to, *changed(*moved[i]))] for to in range(place.world)],
+        [[x.shape for i, o in enumerate(owner_of) if o == rank for x in own[i]] for rank in range(place.world)],
+    )
+    for (p, _), owner, kept in zip(members, owner_of, own, strict=True):
+        for x in kept:
+            x.copy_(from_owner[owner].pop(0))
+        states[p]["step"] += 1
+
+
+def _typed(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Real numbers as those of the type of another tensor."""
+    return (torch.view_as_complex(x) if like.is_complex() else x).to(like.dtype)
+
+
+class _Placement:
+    """How the parameters of one group are divided between processes: along one axis, by one axis of one mesh."""
+
+    def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
+        first = members[0][0]
+        places = [getattr(p, "placements", None) for p, _ in members]
+        along = [i for i, place in enumerate(first.placements) if place.is_shard()] if is_sharded(first) else []
+        if any(place != places[0] for place in places) or len(along) != 1 or type(places[0][along[0]]).__name__ != "Shard":
+            raise MupError(
+                f"Parameters of one group are placed as {sorted(set(map(str, places)))}: matrix updates take those that are "
+                "all sharded along one axis of one mesh, as neuralop_mup.shard and torch's fully_shard do it."
+            )
+        self.axis: int = first.placements[along[0]].dim
+        self._group = first.device_mesh.get_group(along[0])
+        self.world, self.rank = self._group.size(), self._group.rank()
+        self._like = as_real(wide(first.to_local()))
+
+    def _bounds(self, n: int, rank: int) -> tuple[int, int]:
+        """Which of n entries a process has, as torch.chunk divides them."""
+        size = -(-n // self.world)
+        return min(rank * size, n), min((rank + 1) * size, n)
+
+    def shape_of(self, x: Any, rank: int) -> tuple[int, ...]:
+        """Of the part that a process has, complex numbers as pairs."""
+        start, end = self._bounds(x.shape[self.axis], rank)
+        return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
+
+    def parts_for(self, rank: int, divided: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a process keeps of tensors that are divided, and of others."""
+        return [x[(slice(None),) * self.axis + (slice(*self._bounds(x.shape[self.axis], rank)),)] for x in divided] + [
+            *whole
+        ]
+
+    def exchange(
+        self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
+    ) -> list[list[torch.Tensor]]:
+        """Send lists of tensors to each process, in one message, and receive from each tensors of these shapes."""
+        flat = [[as_real(x).to(self._like.dtype).reshape(-1) for x in own] for own in outgoing]
+        sent = torch.cat([x for own in flat for x in own]) if any(flat) else self._like.new_empty(0)
+        sizes = [[prod(shape) for shape in own] for own in shapes]
+        received = self._like.new_empty(sum(map(sum, sizes)))
+        dist.all_to_all_single(
+            received, sent, [sum(own) for own in sizes], [sum(x.numel() for x in own) for own in flat], group=self._group
+        )
+        pieces = iter(received.split([size for own in sizes for size in own]))
+        return [[next(pieces).view(shape) for shape in own] for own in shapes]
