@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.classify import Found, active_modes, classify
+from neuralop_mup.core.classify import ParameterInfo, active_modes, classify
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
 from neuralop_mup.core.registry import Place
@@ -23,14 +23,14 @@ __all__ = ["base_shapes", "build_base"]
 Shapes = dict[str, tuple[int, ...]]
 
 
-def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
+def base_shapes(model: nn.Module, found: Mapping[str, ParameterInfo], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     """Logical shape of every parameter at base, checked against the model's, and what it is the shape of."""
     shapes, layers = _base_shapes(model, found, base, rule)
     _check_places(found, shapes)
     return shapes, layers
 
 
-def _base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
+def _base_shapes(model: nn.Module, found: Mapping[str, ParameterInfo], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     if isinstance(base, nn.Module):
         _check_same_architecture(model, base)
         return _shapes_of_model(found, base)
@@ -180,7 +180,7 @@ def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
                 )
 
 
-def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:
+def _shapes_of_model(found: Mapping[str, ParameterInfo], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:
     base_found = classify(base, trainable=False)
     layers = _matched(found, base_found)
     for name, f in found.items():
@@ -194,7 +194,9 @@ def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> tuple[Shape
     return _check_sizes(found, shapes, layers, "the base model"), layers
 
 
-def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> tuple[Shapes, dict[str, Layers]]:
+def _shapes_of_file(
+    found: Mapping[str, ParameterInfo], path: str | os.PathLike, rule: str
+) -> tuple[Shapes, dict[str, Layers]]:
     in_file, ours = load_shapes(path)
     layers = _matched(found, in_file)
     stored = {name: in_file[layers[name].at_base(name)] for name in found}
@@ -224,7 +226,7 @@ def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: s
     return _check_sizes(found, shapes, layers, os.fspath(path)), layers
 
 
-def _matched(found: Mapping[str, Found], base: Mapping) -> dict[str, Layers]:
+def _matched(found: Mapping[str, ParameterInfo], base: Mapping) -> dict[str, Layers]:
     """What each parameter is compared with, where base has the same parameters but for its number of layers."""
     kernels = [name for name, f in found.items() if f.param.role == "spectral"]
     layers = match_layers(found.keys(), base.keys(), kernels)
@@ -242,7 +244,7 @@ def _matched(found: Mapping[str, Found], base: Mapping) -> dict[str, Layers]:
     return layers
 
 
-def _check_sizes(found: Mapping[str, Found], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> Shapes:
+def _check_sizes(found: Mapping[str, ParameterInfo], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> Shapes:
     for name, other in ((name, in_stack.last) for name, in_stack in layers.items()):
         if (found[name].shape, shapes[name]) != (found[other].shape, shapes[other]):
             raise MupError(
@@ -262,7 +264,7 @@ def _check_sizes(found: Mapping[str, Found], shapes: Shapes, layers: Mapping[str
     return shapes
 
 
-def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
+def _check_places(found: Mapping[str, ParameterInfo], shapes: Shapes) -> None:
     """Refuse channels that a registration of the user's says grow with width, where they cannot.
 
     One channel in the model and at base, while others grow, is a channel of the data. More than one that stay the same may
@@ -278,9 +280,9 @@ def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
     matrices = [f for f in found.values() if f.param.role != "vector"]
     fixed = {kind for kind, end in _ENDS.items() if any(end in f.param.axes for f in matrices)}
     for name, f in found.items():
-        if f.said is None:
+        if f.declared is None:
             continue
-        direct = f.said.place is not None and f.owner == f.said.name and f.param.role != "vector"
+        direct = f.declared.place is not None and f.owner == f.declared.name and f.param.role != "vector"
         if kept := {kind: n for kind, n, b in channels[name] if n == b and (n == 1 or (direct and kind not in fixed))}:
             raise _wrong_place(name, f, kept)
 
@@ -288,20 +290,20 @@ def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
 _ENDS = {"in": "in_fixed", "out": "out_fixed"}
 
 
-def _wrong_place(name: str, f: Found, kept: Mapping[str, int]) -> MupError:
-    said = f.said
-    assert said is not None
+def _wrong_place(name: str, f: ParameterInfo, kept: Mapping[str, int]) -> MupError:
+    declared = f.declared
+    assert declared is not None
     kind, n = next(iter(kept.items()))
     while_others = f"and at base{', while others of the model grow' if n == 1 else ', and then no channels of the data do'}"
-    if said.place is None:
+    if (place := declared.place) is None:
         return MupError(
-            f"The registration of {said.of} says that the axis {kind!r} of {name!r} grows with width, but it has {n} "
+            f"The registration of {declared.by} says that the axis {kind!r} of {name!r} grows with width, but it has {n} "
             f"{'entry' if n == 1 else 'entries'} in the model {while_others}: write {_ENDS[kind]!r} for it."
         )
-    right = Place(said.place.grows_in and "in" not in kept, said.place.grows_out and "out" not in kept)
+    right = Place(place.grows_in and "in" not in kept, place.grows_out and "out" not in kept)
     return MupError(
-        f"The registration of {said.of} says by Place({said.place.grows_in}, {said.place.grows_out}) that the channels "
-        f"{'into' if kind == 'in' else 'out of'} {said.name!r} grow with width, but there {'is' if n == 1 else 'are'} {n} "
-        f"in the model {while_others}: give it Place({right.grows_in}, {right.grows_out}). (A class that stands in several "
-        "places is registered by a function of layer and place.)"
+        f"The registration of {declared.by} says by Place({place.grows_in}, {place.grows_out}) that the channels "
+        f"{'into' if kind == 'in' else 'out of'} {declared.name!r} grow with width, but there "
+        f"{'is' if n == 1 else 'are'} {n} in the model {while_others}: give it Place({right.grows_in}, {right.grows_out}). "
+        "(A class that stands in several places is registered by a function of layer and place.)"
     )

@@ -60,7 +60,7 @@ def initialize(model: Model) -> Model:
     for name, tensor in (*bare.named_parameters(), *bare.named_buffers()):
         if tensor.is_meta:
             raise MupError(f"{name!r} is on the meta device still: call model.to_empty(device=…) first, then initialize.")
-    draw(bare)
+    draw(bare, plan)
     with torch.no_grad():
         parameters = dict(bare.named_parameters())
         for row in plan.rows:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.classify import Found, classify
+from neuralop_mup.core.classify import ParameterInfo, classify
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
@@ -159,7 +159,7 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
     return replace(plan, rows=tuple(_with_numbers_of(rows[row.name], row) for row in again.rows), reason=reason)
 
 
-def _remake_plan(plan: Plan, found: Mapping[str, Found]) -> Plan:
+def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     """The plan that a saved one's base shapes and rule make of a model."""
     shapes, at_base = ({row.name: getattr(row, kind) for row in plan.rows} for kind in ("shape", "base_shape"))
     known = plan.function is not None or plan.rule in RULES
@@ -178,7 +178,7 @@ def _with_numbers_of(saved: Row, row: Row) -> Row:
     return replace(row, **{key: getattr(saved, key) for key in numbers})
 
 
-def _sizes(f: Found, axes: Sequence[str], shape: Sequence[int]) -> str | None:
+def _sizes(f: ParameterInfo, axes: Sequence[str], shape: Sequence[int]) -> str | None:
     """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
     if tuple(axes) != f.param.axes:
         return f"axes {', '.join(axes)} in the plan, {', '.join(f.param.axes)} in the model"
