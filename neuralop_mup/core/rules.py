@@ -62,7 +62,6 @@ from neuralop_mup.validation import is_multiplier
 
 __all__ = [
     "DEFAULT_RULE",
-    "FORMER_RULES",
     "ROLES",
     "RULES",
     "RULE_VERSION",
@@ -77,7 +76,6 @@ __all__ = [
     "mode_factor",
     "multipliers",
     "operator_norm",
-    "operator_norm_bound",
     "reason_of",
 ]
 
@@ -221,21 +219,6 @@ def operator_norm(size: Size, base: Size) -> float:
     return g(base) / g(size)
 
 
-def operator_norm_bound(size: Size, base: Size) -> float:
-    """κ = g_base / g, g = (√in + √out + √(2 ln N)) / √in: what version 1 of the rules called operator-norm.
-
-    A bound on the expected largest block norm (Davidson & Szarek 2001, Theorem II.13; the Gaussian maximal inequality). It
-    overstates the logarithm (complex entries take √(ln N)), so κ exceeds 1 when only width grows: 1.20 from 16 to 128
-    channels at K = 4 in 2D. For plans that follow it.
-    """
-
-    def g(of: Size) -> float:
-        n_in, n_out = of.block
-        return (math.sqrt(n_in) + math.sqrt(n_out) + math.sqrt(2 * math.log(of.blocks))) / math.sqrt(n_in)
-
-    return g(base) / g(size)
-
-
 def _width_alone(size: Size, base: Size) -> float:
     """κ = 1: kernels scale with width alone."""
     return 1.0
@@ -255,13 +238,11 @@ RULES: dict[str, ModeRule] = {
     "log-modes": log_modes,
     "none": _width_alone,
     "standard": _standard,
-    "operator-norm-bound": operator_norm_bound,
 }
 DEFAULT_RULE = "operator-norm"
 
-# Version 2 of the rules made operator-norm exact. Rules of version 1 that changed, under the names that they have now.
+# Goes up when a rule of that name gives other numbers, so that plans of another version are refused.
 RULE_VERSION = 2
-FORMER_RULES = {1: {"operator-norm": "operator-norm-bound"}}
 
 
 def check_rule(rule: str | ModeRule) -> str:

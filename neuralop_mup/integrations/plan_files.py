@@ -15,7 +15,7 @@ from neuralop_mup.core.classify import ParameterInfo, classify
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
-from neuralop_mup.core.plan_state import VOUCHED, check_same_plan, stored_plan
+from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, stored_plan
 from neuralop_mup.core.planning import make_rows
 from neuralop_mup.core.rules import RULES, reason_of
 from neuralop_mup.core.unwrap import unwrap
@@ -83,7 +83,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     # Weights that are still to come stay so: load_state_dict brings them.
     pending = is_parametrized(bare) and get_plan(bare).init_pending
     set_plan(bare, replace(plan, init_pending=pending))
-    setattr(bare, VOUCHED, True)  # a dict of tensors alone may follow
+    setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
     return model
 
 
