@@ -25,29 +25,32 @@ Shapes = dict[str, tuple[int, ...]]
 
 def base_shapes(model: nn.Module, found: Mapping[str, ParameterInfo], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     """Logical shape of every parameter at base, checked against the model's, and what it is the shape of."""
-    shapes, layers = _base_shapes(model, found, base, rule)
+    if isinstance(base, (str, os.PathLike)):
+        source = os.fspath(base)
+        shapes, layers = _shapes_of_file(found, source, rule)
+    else:
+        source = "the base model"
+        shapes, layers = _shapes_of_model(found, _base_model(model, base))
+    _check_sizes(found, shapes, layers, source)
     _check_places(found, shapes)
     return shapes, layers
 
 
-def _base_shapes(model: nn.Module, found: Mapping[str, ParameterInfo], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
-    if isinstance(base, nn.Module):
-        _check_same_architecture(model, base)
-        return _shapes_of_model(found, base)
+def _base_model(model: nn.Module, base: Any) -> nn.Module:
+    """The base as a model of the same architecture, built if it is not one."""
     if isinstance(base, Mapping):
         built = build_base(model, base)
         _check_rebuilt(model, build_base(model, {}) if base else built)
-        return _shapes_of_model(found, built)
-    if callable(base):
-        built = _construct(base, "The base function")
-        _check_same_architecture(model, built)
-        return _shapes_of_model(found, built)
-    if isinstance(base, (str, os.PathLike)):
-        return _shapes_of_file(found, base, rule)
-    raise MupError(
-        f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model "
-        "or a function that returns one, or the path of a base-shape file."
-    )
+        return built
+    if not isinstance(base, nn.Module):
+        if not callable(base):
+            raise MupError(
+                f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base "
+                "model or a function that returns one, or the path of a base-shape file."
+            )
+        base = _construct(base, "The base function")
+    _check_same_architecture(model, base)
+    return base
 
 
 def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
@@ -183,20 +186,18 @@ def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
 def _shapes_of_model(found: Mapping[str, ParameterInfo], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:
     base_found = classify(base, trainable=False)
     layers = _matched(found, base_found)
-    for name, f in found.items():
-        at_base = base_found[layers[name].at_base(name)]
+    matching = {name: base_found[layers[name].at_base(name)] for name in found}
+    for name, at_base in matching.items():
+        f = found[name]
         if f.param.axes != at_base.param.axes or f.param.role != at_base.param.role:
             raise MupError(
                 f"Parameter {name!r} is {f.param.role} {f.param.axes} in the model but {at_base.param.role} "
                 f"{at_base.param.axes} at base: give a base of the same architecture."
             )
-    shapes = {name: base_found[layers[name].at_base(name)].shape for name in found}
-    return _check_sizes(found, shapes, layers, "the base model"), layers
+    return {name: at_base.shape for name, at_base in matching.items()}, layers
 
 
-def _shapes_of_file(
-    found: Mapping[str, ParameterInfo], path: str | os.PathLike, rule: str
-) -> tuple[Shapes, dict[str, Layers]]:
+def _shapes_of_file(found: Mapping[str, ParameterInfo], path: str, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     in_file, ours = load_shapes(path)
     layers = _matched(found, in_file)
     stored = {name: in_file[layers[name].at_base(name)] for name in found}
@@ -204,18 +205,18 @@ def _shapes_of_file(
     for name, f in found.items():
         if f.param.shape not in (None, f.tensor_shape) and not ours:
             raise MupError(
-                f"{os.fspath(path)!r} was written by mup, which does not know that {name!r} uses only part of its modes "
+                f"{path!r} was written by mup, which does not know that {name!r} uses only part of its modes "
                 "(max_n_modes): save base shapes with neuralop_mup.save_base_shapes."
             )
         if len(stored[name]) != len(f.shape):
             raise MupError(
-                f"{os.fspath(path)!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
+                f"{path!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
                 "give a file saved from a model of the same architecture."
             )
         for axis, b in zip(f.param.axes, stored[name], strict=True):
             if b is None and axis in GROWS and (modes_matter or not axis.startswith("modes")):
                 raise MupError(
-                    f"{os.fspath(path)!r} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
+                    f"{path!r} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
                     "the model grew is unknown: save base shapes with neuralop_mup.save_base_shapes(base_model, path)"
                     + (", or use rule='none'." if axis.startswith("modes") else ".")
                 )
@@ -223,7 +224,7 @@ def _shapes_of_file(
     shapes = {
         name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True)) for name, f in found.items()
     }
-    return _check_sizes(found, shapes, layers, os.fspath(path)), layers
+    return shapes, layers
 
 
 def _matched(found: Mapping[str, ParameterInfo], base: Mapping) -> dict[str, Layers]:
@@ -244,7 +245,7 @@ def _matched(found: Mapping[str, ParameterInfo], base: Mapping) -> dict[str, Lay
     return layers
 
 
-def _check_sizes(found: Mapping[str, ParameterInfo], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> Shapes:
+def _check_sizes(found: Mapping[str, ParameterInfo], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> None:
     for name, other in ((name, in_stack.last) for name, in_stack in layers.items()):
         if (found[name].shape, shapes[name]) != (found[other].shape, shapes[other]):
             raise MupError(
@@ -261,7 +262,6 @@ def _check_sizes(found: Mapping[str, ParameterInfo], shapes: Shapes, layers: Map
                     "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP, the "
                     "decoder_layer_size of PhysicsNeMo's FNO)."
                 )
-    return shapes
 
 
 def _check_places(found: Mapping[str, ParameterInfo], shapes: Shapes) -> None:

@@ -113,18 +113,14 @@ def parametrize(
     """
     bare = _bare(model)
     plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
-    parameters = dict(bare.named_parameters())
     _check_untouched(bare, init)
     _warn_of_wider_base(plan)
-    pending = init and _on_meta(bare, parameters)
+    pending = init and _on_meta(bare)
     if pending:
         check_drawable(bare)
     elif init:
         check_fresh(bare, plan)
-        with torch.no_grad():
-            for row in plan.rows:
-                if row.init_mult != 1:
-                    parameters[row.name].mul_(row.init_mult)
+        scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
     return model
 
@@ -156,7 +152,8 @@ def _bare(model: nn.Module) -> nn.Module:
     return bare
 
 
-def _on_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> bool:
+def _on_meta(model: nn.Module) -> bool:
+    parameters = dict(model.named_parameters())
     meta = [name for name, p in parameters.items() if p.is_meta]
     if meta and len(meta) < len(parameters):
         raise MupError(
@@ -164,6 +161,15 @@ def _on_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> bool:
             "it there (with torch.device('meta'): …), or none, or pass init=False to attach the plan alone."
         )
     return bool(meta)
+
+
+def scale_weights(model: nn.Module, plan: Plan) -> None:
+    """Multiply freshly drawn weights by what the rule makes of them."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for row in plan.rows:
+            if row.init_mult != 1:
+                parameters[row.name].mul_(row.init_mult)
 
 
 def set_plan(model: nn.Module, plan: Plan) -> None:

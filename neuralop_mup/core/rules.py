@@ -146,18 +146,18 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
     fan_in, fan_out : int
         Fans of the layer.
     """
-    if kind == "fan_in":
-        return (3 * fan_in) ** -0.5
-    if kind == "mean_fan":
-        return (2 / (fan_in + fan_out)) ** 0.5
-    if kind == "fan_out":
-        return fan_out**-0.5
-    if kind == "positive":
-        return (2 / 3) ** 0.5 / (fan_in * fan_out)
-    if kind == "constant":
-        return 1.0
-    known = ("fan_in", "mean_fan", "fan_out", "positive", "constant")
-    raise MupError(f"There is no default init {kind!r}: {nearest(kind, known)}")
+    if kind not in _STDS:
+        raise MupError(f"There is no default init {kind!r}: {nearest(kind, _STDS)}")
+    return _STDS[kind](fan_in, fan_out)
+
+
+_STDS: dict[str, Callable[[int, int], float]] = {
+    "fan_in": lambda fan_in, fan_out: (3 * fan_in) ** -0.5,
+    "mean_fan": lambda fan_in, fan_out: (2 / (fan_in + fan_out)) ** 0.5,
+    "fan_out": lambda fan_in, fan_out: fan_out**-0.5,
+    "positive": lambda fan_in, fan_out: (2 / 3) ** 0.5 / (fan_in * fan_out),
+    "constant": lambda fan_in, fan_out: 1.0,
+}
 
 
 def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -> float:

@@ -91,26 +91,30 @@ def _plan_from(source: Any) -> Plan:
     if isinstance(source, Plan):
         return source
     if isinstance(source, Mapping):
-        plan = stored_plan(source)
-    elif isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        try:
-            with path.open("rb") as file:
-                is_text = file.read(1) == b"{"
-            if is_text:
-                return Plan.from_json(path.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise MupError(f"Cannot read a plan from {str(path)!r}: {error}.") from error
-        except MupError as error:
-            raise MupError(f"{str(path)!r}: {error}") from error
-        plan = stored_plan(load_file(path))
-    else:
+        return plan_in(source, _name(source))
+    if not isinstance(source, (str, os.PathLike)):
         raise MupError(f"A plan comes from a file, a state dict or a Plan, not from {type(source).__name__}.")
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            is_text = file.read(1) == b"{"
+        if is_text:
+            return Plan.from_json(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise MupError(f"Cannot read a plan from {str(path)!r}: {error}.") from error
+    except MupError as error:
+        raise MupError(f"{str(path)!r}: {error}") from error
+    return plan_in(load_file(path), _name(source))
+
+
+def plan_in(state: Any, source: str) -> Plan:
+    """The plan that a state dict, or a dict of several, carries; ``source`` is what a refusal calls it."""
+    plan = stored_plan(state)
     if plan is None:
         raise MupError(
-            f"{_name(source)} has no plan: it was saved from a model that was not parametrized, or its entries were copied "
-            "out of the state dict. Give the file that neuralop_mup.save_plan wrote, or parametrize the model with "
-            "init=False."
+            f"{source} has no plan: it was saved from a model that was not parametrized, so its weights are not scaled, or "
+            "its entries were copied out of the state dict. Give the file that neuralop_mup.save_plan wrote; or parametrize "
+            "the model with init=False, and load the weights after."
         )
     return plan
 
