@@ -308,8 +308,6 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
         If a parameter is of unknown role or the file cannot be written.
     """
     model = unwrap(model)
-    if isinstance(model, nn.Module) and is_parametrized(model):
-        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows if not row.lacking}
-    else:
-        shapes = {row.name: row.mup_shape() for row in make_plan(model, model, "standard").rows}
-    save_shapes(shapes, path)
+    planned = isinstance(model, nn.Module) and is_parametrized(model)
+    plan = get_plan(model) if planned else make_plan(model, model, "standard")
+    save_shapes({row.name: row.mup_shape() for row in plan.rows if not row.lacking}, path)

@@ -243,11 +243,6 @@ def covers(claims: Iterable[str], name: str) -> bool:
     return any(f"{name}.".startswith(f"{key}.") for key in claims)
 
 
-def is_container(layer: nn.Module) -> bool:
-    """Whether a module only holds others."""
-    return isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential))
-
-
 def is_registered(layer: nn.Module) -> bool:
     """Whether there is an adapter for a layer's type, whatever it says; that of containers says nothing about them."""
     return any(registration.adapter is not _container for registration in registrations(layer))

@@ -12,7 +12,7 @@ from neuralop_mup.core.registry import (
     by_user,
     claims_of,
     covers,
-    is_container,
+    is_registered,
     registered_for,
     registrations,
 )
@@ -110,10 +110,10 @@ def _narrowed(path: str, module: nn.Module, claimed: Collection[str]) -> tuple[s
         if own or len({type(child) for child in children.values()}) != 1:
             return outermost
         key, child = next(iter(children.items()))
-        if registrations(child) and not is_container(child):
+        if is_registered(child):
             return outermost
         path, module = prefix + key, child
-        if not is_container(module):
+        if not registrations(module):  # no container
             outermost = path, module
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,9 +146,8 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
     rows = {row.name: row for row in plan.rows}
     lines = [f"{name}: not in the model" for name in rows if name not in found]
     lines += [f"{name}: not in the plan" for name in found if name not in rows]
-    for name in [] if lines else found:
-        if (sizes := _sizes(found[name], rows[name].axes, rows[name].shape)) is not None:
-            lines.append(f"{name}: {sizes}")
+    if not lines:
+        lines = [line for name in found if (line := _size_difference(found[name], rows[name]))]
     if not lines:
         again = _remake_plan(plan, found)
         lines = plan.differences(again)
@@ -182,12 +181,13 @@ def _with_numbers_of(saved: Row, row: Row) -> Row:
     return replace(row, **{key: getattr(saved, key) for key in numbers})
 
 
-def _sizes(f: ParameterInfo, axes: Sequence[str], shape: Sequence[int]) -> str | None:
+def _size_difference(f: ParameterInfo, row: Row) -> str:
     """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
-    if tuple(axes) != f.param.axes:
-        return f"axes {', '.join(axes)} in the plan, {', '.join(f.param.axes)} in the model"
+    if row.axes != f.param.axes:
+        return f"{row.name}: axes {', '.join(row.axes)} in the plan, {', '.join(f.param.axes)} in the model"
     grows = f.shape != f.tensor_shape
-    for kind, planned, here, stored in zip(axes, shape, f.shape, f.tensor_shape, strict=True):
+    for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True):
         if planned != here and not (grows and kind.startswith("modes") and planned <= stored):
-            return f"shape {'×'.join(map(str, shape))} in the plan, {'×'.join(map(str, f.shape))} in the model"
-    return None
+            in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
+            return f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"
+    return ""
