@@ -214,6 +214,11 @@ def test_a_mistyped_name_is_told():
         nm.register_layer(Gated, claims)
         with pytest.raises(nm.MupError, match=f"Gated names '{wrong}', .* no such child or parameter: .* mean '{right}'"):
             nm.parametrize(Gated(), base=Gated())
+    # A Place is for a child, a Param for a parameter.
+    for wrong, line in (({"scale": both["up"]}, "'scale': nm.Param"), ({"up": both["scale"]}, "'up': nm.Place")):
+        nm.register_layer(Gated, {**both, "gate": nm.Place(False, False), **wrong})
+        with pytest.raises(nm.MupError, match=rf"adapter of Gated says nothing of '\w+'\. Add {line}[^,]*(, \?\))? to its"):
+            nm.parametrize(Gated(), base=Gated())
     nm.register_layer(Gated, both)
     with pytest.raises(nm.MupError, match="the adapter of Gated says nothing of 'gate'"):
         nm.parametrize(Gated(), base=Gated())

@@ -104,8 +104,8 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Parameter
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
     _check_modes(model)
     claimed: dict[str, _Placed] = {}
-    for name, placed in _walk(model, "", FIXED):
-        claimed.setdefault(name, placed)  # a class is asked before its parents
+    for name, said_first in _walk(model, "", FIXED):
+        claimed.setdefault(name, said_first)  # a class is asked before its parents
     modules = dict(model.named_modules(remove_duplicate=False))  # a shared module goes by each of its names
     tensors = dict(model.named_parameters(remove_duplicate=False))
     owners: dict[int, str] = {}
@@ -113,12 +113,12 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Parameter
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
         where = f"{leaf!r} of module {owner or '(the model)'!r} ({type(modules[owner]).__name__})"
-        if name not in claimed:
+        placed = claimed.get(name)
+        if placed is None or isinstance(placed.what, Place):  # a place is for modules
             said = {key: placed.what for key, placed in claimed.items()}
             raise MupError(
                 f"No adapter claims parameter {where}, so its μP role is unknown: {how_to_claim(model, name, said)}"
             )
-        placed = claimed[name]
         if isinstance(placed.what, Alias):
             of = placed.prefix + placed.what.of
             if tensors.get(of) is not tensor:
@@ -126,7 +126,6 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Parameter
                     f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again."
                 )
             continue
-        assert isinstance(placed.what, Param)  # a Place is walked into
         _check_tensor(tensor, where, owners.get(id(tensor)), trainable and not placed.what.frozen)
         owners[id(tensor)] = name
         found[name] = _describe(name, placed, placed.what, tensor, where)

@@ -11,7 +11,6 @@ from neuralop_mup.core.registry import (
     Place,
     by_user,
     claims_of,
-    covers,
     is_registered,
     registered_for,
     registrations,
@@ -58,7 +57,9 @@ def _left_out(module: nn.Module, rest: str) -> str:
             )
     if by_user(module) or not known_itself:
         claims = claims_of(module, FIXED)
-        left = [name for name, _ in module.named_parameters() if not covers(claims, name)]
+        places = {key for key, claim in claims.items() if isinstance(claim.what, Place)}
+        named = [name for name, _ in module.named_parameters() if name not in claims.keys() - places]
+        left = [name for name in named if not any(name.startswith(f"{place}.") for place in places)]
         entries, meaning = _entries(left)
         children = (key for key in dict.fromkeys(n.partition(".")[0] for n in left if "." in n))
         more = next((f" {_line(key, child)}" for key in children if not registrations(child := getattr(module, key))), "")
