@@ -271,13 +271,12 @@ def claims_of(layer: nn.Module, place: Place) -> dict[str, Claim]:
     A class says only what is new in it, or to be read otherwise. Its parents are asked for what that leaves out, and what
     they say of a name that the class speaks of, or of something inside it, does not count.
     """
-    names = [name for name, _ in layer.named_parameters()]
     claims: dict[str, Claim] = {}
     for registration in registrations(layer):
         said = registration.adapter(layer, place)
         for name, what in said.items():
             _check_claim(type(layer), name, what)
         claims |= {name: Claim(what, registration) for name, what in said.items() if not covers(claims, name)}
-        if registration.ours or all(covers(claims, name) for name in names):
+        if registration.ours or all(covers(claims, name) for name, _ in layer.named_parameters()):
             break
     return claims
