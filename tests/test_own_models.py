@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from neuralop.layers.channel_mlp import ChannelMLP
 from neuralop.models import FNO
 from torch import nn
 
@@ -213,6 +214,11 @@ def test_a_mistyped_name_is_told():
         nm.register_layer(Gated, claims)
         with pytest.raises(nm.MupError, match=f"Gated names '{wrong}', .* no such child or parameter: .* mean '{right}'"):
             nm.parametrize(Gated(), base=Gated())
+    # A Place is for a child, a Param for a parameter.
+    for wrong, line in (({"scale": both["up"]}, "'scale': nm.Param"), ({"up": both["scale"]}, "'up': nm.Place")):
+        nm.register_layer(Gated, {**both, "gate": nm.Place(False, False), **wrong})
+        with pytest.raises(nm.MupError, match=rf"adapter of Gated says nothing of '\w+'\. Add {line}[^,]*(, \?\))? to its"):
+            nm.parametrize(Gated(), base=Gated())
     nm.register_layer(Gated, both)
     with pytest.raises(nm.MupError, match="the adapter of Gated says nothing of 'gate'"):
         nm.parametrize(Gated(), base=Gated())
@@ -260,6 +266,50 @@ def test_a_subclass_may_be_read_otherwise_than_its_parent():
         nm.parametrize(Closed(16), base=Closed(8))
 
 
+class Wide(FNO):
+    """Its lifting has a hidden layer of a width of its own, and its projection is another class than neuralop's."""
+
+    def __init__(self, width, projection=None):
+        super().__init__((8,), 2, 3, width, n_layers=2, lifting_channel_ratio=1)
+        self.lifting = ChannelMLP(2 + 1, width, hidden_channels=12)
+        self.projection = projection or self.projection
+
+
+LIFTING = {"lifting.fcs.0": nm.Place(False, False), "lifting.fcs.1": nm.Place(False, True)}
+
+
+def test_a_subclass_may_go_into_a_place_that_its_parent_gives_whole():
+    """And it may be wrong about it; and what is said of a child whole outdoes what a parent says of its inside."""
+    nm.register_layer(Wide, {"lifting": nm.Place(False, False)})
+    with pytest.raises(
+        nm.MupError, match=r"'lifting.fcs.1.weight' is \(16, 12, 1\).*\(8, 12, 1\).*an axis of kind 'out_fixed'"
+    ):
+        nm.parametrize(Wide(16), base=Wide(8))
+    nm.register_layer(Wide, LIFTING)
+    plan = nm.summary(nm.parametrize(Wide(16), base=Wide(8)))
+    assert [plan[f"lifting.fcs.{i}.weight"].axes[:2] for i in (0, 1)] == [("out_fixed", "in_fixed"), ("out", "in_fixed")]
+    assert plan["projection.fcs.0.weight"].role == "hidden"  # still the parent's
+
+    class Whole(Wide):
+        pass
+
+    nm.register_layer(Whole, {"lifting": nm.Place(False, True)})
+    assert nm.summary(nm.parametrize(Whole(16), base=Whole(16)))["lifting.fcs.0.weight"].axes[:2] == ("out", "in_fixed")
+
+
+def test_a_subclass_with_another_class_in_a_place_of_its_parent():
+    class Head(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3, width))
+
+    nm.register_layer(Wide, LIFTING)
+    with pytest.raises(
+        nm.MupError, match=r"nobody registered Head \('projection'\). Write nm.register_layer\(Head, \{'weight'"
+    ):
+        nm.parametrize(Wide(16, Head(16)), base=Wide(8, Head(8)))
+
+
 def test_a_layer_that_is_derived_from_a_known_one_keeps_its_place():
     """Its own parameter is stated; what its parent has goes by the place where it stands, the readout here."""
 
@@ -297,6 +347,40 @@ def test_an_init_may_be_a_function_and_a_wrong_one_is_doubted():
         ours.fno_blocks.convs[0].weight.tensor.mul_(3)
     with pytest.raises(nm.MupError, match="has a root mean square((?!registration).)*$"):
         nm.parametrize(ours, base={"hidden_channels": 8})
+
+
+class Mixer(nn.Module):
+    """Drawn in its constructor at a size of its own, with ones beside; it has no reset_parameters."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(2, width), nn.Linear(width, 1)
+        self.weight = nn.Parameter(torch.randn(width, width).mul_(0.7 * width**-0.5))
+        self.gain = nn.Parameter(torch.ones(width))
+
+
+def test_one_description_says_how_large_a_parameter_is_and_how_it_is_drawn():
+    """The size that the rule corrects, 0.7/√width, by which the draw on a model from the meta device goes, too."""
+    places = {"up": nm.Place(False, True), "down": nm.Place(True, False)}
+
+    def registered(**draw):
+        weight = nm.Param("hidden", ("out", "in"), lambda shape: 0.7 * shape[1] ** -0.5, **draw)
+        gain = nm.Param("vector", ("out",), draw=lambda tensor, std: tensor.fill_(1))
+        nm.register_layer(Mixer, {**places, "weight": weight, "gain": gain})
+        with torch.device("meta"):
+            return nm.parametrize(Mixer(64), base=Mixer(16))
+
+    with pytest.raises(nm.MupError, match=r"initialisation of weight \(Mixer\) is not known.*a Param whose draw says how"):
+        registered()
+    model = registered(draw=lambda tensor, std: tensor.normal_().mul_(std)).to_empty(device="cpu")
+    torch.manual_seed(0)
+    nm.initialize(model)
+    torch.manual_seed(0)
+    usual = nm.parametrize(Mixer(64), base=Mixer(16))
+    row = nm.summary(usual)["weight"]
+    assert row.default_std == pytest.approx(0.7 / 8) and row.init_mult == pytest.approx(1)
+    assert_same(model, usual)
+    assert torch.equal(model.gain, torch.ones(64))
 
 
 def test_a_base_that_is_wider_than_the_model():

@@ -14,7 +14,6 @@ from neuralop_mup.core.rules import (
     log_modes,
     multipliers,
     operator_norm,
-    operator_norm_bound,
 )
 
 # r = 4 in width (16 → 64), K 4 → 64 in 1D. log 64 / log 4 = 3, so log-modes gives κ = 1/√3 = 0.57735.
@@ -95,17 +94,6 @@ def test_operator_norm_by_hand():
     # in ≠ out: the norm is the same for (4, 16) and (16, 4), but a feature sums 4 terms or 16.
     sizes = _blocks((4, 16), 8), _blocks((16, 4), 8)
     assert operator_norm(*sizes) == pytest.approx(math.sqrt(4 / 16), rel=1e-12)
-
-
-def test_the_bound_of_version_1_by_hand():
-    # m = 16, N = 8 → 64 blocks, e-fold by e-fold: √(2 ln 8) = 2.03933, √(2 ln 64) = 2.88405.
-    # g = (4 + 4 + 2.03933)/4 = 2.50983 → (8 + 2.88405)/4 = 2.72101; κ = 0.92239.
-    assert operator_norm_bound(_blocks((16, 16), 64), _blocks((16, 16), 8)) == pytest.approx(0.92239, abs=1e-5)
-    # width alone, m 16 → 64 at N = 8: g = 2.50983 → (16 + 2.03933)/8 = 2.25492; κ = 1.11305.
-    assert operator_norm_bound(_blocks((64, 64), 8), _blocks((16, 16), 8)) == pytest.approx(1.11305, abs=1e-5)
-    # in ≠ out, (4, 16) → (16, 16) at N = 8: g = (2 + 4 + 2.03933)/2 = 4.01967 → (4 + 4 + 2.03933)/4 = 2.50983;
-    # κ = 1.60157.
-    assert operator_norm_bound(_blocks((16, 16), 8), _blocks((4, 16), 8)) == pytest.approx(1.60157, abs=1e-5)
 
 
 def test_operator_norm_limits():

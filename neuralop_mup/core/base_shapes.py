@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.classify import Found, active_modes, classify
+from neuralop_mup.core.classify import ParameterInfo, active_modes, classify
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
 from neuralop_mup.core.registry import Place
@@ -23,31 +23,34 @@ __all__ = ["base_shapes", "build_base"]
 Shapes = dict[str, tuple[int, ...]]
 
 
-def base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
+def base_shapes(model: nn.Module, found: Mapping[str, ParameterInfo], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     """Logical shape of every parameter at base, checked against the model's, and what it is the shape of."""
-    shapes, layers = _base_shapes(model, found, base, rule)
+    if isinstance(base, (str, os.PathLike)):
+        source = os.fspath(base)
+        shapes, layers = _shapes_of_file(found, source, rule)
+    else:
+        source = "the base model"
+        shapes, layers = _shapes_of_model(found, _base_model(model, base))
+    _check_sizes(found, shapes, layers, source)
     _check_places(found, shapes)
     return shapes, layers
 
 
-def _base_shapes(model: nn.Module, found: Mapping[str, Found], base, rule: str) -> tuple[Shapes, dict[str, Layers]]:
-    if isinstance(base, nn.Module):
-        _check_same_architecture(model, base)
-        return _shapes_of_model(found, base)
+def _base_model(model: nn.Module, base: Any) -> nn.Module:
+    """The base as a model of the same architecture, built if it is not one."""
     if isinstance(base, Mapping):
         built = build_base(model, base)
         _check_rebuilt(model, build_base(model, {}) if base else built)
-        return _shapes_of_model(found, built)
-    if callable(base):
-        built = _construct(base, "The base function")
-        _check_same_architecture(model, built)
-        return _shapes_of_model(found, built)
-    if isinstance(base, (str, os.PathLike)):
-        return _shapes_of_file(found, base, rule)
-    raise MupError(
-        f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base model "
-        "or a function that returns one, or the path of a base-shape file."
-    )
+        return built
+    if not isinstance(base, nn.Module):
+        if not callable(base):
+            raise MupError(
+                f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base "
+                "model or a function that returns one, or the path of a base-shape file."
+            )
+        base = _construct(base, "The base function")
+    _check_same_architecture(model, base)
+    return base
 
 
 def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
@@ -180,21 +183,21 @@ def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
                 )
 
 
-def _shapes_of_model(found: Mapping[str, Found], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:
+def _shapes_of_model(found: Mapping[str, ParameterInfo], base: nn.Module) -> tuple[Shapes, dict[str, Layers]]:
     base_found = classify(base, trainable=False)
     layers = _matched(found, base_found)
-    for name, f in found.items():
-        at_base = base_found[layers[name].at_base(name)]
+    matching = {name: base_found[layers[name].at_base(name)] for name in found}
+    for name, at_base in matching.items():
+        f = found[name]
         if f.param.axes != at_base.param.axes or f.param.role != at_base.param.role:
             raise MupError(
                 f"Parameter {name!r} is {f.param.role} {f.param.axes} in the model but {at_base.param.role} "
                 f"{at_base.param.axes} at base: give a base of the same architecture."
             )
-    shapes = {name: base_found[layers[name].at_base(name)].shape for name in found}
-    return _check_sizes(found, shapes, layers, "the base model"), layers
+    return {name: at_base.shape for name, at_base in matching.items()}, layers
 
 
-def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: str) -> tuple[Shapes, dict[str, Layers]]:
+def _shapes_of_file(found: Mapping[str, ParameterInfo], path: str, rule: str) -> tuple[Shapes, dict[str, Layers]]:
     in_file, ours = load_shapes(path)
     layers = _matched(found, in_file)
     stored = {name: in_file[layers[name].at_base(name)] for name in found}
@@ -202,18 +205,18 @@ def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: s
     for name, f in found.items():
         if f.param.shape not in (None, f.tensor_shape) and not ours:
             raise MupError(
-                f"{os.fspath(path)!r} was written by mup, which does not know that {name!r} uses only part of its modes "
+                f"{path!r} was written by mup, which does not know that {name!r} uses only part of its modes "
                 "(max_n_modes): save base shapes with neuralop_mup.save_base_shapes."
             )
         if len(stored[name]) != len(f.shape):
             raise MupError(
-                f"{os.fspath(path)!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
+                f"{path!r} gives {name!r} {len(stored[name])} dimensions, the model's has {len(f.shape)}: "
                 "give a file saved from a model of the same architecture."
             )
         for axis, b in zip(f.param.axes, stored[name], strict=True):
             if b is None and axis in GROWS and (modes_matter or not axis.startswith("modes")):
                 raise MupError(
-                    f"{os.fspath(path)!r} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
+                    f"{path!r} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
                     "the model grew is unknown: save base shapes with neuralop_mup.save_base_shapes(base_model, path)"
                     + (", or use rule='none'." if axis.startswith("modes") else ".")
                 )
@@ -221,10 +224,10 @@ def _shapes_of_file(found: Mapping[str, Found], path: str | os.PathLike, rule: s
     shapes = {
         name: tuple(n if b is None else b for b, n in zip(stored[name], f.shape, strict=True)) for name, f in found.items()
     }
-    return _check_sizes(found, shapes, layers, os.fspath(path)), layers
+    return shapes, layers
 
 
-def _matched(found: Mapping[str, Found], base: Mapping) -> dict[str, Layers]:
+def _matched(found: Mapping[str, ParameterInfo], base: Mapping) -> dict[str, Layers]:
     """What each parameter is compared with, where base has the same parameters but for its number of layers."""
     kernels = [name for name, f in found.items() if f.param.role == "spectral"]
     layers = match_layers(found.keys(), base.keys(), kernels)
@@ -242,7 +245,7 @@ def _matched(found: Mapping[str, Found], base: Mapping) -> dict[str, Layers]:
     return layers
 
 
-def _check_sizes(found: Mapping[str, Found], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> Shapes:
+def _check_sizes(found: Mapping[str, ParameterInfo], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> None:
     for name, other in ((name, in_stack.last) for name, in_stack in layers.items()):
         if (found[name].shape, shapes[name]) != (found[other].shape, shapes[other]):
             raise MupError(
@@ -259,10 +262,9 @@ def _check_sizes(found: Mapping[str, Found], shapes: Shapes, layers: Mapping[str
                     "out_channels, dimensions and fixed hidden channels (UNO's lifting_channels, a graph kernel's MLP, the "
                     "decoder_layer_size of PhysicsNeMo's FNO)."
                 )
-    return shapes
 
 
-def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
+def _check_places(found: Mapping[str, ParameterInfo], shapes: Shapes) -> None:
     """Refuse channels that a registration of the user's says grow with width, where they cannot.
 
     One channel in the model and at base, while others grow, is a channel of the data. More than one that stay the same may
@@ -278,9 +280,9 @@ def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
     matrices = [f for f in found.values() if f.param.role != "vector"]
     fixed = {kind for kind, end in _ENDS.items() if any(end in f.param.axes for f in matrices)}
     for name, f in found.items():
-        if f.said is None:
+        if f.declared is None:
             continue
-        direct = f.said.place is not None and f.owner == f.said.name and f.param.role != "vector"
+        direct = f.declared.place is not None and f.owner == f.declared.name and f.param.role != "vector"
         if kept := {kind: n for kind, n, b in channels[name] if n == b and (n == 1 or (direct and kind not in fixed))}:
             raise _wrong_place(name, f, kept)
 
@@ -288,20 +290,20 @@ def _check_places(found: Mapping[str, Found], shapes: Shapes) -> None:
 _ENDS = {"in": "in_fixed", "out": "out_fixed"}
 
 
-def _wrong_place(name: str, f: Found, kept: Mapping[str, int]) -> MupError:
-    said = f.said
-    assert said is not None
+def _wrong_place(name: str, f: ParameterInfo, kept: Mapping[str, int]) -> MupError:
+    declared = f.declared
+    assert declared is not None
     kind, n = next(iter(kept.items()))
     while_others = f"and at base{', while others of the model grow' if n == 1 else ', and then no channels of the data do'}"
-    if said.place is None:
+    if (place := declared.place) is None:
         return MupError(
-            f"The registration of {said.of} says that the axis {kind!r} of {name!r} grows with width, but it has {n} "
+            f"The registration of {declared.by} says that the axis {kind!r} of {name!r} grows with width, but it has {n} "
             f"{'entry' if n == 1 else 'entries'} in the model {while_others}: write {_ENDS[kind]!r} for it."
         )
-    right = Place(said.place.grows_in and "in" not in kept, said.place.grows_out and "out" not in kept)
+    right = Place(place.grows_in and "in" not in kept, place.grows_out and "out" not in kept)
     return MupError(
-        f"The registration of {said.of} says by Place({said.place.grows_in}, {said.place.grows_out}) that the channels "
-        f"{'into' if kind == 'in' else 'out of'} {said.name!r} grow with width, but there {'is' if n == 1 else 'are'} {n} "
-        f"in the model {while_others}: give it Place({right.grows_in}, {right.grows_out}). (A class that stands in several "
-        "places is registered by a function of layer and place.)"
+        f"The registration of {declared.by} says by Place({place.grows_in}, {place.grows_out}) that the channels "
+        f"{'into' if kind == 'in' else 'out of'} {declared.name!r} grow with width, but there "
+        f"{'is' if n == 1 else 'are'} {n} in the model {while_others}: give it Place({right.grows_in}, {right.grows_out}). "
+        "(A class that stands in several places is registered by a function of layer and place.)"
     )

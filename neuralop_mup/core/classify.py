@@ -6,8 +6,8 @@ them claims is an error that names it, never a silent default.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,38 +17,35 @@ from torch import nn
 from neuralop_mup.core.registry import (
     FIXED,
     Alias,
+    Claim,
     Param,
     Place,
-    by_user,
     claims_of,
-    covers,
-    is_container,
-    is_known_exactly,
     is_registered,
-    own_claims,
+    registrations,
     stands_alone,
-    user_claims,
 )
 from neuralop_mup.core.rules import Size, default_std, factor_std
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.core.unclaimed import how_to_claim
+from neuralop_mup.errors import MupError
 
-__all__ = ["Found", "Said", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
+__all__ = ["Declaration", "ParameterInfo", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
 
 
 @dataclass(frozen=True)
-class Said:
-    """A claim of the user's own: which name it was said of, in the registration of which class, and the place it gave.
+class Declaration:
+    """A claim of the user's own: on which name, in the registration of which class, and the place that it gives.
 
     ``place`` is None for a parameter, which says for itself which of its axes grow.
     """
 
     name: str
-    of: str
+    by: str
     place: Place | None = None
 
 
 @dataclass(frozen=True)
-class Found:
+class ParameterInfo:
     """A classified parameter.
 
     Attributes
@@ -68,7 +65,7 @@ class Found:
     init_of : tuple of str
         Qualified names of the parameters whose fans its default initialisation reads (itself, unless it is a bias or the
         factor of a kernel).
-    said : Said or None
+    declared : Declaration or None
         The user's own claim that decides which of its axes grow; None where that is this package's.
     """
 
@@ -79,10 +76,10 @@ class Found:
     owner: str
     place: Place
     init_of: tuple[str, ...]
-    said: Said | None = None
+    declared: Declaration | None = None
 
 
-def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
+def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, ParameterInfo]:
     """Read what every parameter of ``model`` is.
 
     Parameters
@@ -94,7 +91,7 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
 
     Returns
     -------
-    dict of str to Found
+    dict of str to ParameterInfo
         By qualified name, in ``named_parameters`` order.
 
     Raises
@@ -106,7 +103,9 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
     if not isinstance(model, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
     _check_modes(model)
-    claimed = dict(_walk(model, "", FIXED))
+    claimed: dict[str, _Placed] = {}
+    for name, said_first in _walk(model, "", FIXED):
+        claimed.setdefault(name, said_first)  # a class is asked before its parents
     modules = dict(model.named_modules(remove_duplicate=False))  # a shared module goes by each of its names
     tensors = dict(model.named_parameters(remove_duplicate=False))
     owners: dict[int, str] = {}
@@ -114,22 +113,22 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
         where = f"{leaf!r} of module {owner or '(the model)'!r} ({type(modules[owner]).__name__})"
-        if name not in claimed:
+        placed = claimed.get(name)
+        if placed is None or isinstance(placed.what, Place):  # a place is for modules
+            said = {key: placed.what for key, placed in claimed.items()}
             raise MupError(
-                f"No adapter claims parameter {where}, so its μP role is unknown: {_how_to_claim(model, name, claimed)}"
+                f"No adapter claims parameter {where}, so its μP role is unknown: {how_to_claim(model, name, said)}"
             )
-        claim = claimed[name]
-        if isinstance(claim.what, Alias):
-            of = claim.prefix + claim.what.of
+        if isinstance(placed.what, Alias):
+            of = placed.prefix + placed.what.of
             if tensors.get(of) is not tensor:
                 raise MupError(
                     f"Parameter {where} and {of!r} should be one tensor under two names, but are two: tie them again."
                 )
             continue
-        assert isinstance(claim.what, Param)  # a Place is walked into
-        _check_tensor(tensor, where, owners.get(id(tensor)), trainable and not claim.what.frozen)
+        _check_tensor(tensor, where, owners.get(id(tensor)), trainable and not placed.what.frozen)
         owners[id(tensor)] = name
-        found[name] = _describe(name, claim, claim.what, tensor, where)
+        found[name] = _describe(name, placed, placed.what, tensor, where)
     for name, f in found.items():
         if missing := [other for other in f.init_of if other not in found]:
             raise MupError(
@@ -139,7 +138,7 @@ def classify(model: nn.Module, *, trainable: bool = True) -> dict[str, Found]:
     return found
 
 
-def read_layer(model: nn.Module, owner: str, place: Place) -> dict[str, Found]:
+def read_layer(model: nn.Module, owner: str, place: Place) -> dict[str, ParameterInfo]:
     """What the parameters of one layer are now: its active modes may have changed since the model was classified.
 
     Parameters
@@ -147,19 +146,69 @@ def read_layer(model: nn.Module, owner: str, place: Place) -> dict[str, Found]:
     model : torch.nn.Module
         The bare model.
     owner, place : str, Place
-        Name and place of the layer, as :class:`Found` has them.
+        Name and place of the layer, as :class:`ParameterInfo` has them.
     """
-    prefix = f"{owner}." if owner else ""
-    tensors = dict(model.get_submodule(owner).named_parameters(prefix=owner))
-    claims = _claims_of(model.get_submodule(owner), prefix, place)
+    layer = model.get_submodule(owner)
+    tensors = dict(layer.named_parameters(prefix=owner))
     return {
-        name: _describe(name, claim, claim.what, tensors[name], name)
-        for name, claim in claims
-        if isinstance(claim.what, Param) and name in tensors
+        name: _describe(name, placed, placed.what, tensors[name], name)
+        for name, placed in _walk(layer, f"{owner}." if owner else "", place)
+        if isinstance(placed.what, Param) and name in tensors
     }
 
 
-def _describe(name: str, claim: _Claim, param: Param, tensor: torch.Tensor, where: str) -> Found:
+@dataclass(frozen=True)
+class _Placed:
+    """What is said of a name, and of which layer it was asked, and where that stands."""
+
+    what: Param | Place | Alias
+    prefix: str
+    layer: str
+    place: Place
+    declared: Declaration | None
+
+
+def _walk(
+    module: nn.Module, prefix: str, place: Place, declared: Declaration | None = None
+) -> Iterator[tuple[str, _Placed]]:
+    """Yield (qualified name, what is said of it) for all names that adapters claim, in ``module`` and what it holds.
+
+    ``declared`` is the user's own claim that decides on ``place``, if one does.
+    """
+    if not registrations(module):
+        yield from _walk_unregistered(module, prefix)
+        return
+    cls = type(module).__name__
+    inherited = None if stands_alone(module) else declared  # its place decides nothing
+    for key, claim in claims_of(module, place).items():
+        name, what = prefix + key, claim.what
+        decides = _declared(claim, name, cls) or inherited
+        yield name, _Placed(what, prefix, cls, place, decides)
+        if isinstance(what, Place) and (child := _submodule(module, key)) is not None:
+            where = Place(what.grows_in, what.grows_out, beside=place.beside or what.beside)
+            yield from _walk(child, f"{name}.", where, decides)
+
+
+def _declared(claim: Claim, name: str, cls: str) -> Declaration | None:
+    """A claim as the user's own, if it is; what a function says of a parameter follows from the place of its layer."""
+    if claim.by.ours or not (claim.by.mapping or isinstance(claim.what, Place)):
+        return None
+    return Declaration(name, cls, claim.what if isinstance(claim.what, Place) else None)
+
+
+def _walk_unregistered(module: nn.Module, prefix: str) -> Iterator[tuple[str, _Placed]]:
+    """The same inside a class that nobody registered: nothing there has a place, and a whole model needs none."""
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        if stands_alone(child):
+            yield f"{prefix}{name}", _Placed(FIXED, prefix, type(module).__name__, FIXED, None)
+            yield from _walk(child, f"{prefix}{name}.", FIXED)
+        elif not is_registered(child):
+            yield from _walk_unregistered(child, f"{prefix}{name}.")
+
+
+def _describe(name: str, placed: _Placed, param: Param, tensor: torch.Tensor, where: str) -> ParameterInfo:
     shape = param.shape or tuple(tensor.shape)
     if len(param.axes) != len(shape):
         raise MupError(
@@ -167,19 +216,19 @@ def _describe(name: str, claim: _Claim, param: Param, tensor: torch.Tensor, wher
             "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
         )
     siblings = (param.init_of,) if isinstance(param.init_of, str) else param.init_of or ()
-    return Found(
+    return ParameterInfo(
         param,
         shape,
         tuple(tensor.shape),
-        claim.layer,
-        claim.prefix.removesuffix("."),
-        claim.place,
-        tuple(claim.prefix + sibling for sibling in siblings) or (name,),
-        claim.said,
+        placed.layer,
+        placed.prefix.removesuffix("."),
+        placed.place,
+        tuple(placed.prefix + sibling for sibling in siblings) or (name,),
+        placed.declared,
     )
 
 
-def size_of(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> Size:
+def size_of(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]]) -> Size:
     """The numbers of parameter ``name`` that the rules read, given every parameter's logical shape.
 
     Parameters
@@ -237,138 +286,6 @@ _PER_SIGN = {"modes": lambda n: n // 2, "modes_half": lambda n: n - 1, "modes_si
 
 def _size(axes: list[tuple[str, int]], *kinds: str) -> int:
     return prod(n for kind, n in axes if kind in kinds)
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """What an adapter says of one name, and of which layer it was asked."""
-
-    what: Param | Place | Alias
-    prefix: str
-    layer: str
-    place: Place
-    said: Said | None = None
-
-
-def _walk(module: nn.Module, prefix: str, place: Place, said: Said | None = None) -> Iterator[tuple[str, _Claim]]:
-    """Yield (qualified name, claim) for every parameter, or second name of one, that adapters claim."""
-    if not is_registered(module) and not is_container(module):
-        yield from _walk_unplaced(module, prefix)
-    if stands_alone(module):
-        said = None  # its place decides nothing
-    users, stated, cls = user_claims(module), user_claims(module, stated=True), type(module).__name__
-    for name, claim in _claims_of(module, prefix, place):
-        key = name.removeprefix(prefix)
-        if not isinstance(claim.what, Place):
-            yield name, replace(claim, said=Said(name, cls) if key in stated else said)
-        elif (child := _submodule(module, key)) is not None:
-            where = replace(claim.what, beside=True) if place.beside else claim.what
-            yield from _walk(child, f"{name}.", where, Said(name, cls, claim.what) if key in users else said)
-
-
-def _walk_unplaced(module: nn.Module, prefix: str) -> Iterator[tuple[str, _Claim]]:
-    """The same inside a class that nobody registered: nothing there has a place, and a whole model needs none."""
-    for name, child in module._modules.items():
-        if child is None:
-            continue
-        if stands_alone(child):
-            yield from _walk(child, f"{prefix}{name}.", FIXED)
-        elif not is_registered(child):
-            yield from _walk_unplaced(child, f"{prefix}{name}.")
-
-
-def _claims_of(module: nn.Module, prefix: str, place: Place) -> Iterator[tuple[str, _Claim]]:
-    """What the adapter of one module's type claims, children included, by qualified name."""
-    for name, claim in claims_of(module, place).items():
-        yield prefix + name, _Claim(claim, prefix, type(module).__name__, place)
-
-
-def _how_to_claim(model: nn.Module, name: str, claimed: Collection[str]) -> str:
-    """What to do about a parameter that no adapter claims: the class to describe, and the line for it."""
-    path, module, rest = "", model, name
-    while is_registered(module) or is_container(module):
-        claims = claims_of(module, FIXED)
-        asked = [key for key, claim in claims.items() if isinstance(claim, Place) and rest.startswith(f"{key}.")]
-        if not asked:
-            return _left_out(module, rest)
-        key = max(asked, key=len)
-        path, module, rest = f"{path}.{key}" if path else key, module.get_submodule(key), rest.removeprefix(f"{key}.")
-    path, module = _narrowed(path, module, claimed)
-    where = repr(path) if path else "the model"
-    return f"nobody registered {type(module).__name__} ({where}). {_registration(path, module, claimed)}"
-
-
-def _left_out(module: nn.Module, rest: str) -> str:
-    """What to do about a parameter of a registered class whose adapter says nothing of it."""
-    cls, (first, _, inside) = type(module).__name__, rest.partition(".")
-    for key in own_claims(module) if by_user(module) else ():
-        if not hasattr(module, key.partition(".")[0]):
-            known = [*dict(module.named_children()), *dict(module.named_parameters(recurse=False))]
-            return (
-                f"the registration of {cls} names {key!r}, and {cls} has no such child or parameter: {nearest(key, known)}"
-            )
-    if not is_known_exactly(module) or by_user(module):
-        left = [name for name, _ in module.named_parameters() if not covers(claims_of(module, FIXED), name)]
-        own = [name for name in left if "." not in name]
-        held = list(dict.fromkeys(name.partition(".")[0] for name in left if "." in name))
-        entries = ", ".join([*(f"{key!r}: nm.Param(…)" for key in own), *(f"{key!r}: nm.Place(?, ?)" for key in held)])
-        mean = "; ".join([*([_PLACE] if held else []), *([_PARAM] if own else [])])
-        unknown = [key for key in held if not (is_registered(child := getattr(module, key)) or is_container(child))]
-        more = "".join(f" {_registration(key, getattr(module, key), ())}" for key in unknown[:1])
-        if is_known_exactly(module):
-            return f"the adapter of {cls} says nothing of {first!r}. Add {entries} to its registration, where {mean}.{more}"
-        line = f"nm.register_layer({cls}, {{{entries}}})"
-        return f"{cls} has {first!r} besides what it inherits, which is known. Write {line}, where {mean}.{more}"
-    if not inside:
-        return (
-            f"the adapter of {cls} does not describe it in this configuration. Describe the class, or one derived from it, "
-            "with neuralop_mup.register_layer."
-        )
-    child = getattr(module, first)
-    line = "" if is_registered(child) or is_container(child) else f" {_registration(first, child, ())}"
-    return (
-        f"the adapter of {cls} says nothing of {first!r}. Derive a class from {cls} and describe it with "
-        f"neuralop_mup.register_layer, {first!r} included (docs/third_party.md).{line}"
-    )
-
-
-def _registration(path: str, module: nn.Module, claimed: Collection[str]) -> str:
-    """The line that registers a class, for the user to complete."""
-    inside = f"{path}." if path else ""
-    own = [key for key, _ in module.named_parameters(recurse=False)]
-    held = {key: child for key, child in module.named_children() if any(True for _ in child.parameters())}
-    parts = [f"{key!r}: nm.Param(…)" for key in own]
-    for key, child in held.items():
-        alone = all(f"{inside}{key}.{inner}" in claimed for inner, _ in child.named_parameters())
-        parts.append(f"{key!r}: nm.Place({'False, False' if alone else '?, ?'})")
-    more = ", …" if len(parts) > _SHOWN else ""
-    kinds = [*([_PLACE] if held else []), *([_PARAM] if own else [])]
-    line = f"nm.register_layer({type(module).__name__}, {{{', '.join(parts[:_SHOWN])}{more}}})"
-    return f"Write {line}, where {'; '.join(kinds)}."
-
-
-_SHOWN = 8  # children in a message
-_PLACE = "Place(channels in, channels out) is True where they grow with width, False where they are fixed"
-_PARAM = "Param says what a parameter of its own is"
-
-
-def _narrowed(path: str, module: nn.Module, claimed: Collection[str]) -> tuple[str, nn.Module]:
-    """A class that nobody registered, or the one in it that alone needs to be: what only holds that one does not."""
-    found = path, module
-    while True:
-        prefix = f"{path}." if path else ""
-        if any(prefix + name not in claimed for name, _ in module.named_parameters(recurse=False)):
-            return found
-        children = [
-            (name, child)
-            for name, child in module.named_children()
-            if any(f"{prefix}{name}.{inner}" not in claimed for inner, _ in child.named_parameters())
-        ]
-        if len({type(child) for _, child in children}) != 1 or is_registered(children[0][1]):
-            return found
-        path, module = prefix + children[0][0], children[0][1]
-        if not is_container(module):
-            found = path, module
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module | None:

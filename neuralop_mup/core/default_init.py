@@ -1,211 +1,162 @@
 """neuralop's own initialisation, drawn for a model that was built without weights.
 
 Constructors draw weights as they run. A model built on the meta device, where it costs nothing, lost what they drew, so
-it is drawn again, layer by layer: by the layer's ``reset_parameters`` where it has one, otherwise by one of the functions
-below. A tensor that none of them draws is an error. Modules are visited as they were constructed, so that in most models
-the random numbers fall as they do in the constructor.
+it is drawn again, layer by layer: by the layer's ``reset_parameters``, and as its adapter says where that says how
+(``draw`` of a :class:`~neuralop_mup.Param`). A tensor that neither of them draws is an error. Modules are visited as they
+were constructed, so that in most models the random numbers fall as they do in the constructor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import neuralop.models
 import torch
-from neuralop.layers.complex import ComplexValued
-from neuralop.layers.differential_conv import FiniteDifferenceConvolution
-from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
-from neuralop.layers.skip_connections import SoftGating
-from neuralop.layers.spectral_convolution import SpectralConv
-from neuralop.models import CODANO, UQNO
 from torch import nn
 
-from neuralop_mup.core.registry import name_of
+from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.registry import FIXED, Alias, Claims, Copy, Param, Registration, claims_of, registered_for
 from neuralop_mup.errors import MupError
 
 __all__ = ["check_drawable", "draw"]
 
 
 @dataclass(frozen=True)
-class _Draw:
-    """How a layer draws what it owns: ``covers`` are its tensors, whole children included, ``run`` draws them."""
+class _Layer:
+    """One module, and how what it holds is drawn after its children were.
 
-    covers: tuple[str, ...]
-    run: Callable[[nn.Module], None]
+    Attributes
+    ----------
+    module, prefix : torch.nn.Module, str
+        The module, and what the names in it begin with in the model.
+    reset : tuple of str or None
+        The tensors that its ``reset_parameters`` draws; None if that is not to be called.
+    described : mapping
+        What adapters say is drawn, tied or copied, by name in the module.
+    """
 
+    module: nn.Module
+    prefix: str
+    reset: tuple[str, ...] | None
+    described: Claims
 
-def _draw_spectral(layer: Any) -> None:
-    # neuralop's init_std="auto", which its models use without exception.
-    std = (2 / (layer.in_channels + layer.out_channels)) ** 0.5
-    weights: list[Any] = list(layer.weight) if isinstance(layer.weight, nn.ModuleList) else [layer.weight]
-    for weight in weights:
-        weight.normal_(0, std)
-    if layer.bias is not None:
-        layer.bias.normal_().mul_(std)
+    def drawn(self) -> set[str]:
+        """Names in the model of the tensors that are drawn."""
+        names = [what.of if isinstance(what, Alias) else name for name, what in self.described.items()]
+        return {self.prefix + name for name in (*names, *(self.reset or ()))}
 
+    def tensors(self) -> list[str]:
+        """Names in the model of the module's own tensors that hold numbers."""
+        own = [name for name, tensor in _own(self.module).items() if tensor.numel()]
+        loose = [name for name, value in vars(self.module).items() if isinstance(value, torch.Tensor) and value.is_meta]
+        return [self.prefix + name for name in own + loose]
 
-def _draw_ones(layer: SoftGating) -> None:
-    for parameter in layer.parameters(recurse=False):
-        parameter.fill_(1)
-
-
-def _draw_normal(layer: nn.Module) -> None:
-    for bias in getattr(layer, "biases", None) or [layer.bias_h]:
-        if bias.is_complex():  # drawn as two reals, so that its modulus is √2
-            torch.view_as_real(bias).normal_()
-        else:
-            bias.normal_()
-
-
-def _draw_coefficients(model: CODANO) -> None:
-    if hasattr(model, "cls_token"):
-        model.cls_token.normal_()
-    for encoding in getattr(model, "positional_encoding", {}).values():
-        encoding.normal_()
-
-
-def _tie(layer: FiniteDifferenceConvolution) -> None:
-    layer.weight = layer.conv.weight  # one tensor under two names, which to_empty makes two
-
-
-def _copy_child(first: str, second: str) -> Callable[[nn.Module], None]:
-    def copy(layer: nn.Module) -> None:
-        source = dict(getattr(layer, first).state_dict(keep_vars=True))
-        for name, tensor in getattr(layer, second).state_dict(keep_vars=True).items():
-            if isinstance(tensor, torch.Tensor):
-                tensor.copy_(source[name])
-
-    return copy
-
-
-def _draw_positive(layer: Any) -> None:
-    for weight in layer.parameters(recurse=False):
-        weight.uniform_().mul_(layer.scale)  # its own reset_parameters would leave the weight's device
-
-
-def _draw_glorot(layer: Any) -> None:
-    # Its constructor draws as torch does, then once more.
-    for module in layer.modules():
-        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+    def draw(self, stds: Mapping[str, float]) -> None:
+        module: Any = self.module
+        if self.reset is not None:
             module.reset_parameters()
-    layer.reset_parameters()
+        for name, what in self.described.items():
+            if isinstance(what, Copy):
+                _copy(getattr(module, what.of), getattr(module, name))
+            elif isinstance(what, Alias):  # one tensor under two names, which to_empty makes two
+                owner, _, leaf = what.of.rpartition(".")
+                module.get_submodule(owner)._parameters[leaf] = _parameter(module, name)
+            elif isinstance(what, Param) and what.draw and (parameter := _parameter(module, name)) is not None:
+                what.draw(parameter, stds.get(self.prefix + name, 1.0))
 
 
-def _draw_scaled(layer: Any) -> None:
-    for parameter in layer.parameters(recurse=False):
-        parameter.normal_().mul_(layer.scale)
-
-
-def _draw_afno(model: Any) -> None:
-    nn.init.trunc_normal_(model.pos_embed, std=0.02)
-    model.apply(model._init_weights)
-
-
-_KNOWN: dict[type | str, _Draw] = {
-    SpectralConv: _Draw(("weight", "bias"), _draw_spectral),
-    LegacySpectralConv: _Draw(("weight", "bias"), _draw_spectral),
-    SoftGating: _Draw(("weight", "bias"), _draw_ones),
-    FiniteDifferenceConvolution: _Draw(("weight",), _tie),
-    CODANO: _Draw(("cls_token", "positional_encoding"), _draw_coefficients),
-    ComplexValued: _Draw(("fi",), _copy_child("fr", "fi")),
-    UQNO: _Draw(("residual_model",), _copy_child("base_model", "residual_model")),
-    **{
-        f"physicsnemo.SpectralConv{d}d": _Draw(tuple(f"weights{i + 1}" for i in range(2 ** (d - 1))), _draw_positive)
-        for d in (1, 2, 3, 4)
-    },
-    "physicsnemo.FCLayer": _Draw(("linear",), _draw_glorot),
-    **{f"physicsnemo.Conv{d}dFCLayer": _Draw(("conv",), _draw_glorot) for d in (1, 2, 3, "N")},
-    "physicsnemo.AFNO2DLayer": _Draw(("w1", "b1", "w2", "b2"), _draw_scaled),
-    "physicsnemo.AFNO": _Draw(("pos_embed",), _draw_afno),
-}
-if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
-    from neuralop.layers.spherical_convolution import SphericalConv
-
-    _KNOWN[SphericalConv] = _Draw(("weight", "bias"), _draw_spectral)
-if hasattr(neuralop.models, "RNO"):  # newer than 2.0.0
-    from neuralop.layers.rno_block import RNOBlock, RNOCell
-
-    _KNOWN[RNOCell] = _Draw(("biases",), _draw_normal)
-    _KNOWN[RNOBlock] = _Draw(("bias_h",), _draw_normal)
-_BUFFERS_TOO = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-
-
-def _draw_of(module: nn.Module) -> _Draw | None:
-    """How ``module`` draws what it owns; None where that is not known."""
-    if isinstance(module, UQNO) and not _same_shapes(module.base_model, module.residual_model):
-        return _Draw((), lambda layer: None)
-    for cls in type(module).__mro__:
-        if known := next((_KNOWN[key] for key in (cls, name_of(cls)) if key in _KNOWN), None):
-            return known
-        if "reset_parameters" in vars(cls):
-            own = [name for name, _ in module.named_parameters(recurse=False)]
-            if isinstance(module, _BUFFERS_TOO):
-                own += [name for name, _ in module.named_buffers(recurse=False)]
-            return _Draw(tuple(own), _reset)
-        # A constructor of one's own may draw in its own way, unless torch or FSDP2's change of class wrote it.
-        if "__init__" in vars(cls) and not cls.__module__.startswith("torch.") and _has_tensors(module):
-            return None
-    return None
-
-
-def _reset(layer: Any) -> None:
-    layer.reset_parameters()
-
-
-def _has_tensors(module: nn.Module) -> bool:
-    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return any(tensor.numel() for tensor in own)  # PhysicsNeMo's modules have a buffer without numbers
-
-
-def _same_shapes(a: nn.Module, b: nn.Module) -> bool:
-    return {n: p.shape for n, p in a.named_parameters()} == {n: p.shape for n, p in b.named_parameters()}
-
-
-def _steps(module: nn.Module, prefix: str, missing: list[str]) -> Iterator[tuple[nn.Module, _Draw]]:
-    """What to draw, in order; names of tensors that nothing draws are added to ``missing``."""
-    draw = _draw_of(module)
-    covered = draw.covers if draw else ()
-    for name, child in module.named_children():
-        if name not in covered:
-            yield from _steps(child, f"{prefix}{name}.", missing)
-    own = [*module.named_parameters(recurse=False, remove_duplicate=False), *module.named_buffers(recurse=False)]
-    missing += [
-        f"{prefix}{name} ({type(module).__name__})" for name, tensor in own if tensor.numel() and name not in covered
-    ]
-    loose = [name for name, value in vars(module).items() if isinstance(value, torch.Tensor) and value.is_meta]
-    missing += [f"{prefix}{name} ({type(module).__name__})" for name in loose]
-    if draw and covered:
-        yield module, draw
-
-
-def check_drawable(model: nn.Module) -> list[tuple[nn.Module, _Draw]]:
-    """The steps that draw every parameter and buffer of ``model``.
+def check_drawable(model: nn.Module) -> list[_Layer]:
+    """The layers of ``model``, in the order in which they are drawn.
 
     Raises
     ------
     MupError
-        If some tensor's default initialisation is not known.
+        If the default initialisation of some parameter or buffer is not known.
     """
-    missing: list[str] = []
-    steps = list(_steps(model, "", missing))
-    if missing:
-        raise MupError(
-            f"The default initialisation of {missing[0]} is not known, so it cannot be drawn after the meta device: build "
-            "the model on a real device, or give that layer a reset_parameters method."
-        )
-    return steps
+    layers = list(_layers(model, ""))
+    drawn = set().union(*(layer.drawn() for layer in layers))
+    for layer in layers:
+        if unknown := [name for name in layer.tensors() if name not in drawn]:
+            raise MupError(
+                f"The default initialisation of {unknown[0]} ({type(layer.module).__name__}) is not known, so it cannot be "
+                "drawn after the meta device: build the model on a real device, give that layer a reset_parameters method, "
+                "or register the layer with a Param whose draw says how (docs/third_party.md)."
+            )
+    return layers
 
 
-def draw(model: nn.Module) -> None:
+def draw(model: nn.Module, plan: Plan) -> None:
     """Draw every parameter and buffer of ``model`` as its constructors would have, or nothing (:func:`check_drawable`)."""
-    steps = check_drawable(model)
+    stds = {row.name: row.default_std for row in plan.rows if row.default_std is not None}
+    layers = check_drawable(model)
     with torch.no_grad():
-        for module, how in steps:
-            with _gather(module):
-                how.run(module)
+        for layer in layers:
+            if layer.reset is not None or layer.described:
+                with _gather(layer.module):
+                    layer.draw(stds)
+
+
+_BUFFERS_TOO = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
+    """All modules of a model, each after its children; a child that is a copy of another is not gone into."""
+    claims = {name: claim for name, claim in claims_of(module, FIXED).items() if _says_how(module, name, claim.what)}
+    classes = list(_trusted(module, {claim.by for claim in claims.values()}))
+    trusted = {registration for cls in classes for registration in registered_for(cls)}
+    described = {name: claim.what for name, claim in claims.items() if claim.by in trusted}
+    for name, child in module.named_children():
+        if not isinstance(described.get(name), Copy):
+            yield from _layers(child, f"{prefix}{name}.")
+    # What is described whole is not reset besides, which may leave the tensors' device, as PhysicsNeMo's kernels do.
+    whole = described and _own(module).keys() <= described.keys()
+    resets = not whole and any("reset_parameters" in vars(cls) for cls in classes)
+    own = _own(module) if isinstance(module, _BUFFERS_TOO) else dict(module.named_parameters(recurse=False))
+    yield _Layer(module, prefix, tuple(own) if resets else None, described)
+
+
+def _says_how(module: nn.Module, name: str, what: object) -> bool:
+    """Whether a claim says how something is drawn; a child that is not like the one it may be a copy of is drawn itself."""
+    if isinstance(what, Copy):
+        return _shapes(getattr(module, what.of)) == _shapes(getattr(module, name))
+    return isinstance(what, Alias) or (isinstance(what, Param) and what.draw is not None)
+
+
+def _trusted(module: nn.Module, saying: set[Registration]) -> Iterator[type]:
+    """A module's classes, up to one whose own constructor may draw in a way that no registration of ``saying`` tells."""
+    for cls in type(module).__mro__:
+        yield cls
+        # torch, and FSDP2's change of class, write constructors that draw nothing else.
+        own_constructor = "__init__" in vars(cls) and not cls.__module__.startswith("torch.")
+        if own_constructor and saying.isdisjoint(registered_for(cls)) and any(t.numel() for t in _own(module).values()):
+            return
+
+
+def _own(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A module's own parameters, those with a second name too, and buffers; PhysicsNeMo's have some without numbers."""
+    return {
+        **dict(module.named_parameters(recurse=False, remove_duplicate=False)),
+        **dict(module.named_buffers(recurse=False)),
+    }
+
+
+def _parameter(module: nn.Module, name: str) -> nn.Parameter | None:
+    """Not get_parameter: complex factors are stored as pairs, and their attributes are views."""
+    owner, _, leaf = name.rpartition(".")
+    return module.get_submodule(owner)._parameters.get(leaf)
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in module.named_parameters()}
+
+
+def _copy(source: nn.Module, child: nn.Module) -> None:
+    tensors = dict(source.state_dict(keep_vars=True))
+    for name, tensor in child.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor):  # neuralop's models keep arguments there, too
+            tensor.copy_(tensors[name])
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-from neuralop.layers.skip_connections import SoftGating
 from torch import nn
 
 from neuralop_mup.core.plan import Plan
@@ -19,13 +18,6 @@ _ENOUGH = 1024
 _TOLERANCE = 1.25
 _SAMPLE = 65536  # a kernel may hold a billion numbers
 _SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
-_CONSTANT = (
-    SoftGating,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.instancenorm._InstanceNorm,
-)
 
 
 def check_fresh(model: nn.Module, plan: Plan) -> None:
@@ -45,9 +37,9 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
     for row in plan.rows:
         p = parameters[row.name].detach()
         claimed_by = row.layer if by_user(modules[row.owner]) else None
+        if row.init == "constant" and not claimed_by and not (p == p.round().clamp(0, 1)).all():
+            raise _not_fresh(row.name, "is not constant, as its default initialisation is", claimed_by)
         if row.default_std is None:
-            if isinstance(modules[row.name.rpartition(".")[0]], _CONSTANT) and not (p == p.round().clamp(0, 1)).all():
-                raise _not_fresh(row.name, "is not constant, as its default initialisation is", claimed_by)
             continue
         sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]
         ratio = sample.abs().square().mean().sqrt().item() / row.default_std

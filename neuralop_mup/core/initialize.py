@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-import torch
 from torch import nn
 
 from neuralop_mup.core.default_init import draw
-from neuralop_mup.core.parametrize import get_plan, set_plan
+from neuralop_mup.core.parametrize import get_plan, scale_weights, set_plan
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 
@@ -60,11 +59,7 @@ def initialize(model: Model) -> Model:
     for name, tensor in (*bare.named_parameters(), *bare.named_buffers()):
         if tensor.is_meta:
             raise MupError(f"{name!r} is on the meta device still: call model.to_empty(device=…) first, then initialize.")
-    draw(bare)
-    with torch.no_grad():
-        parameters = dict(bare.named_parameters())
-        for row in plan.rows:
-            if row.init_mult != 1:
-                parameters[row.name].mul_(row.init_mult)
+    draw(bare, plan)
+    scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=True, init_pending=False))
     return model

@@ -17,17 +17,18 @@ from neuralop_mup.core.default_init import check_drawable
 from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_state import ATTRIBUTE, PLANNED, SCALED, VOUCHED, attach_hooks, remove_hooks
-from neuralop_mup.core.planned import Planned, planned_models
+from neuralop_mup.core.plan_state import ATTRIBUTE, PLAN_CONFIRMED, WEIGHTS_SCALED, attach_hooks, attach_shapes, remove_hooks
+from neuralop_mup.core.planned import CopiesShapes
 from neuralop_mup.core.planning import make_plan
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 
-__all__ = ["attach_all_shapes", "get_plan", "is_parametrized", "parametrize", "save_base_shapes", "unparametrize"]
+__all__ = ["get_plan", "is_parametrized", "parametrize", "save_base_shapes", "unparametrize"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
+_COPIES_SHAPES = "_neuralop_mup_copies_shapes"
 WIDER = "The base is wider than the model"  # how the warning begins, for those who mean it
 
 
@@ -112,18 +113,14 @@ def parametrize(
     """
     bare = _bare(model)
     plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
-    parameters = dict(bare.named_parameters())
     _check_untouched(bare, init)
     _warn_of_wider_base(plan)
-    pending = init and _on_meta(bare, parameters)
+    pending = init and _on_meta(bare)
     if pending:
         check_drawable(bare)
     elif init:
         check_fresh(bare, plan)
-        with torch.no_grad():
-            for row in plan.rows:
-                if row.init_mult != 1:
-                    parameters[row.name].mul_(row.init_mult)
+        scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
     return model
 
@@ -155,7 +152,8 @@ def _bare(model: nn.Module) -> nn.Module:
     return bare
 
 
-def _on_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> bool:
+def _on_meta(model: nn.Module) -> bool:
+    parameters = dict(model.named_parameters())
     meta = [name for name, p in parameters.items() if p.is_meta]
     if meta and len(meta) < len(parameters):
         raise MupError(
@@ -165,20 +163,29 @@ def _on_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> bool:
     return bool(meta)
 
 
+def scale_weights(model: nn.Module, plan: Plan) -> None:
+    """Multiply freshly drawn weights by what the rule makes of them."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for row in plan.rows:
+            if row.init_mult != 1:
+                parameters[row.name].mul_(row.init_mult)
+
+
 def set_plan(model: nn.Module, plan: Plan) -> None:
     """Make ``plan`` the plan of a bare model; its weights are as the plan says."""
     if plan.init_applied:
-        setattr(model, SCALED, True)
+        setattr(model, WEIGHTS_SCALED, True)
     setattr(model, ATTRIBUTE, plan)
-    _attach_shapes(model, plan)
+    attach_shapes(model)
     attach_hooks(model)
-    setattr(model, PLANNED, Planned(model))
+    setattr(model, _COPIES_SHAPES, CopiesShapes(model))
 
 
 def _check_untouched(model: nn.Module, init: bool) -> None:
     """Rescaling twice would ruin the weights, so whatever carries a trace of a first time is refused."""
     check_no_plan(model)
-    if init and any(hasattr(module, SCALED) for module in model.modules()):
+    if init and any(hasattr(module, WEIGHTS_SCALED) for module in model.modules()):
         raise MupError(
             f"The weights of this {type(model).__name__} were rescaled by an earlier parametrize: build a new model, or "
             "pass init=False to attach a plan and leave the weights as they are."
@@ -194,24 +201,6 @@ def check_no_plan(model: nn.Module) -> None:
             f"This {type(model).__name__} is parametrized already, by this package or by mup, and rescaling twice would "
             "ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
         )
-
-
-def _attach_shapes(model: nn.Module, plan: Plan) -> None:
-    """Give each parameter the ``infshape`` that mup reads, unless it has it or has no weights yet."""
-    if plan.init_pending:
-        return  # mup's optimizers, too, then refuse the model
-    parameters = dict(model.named_parameters())
-    of = sum(not row.frozen for row in plan.rows)
-    for row in plan.rows:
-        if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
-            parameters[row.name].infshape = row.mup_shape(of)  # type: ignore[attr-defined]
-
-
-def attach_all_shapes() -> None:
-    """Give the parameters of every planned model, copies among them, the ``infshape`` that they may have lost."""
-    for model in planned_models():
-        if is_parametrized(model):
-            _attach_shapes(model, getattr(model, ATTRIBUTE))
 
 
 def unparametrize(model: Model) -> Model:
@@ -236,7 +225,7 @@ def unparametrize(model: Model) -> Model:
     """
     get_plan(model)
     bare = unwrap(model)
-    for attribute in (ATTRIBUTE, PLANNED, VOUCHED):
+    for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED):
         vars(bare).pop(attribute, None)
     remove_hooks(bare)
     for parameter in bare.parameters():
@@ -291,10 +280,8 @@ def get_plan(model: nn.Module) -> Plan:
             f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
             "then build the optimizer."
         )
-    plan = getattr(bare, ATTRIBUTE)
-    # A deep copy (UQNO's residual model), sharding and to_empty keep the plan, but make parameters that have no infshape.
-    _attach_shapes(bare, plan)
-    return plan
+    attach_shapes(bare)
+    return getattr(bare, ATTRIBUTE)
 
 
 def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
@@ -321,8 +308,6 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
         If a parameter is of unknown role or the file cannot be written.
     """
     model = unwrap(model)
-    if isinstance(model, nn.Module) and is_parametrized(model):
-        shapes = {row.name: row.mup_shape() for row in get_plan(model).rows if not row.lacking}
-    else:
-        shapes = {row.name: row.mup_shape() for row in make_plan(model, model, "standard").rows}
-    save_shapes(shapes, path)
+    planned = isinstance(model, nn.Module) and is_parametrized(model)
+    plan = get_plan(model) if planned else make_plan(model, model, "standard")
+    save_shapes({row.name: row.mup_shape() for row in plan.rows if not row.lacking}, path)

@@ -12,7 +12,7 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.multipliers import check_training, init_multipliers, with_steps
 from neuralop_mup.core.plan_text import as_markdown, as_text, differences
 from neuralop_mup.core.registry import FIXED, Place
-from neuralop_mup.core.rules import FORMER_RULES, RULE_VERSION, RULES, ModeRule, Size, length_factor, reason_of
+from neuralop_mup.core.rules import RULE_VERSION, RULES, ModeRule, Size, length_factor
 from neuralop_mup.errors import MupError
 
 __all__ = ["Plan", "Row"]
@@ -99,8 +99,7 @@ class Plan:
     correct_tt : bool
         Whether tensor-train kernels are brought to their target std (already inside the rows' ``init_mult``).
     version : int
-        Version of the rules. A plan of an older version is read as one of this version, with the same numbers: a rule that
-        has changed since has the name that its formula has now.
+        Version of the rules. A file of another version is refused.
     reason : str
         What the rule does, in a line.
     function : callable or None
@@ -152,10 +151,6 @@ class Plan:
         if getattr(module, getattr(function, "__qualname__", ""), None) is not function:
             state["function"] = None  # a lambda cannot be pickled, but a model with its plan has to be
         return state
-
-    def __setstate__(self, state: dict) -> None:
-        vars(self).update({"training": {}, **state})  # a pickle of before there were these
-        vars(self).update(_brought_up_to_date(state))
 
     @cached_property
     def kernels(self) -> tuple[str, ...]:
@@ -218,36 +213,18 @@ class Plan:
             version = stored["version"]
         except (TypeError, ValueError, KeyError) as error:
             raise MupError("This is not the JSON of a plan, or it is cut off: write it with Plan.to_json.") from error
-        if version != RULE_VERSION and version not in FORMER_RULES:
+        if version != RULE_VERSION:
             raise MupError(
                 f"The plan follows version {version} of the rules, this package version {RULE_VERSION}: its multipliers "
                 "would not be the same. Train on with the release that wrote it."
             )
         try:
-            names = {field.name for field in fields(cls)}
-            rows = tuple(map(_row_from_json, stored["rows"]))
-            plan = cls(**{**{k: v for k, v in stored.items() if k in names}, "rows": rows})
-            plan = replace(plan, **_brought_up_to_date(vars(plan)))
-            init_multipliers(plan.init_mult)
-            plan = replace(plan, training=check_training(plan.training))
+            stored["rows"] = tuple(map(_row_from_json, stored["rows"]))
+            stored["init_mult"] = init_multipliers(stored["init_mult"])
+            stored["training"] = check_training(stored.get("training"))
+            return cls(**stored)
         except (TypeError, KeyError, AttributeError) as error:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
-        return plan
-
-
-def _brought_up_to_date(plan: Mapping) -> dict:
-    """What changes in a plan of an older version of the rules: the names of rules, no number."""
-    if plan["version"] not in FORMER_RULES:
-        return {}
-    old, up_to_date = plan["rule"], {"version": RULE_VERSION}
-    if (new := FORMER_RULES[plan["version"]].get(old)) is None:
-        return up_to_date
-    rows = tuple(replace(row, why=row.why.replace(f"({old})", f"({new})")) for row in plan["rows"])
-    return {**up_to_date, "rule": new, "reason": reason_of(new), "rows": rows}
-
-
-# Fields by the names that they had in plans of 0.1.0 and before.
-_FORMER_NAMES = {"stock_std": "default_std", "stock": "init", "miss": "std_ratio"}
 
 
 def _row_from_json(stored: Mapping) -> Row:
@@ -256,4 +233,4 @@ def _row_from_json(stored: Mapping) -> Row:
 
 
 def _fields(stored: Mapping) -> dict:
-    return {_FORMER_NAMES.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}

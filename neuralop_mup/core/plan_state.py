@@ -24,19 +24,18 @@ from neuralop_mup.errors import MupError
 __all__ = [
     "ATTRIBUTE",
     "KEY",
-    "PLANNED",
-    "SCALED",
-    "VOUCHED",
+    "PLAN_CONFIRMED",
+    "WEIGHTS_SCALED",
+    "attach_hooks",
+    "attach_shapes",
     "check_same_plan",
     "remove_hooks",
     "stored_plan",
-    "attach_hooks",
 ]
 
 ATTRIBUTE = "_neuralop_mup_plan"
-PLANNED = "_neuralop_mup_planned"
-SCALED = "_neuralop_mup_scaled"
-VOUCHED = "_neuralop_mup_vouched"  # somebody said which plan the weights to be loaded have, or was asked to
+WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
+PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
 _NEURALOPS = "_metadata"  # constructor arguments, which state_dict() of neuralop's models holds beside the tensors
@@ -56,6 +55,21 @@ def remove_hooks(model: nn.Module) -> None:
         for key, hook in list(hooks.items()):
             if getattr(hook, "hook", hook) in (_write, _compare, _after_load):  # torch wraps some of them
                 del hooks[key]
+
+
+def attach_shapes(model: nn.Module) -> None:
+    """Give each parameter the ``infshape`` that mup reads, unless it has it or has no weights yet.
+
+    Loading with ``assign=True``, sharding and ``to_empty`` keep the plan, but make parameters that have none.
+    """
+    plan: Plan = getattr(model, ATTRIBUTE)
+    if plan.init_pending:
+        return  # mup's optimizers, too, then refuse the model
+    parameters = dict(model.named_parameters())
+    of = sum(not row.frozen for row in plan.rows)
+    for row in plan.rows:
+        if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
+            parameters[row.name].infshape = row.mup_shape(of)  # type: ignore[attr-defined]
 
 
 def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> None:
@@ -83,8 +97,8 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             f"this {type(module).__name__} says. To train on from them, parametrize a model with init=False and load them "
             "there."
         )
-    elif plan.init_applied and not hasattr(module, VOUCHED) and _are_weights(plan, state, prefix):
-        setattr(module, VOUCHED, True)
+    elif plan.init_applied and not hasattr(module, PLAN_CONFIRMED) and _are_weights(plan, state, prefix):
+        setattr(module, PLAN_CONFIRMED, True)
         warnings.warn(_UNKNOWN.format(type(module).__name__), UserWarning, stacklevel=2)
     setattr(module, _LOADED, text)
 
@@ -114,9 +128,10 @@ def _after_load(module: nn.Module, incompatible: Any) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
     scaled = text is not None and _read(text).init_applied
     if scaled:
-        setattr(module, SCALED, True)
+        setattr(module, WEIGHTS_SCALED, True)
     if plan.init_pending and not incompatible.missing_keys and not any(p.is_meta for p in module.parameters()):
         setattr(module, ATTRIBUTE, replace(plan, init_pending=False, init_applied=scaled or plan.init_applied))
+    attach_shapes(module)
 
 
 def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:

@@ -1,8 +1,7 @@
-"""Which models of this process have a plan, copies among them.
+"""What is told when a model is given a plan, and what a copy of such a model takes along.
 
-The parameters of a copy, and those that ``to_empty`` or ``load_state_dict(assign=True)`` make, are new tensors that carry no
-``infshape``, and a tensor does not know its model. A planned model therefore carries a note that is copied with it and then
-tells here of the copy. Models are held weakly.
+torch copies parameters without their attributes, so the parameters of a deep copy would have no ``infshape``; a pickle keeps
+them. A planned model therefore holds a :class:`CopiesShapes`, which is copied and pickled with it.
 """
 
 from __future__ import annotations
@@ -13,42 +12,36 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["ON_PLAN", "Planned", "planned_models"]
+__all__ = ["ON_PLAN", "CopiesShapes"]
 
 # Called when a model is given a plan: what is built on the core puts its functions here, as the core imports none of it.
 ON_PLAN: list[Callable[[], None]] = []
 
-# By id, since a module's class may define an equality and no hash.
-_MODELS: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
-
-def planned_models() -> list[nn.Module]:
-    """The living models that were given a plan, those among them that lost it since included."""
-    return list(_MODELS.values())
-
-
-class Planned:
-    """The note on a planned model; to make one tells of the model.
+class CopiesShapes:
+    """Gives the parameters of a deep copy the ``infshape`` of those of ``model``, which holds this; to make one tells.
 
     Parameters
     ----------
     model : torch.nn.Module or None
-        The bare model that carries the note; None where only a part of it was copied.
+        The bare model; None where something else was copied with this.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
         self._model = None if model is None else weakref.ref(model)
-        if model is not None:
-            _MODELS[id(model)] = model
-            for call in ON_PLAN:
-                call()
+        for call in ON_PLAN:
+            call()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Planned:
-        # copy.deepcopy makes the new model, and says so in its memo, before it copies what the model holds.
-        return Planned(memo.get(id(self._carrier())))
+    def __deepcopy__(self, memo: dict[int, Any]) -> CopiesShapes:
+        # The memo has the new model, and the new parameters, which a module holds before what was put into it later.
+        model = self._of()
+        for parameter in () if model is None else model.parameters():
+            if id(parameter) in memo and hasattr(parameter, "infshape"):
+                memo[id(parameter)].infshape = parameter.infshape
+        return CopiesShapes(memo.get(id(model)))
 
     def __reduce__(self) -> tuple:
-        return Planned, (self._carrier(),)
+        return CopiesShapes, (self._of(),)
 
-    def _carrier(self) -> nn.Module | None:
+    def _of(self) -> nn.Module | None:
         return None if self._model is None else self._model()

@@ -11,7 +11,7 @@ from torch import nn
 
 import neuralop_mup.core.adapters  # noqa: F401  registers what this package knows
 from neuralop_mup.core.base_shapes import base_shapes
-from neuralop_mup.core.classify import Found, classify, size_of
+from neuralop_mup.core.classify import ParameterInfo, classify, size_of
 from neuralop_mup.core.depth import Layers
 from neuralop_mup.core.multipliers import check_training, init_multipliers, with_steps
 from neuralop_mup.core.plan import Plan, Row
@@ -67,7 +67,7 @@ def make_plan(
 
 
 def make_rows(
-    found: Mapping[str, Found],
+    found: Mapping[str, ParameterInfo],
     shapes: Mapping[str, tuple[int, ...]],
     at_base: Mapping[str, tuple[int, ...]],
     rule: str | ModeRule,
@@ -130,7 +130,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, correct_tt, layers
     )
 
 
-def _holds_numbers(name: str, found: Mapping[str, Found], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+def _holds_numbers(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether the parameter has numbers, and so has what its default initialisation follows."""
     return all(math.prod(shapes[part]) for part in (name, *found[name].init_of))
 

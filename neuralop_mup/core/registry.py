@@ -13,13 +13,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from neuralop_mup.core.infshape import AXES
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
 
-__all__ = ["FIXED", "HIDDEN", "Adapter", "Alias", "Claims", "Param", "Place", "adapter_of", "claims_of", "register_layer"]
+__all__ = [
+    "FIXED",
+    "HIDDEN",
+    "Adapter",
+    "Alias",
+    "Claim",
+    "Claims",
+    "Copy",
+    "Param",
+    "Place",
+    "Registration",
+    "adapter_of",
+    "claims_of",
+    "register_layer",
+]
 
 
 @dataclass(frozen=True)
@@ -60,8 +75,15 @@ FIXED = Place(False, False)
 
 
 @dataclass(frozen=True)
+class Copy(Place):
+    """The place of a child that its layer makes as a copy of the child ``of``, weights included, where they are alike."""
+
+    of: str = ""
+
+
+@dataclass(frozen=True)
 class Param:
-    """What one parameter is.
+    """What one parameter is, and how its layer's constructor draws it.
 
     Attributes
     ----------
@@ -74,8 +96,11 @@ class Param:
         (real and imaginary part).
     init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable
         How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
-        function of the parameter's logical shape that returns its root mean square. ``constant`` (the default) is for
-        vectors only: a matrix has to say how it is drawn.
+        function of the parameter's logical shape that returns its root mean square. ``constant`` (the default) is ones or
+        zeros, for vectors only: a matrix has to say how it is drawn.
+    draw : callable, optional
+        Function of a tensor and that root mean square which draws the tensor in place. For what the layer's
+        ``reset_parameters`` does not draw; only a model that is built on the meta device needs it.
     init_of : str or tuple of str, optional
         The sibling parameter whose fans the default initialisation reads (a bias is drawn by its weight's fan-in); all
         factors together where the sibling is a factorized kernel. Itself if not given.
@@ -94,6 +119,7 @@ class Param:
     shape: tuple[int, ...] | None = None
     rank_power: float | None = None
     frozen: bool = False
+    draw: Callable[[torch.Tensor, float], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,26 +134,37 @@ Adapter = Callable[[Any, Place], Claims]
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What the registry holds of a type: its adapter, whether that is ours, and whether it is a model to be put anywhere."""
+class Registration:
+    """What was registered for one type.
+
+    Attributes
+    ----------
+    adapter : callable
+        What it says of a layer of that type in a place.
+    ours : bool
+        Whether the adapter is this package's, which describe a layer whole.
+    mapping : bool
+        Whether it was given as a mapping, which says the same in every place.
+    whole : bool
+        Whether the type is a model, whose inputs and outputs have fixed channels wherever it stands.
+    """
 
     adapter: Adapter
     ours: bool = False
+    mapping: bool = False
     whole: bool = False
 
 
 @dataclass(frozen=True)
-class _Stated:
-    """The adapter that a mapping makes: it says the same in every place."""
+class Claim:
+    """What is said of one name in a layer, and in which registration."""
 
-    claims: Claims
-
-    def __call__(self, layer: nn.Module, place: Place) -> Claims:
-        return self.claims
+    what: Param | Place | Alias
+    by: Registration
 
 
 # By type; by name where the package is not imported here: "physicsnemo.FNO" is class FNO of top package physicsnemo.
-_ADAPTERS: dict[type | str, _Known] = {}
+_REGISTRATIONS: dict[type | str, Registration] = {}
 
 
 def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
@@ -149,12 +186,12 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
         raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance.")
     if callable(roles):
-        _ADAPTERS[layer_type] = _Known(roles)
+        _REGISTRATIONS[layer_type] = Registration(roles)
         return
     claims = dict(roles)
     for name, claim in claims.items():
         _check_claim(layer_type, name, claim)
-    _ADAPTERS[layer_type] = _Known(_Stated(claims))
+    _REGISTRATIONS[layer_type] = Registration(lambda layer, place: claims, mapping=True)
 
 
 def _check_claim(layer_type: type, name: str, claim: object) -> None:
@@ -174,49 +211,31 @@ def _check_claim(layer_type: type, name: str, claim: object) -> None:
         )
 
 
-def adapter_of(*types: type, whole: bool = False) -> Callable[[Adapter], Adapter]:
-    """Decorator for this package's own adapters; ``whole`` for models, whose inputs and outputs have fixed channels."""
+def adapter_of(*types: type | str, whole: bool = False) -> Callable[[Adapter], Adapter]:
+    """Decorator for this package's own adapters; classes that need not be installed go by "top package.class"."""
 
     def register(function: Adapter) -> Adapter:
-        _ADAPTERS.update(dict.fromkeys(types, _Known(function, ours=True, whole=whole)))
+        _REGISTRATIONS.update(dict.fromkeys(types, Registration(function, ours=True, whole=whole)))
         return function
 
     return register
 
 
-def adapter_of_name(*names: str, whole: bool = False) -> Callable[[Adapter], Adapter]:
-    """The same for classes of a package that need not be installed, each as "top package.class"."""
-
-    def register(function: Adapter) -> Adapter:
-        _ADAPTERS.update(dict.fromkeys(names, _Known(function, ours=True, whole=whole)))
-        return function
-
-    return register
+@adapter_of(nn.ModuleList, nn.ModuleDict, nn.Sequential)
+def _container(layer: nn.Module, place: Place) -> Claims:
+    """All that a container holds stands where it stands."""
+    return dict.fromkeys(layer._modules, place)  # named_children leaves out a module's second name
 
 
-def name_of(layer_type: type) -> str:
-    """What :func:`adapter_of_name` calls a class."""
-    return f"{layer_type.__module__.partition('.')[0]}.{layer_type.__name__}"
+def registered_for(cls: type) -> list[Registration]:
+    """What was registered for a class itself, by its type (which may be the user's) and by its name."""
+    keys = (cls, f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
+    return [_REGISTRATIONS[key] for key in keys if key in _REGISTRATIONS]
 
 
-def _registered(layer: nn.Module) -> list[_Known]:
-    """What is registered for a layer's type and for the classes that it inherits from, nearest first."""
-    keys = (key for cls in type(layer).__mro__ for key in (cls, name_of(cls)))
-    return [_ADAPTERS[key] for key in keys if key in _ADAPTERS]
-
-
-def _used(layer: nn.Module) -> list[_Known]:
-    """The adapters that speak of a layer: its own, and while that leaves something out those that it inherits."""
-    used: list[_Known] = []
-    said: set[str] = set()
-    for known in _registered(layer):
-        used.append(known)
-        if known.ours:  # which describe their layers whole
-            break
-        said |= set(known.adapter(layer, FIXED))
-        if all(covers(said, name) for name, _ in layer.named_parameters()):
-            break
-    return used
+def registrations(layer: nn.Module) -> list[Registration]:
+    """What was registered for a layer's type and for the classes that it inherits from, nearest first."""
+    return [registration for cls in type(layer).__mro__ for registration in registered_for(cls)]
 
 
 def covers(claims: Iterable[str], name: str) -> bool:
@@ -224,64 +243,40 @@ def covers(claims: Iterable[str], name: str) -> bool:
     return any(f"{name}.".startswith(f"{key}.") for key in claims)
 
 
-def is_container(layer: nn.Module) -> bool:
-    """Whether a module only holds others."""
-    return isinstance(layer, (nn.ModuleList, nn.ModuleDict, nn.Sequential))
-
-
 def is_registered(layer: nn.Module) -> bool:
-    """Whether there is an adapter for a layer's type, whatever it says."""
-    return bool(_registered(layer))
+    """Whether there is an adapter for a layer's type, whatever it says; that of containers says nothing about them."""
+    return any(registration.adapter is not _container for registration in registrations(layer))
 
 
 def by_user(layer: nn.Module) -> bool:
     """Whether the adapter of a layer's type was given to :func:`register_layer`, and is none of this package's."""
-    return any(not known.ours for known in _registered(layer)[:1])
-
-
-def by_mapping(layer: nn.Module) -> bool:
-    """Whether a layer is described by mappings alone, which are the same in every place."""
-    used = _used(layer)
-    return bool(used) and all(isinstance(known.adapter, _Stated) for known in used)
-
-
-def own_claims(layer: nn.Module) -> Claims:
-    """What was registered for a layer's type itself or, where nothing was, for the nearest class that it inherits from."""
-    known = _registered(layer)
-    return known[0].adapter(layer, FIXED) if known else {}
-
-
-def user_claims(layer: nn.Module, *, stated: bool = False) -> set[str]:
-    """Names that adapters given to :func:`register_layer` claim; with ``stated`` those of mappings alone."""
-    asked = [known for known in _used(layer) if isinstance(known.adapter, _Stated) or not (known.ours or stated)]
-    return {name for known in asked for name in known.adapter(layer, FIXED)}
-
-
-def is_known_exactly(layer: nn.Module) -> bool:
-    """Whether a layer's own type, not only a class that it inherits from, has an adapter."""
-    return type(layer) in _ADAPTERS or name_of(type(layer)) in _ADAPTERS
+    return any(not registration.ours for registration in registrations(layer)[:1])
 
 
 def is_whole(layer: nn.Module) -> bool:
     """Whether a layer is a whole model that this package knows, or of a class derived from one."""
-    return any(known.whole for known in _registered(layer))
+    return any(registration.whole for registration in registrations(layer))
 
 
 def stands_alone(layer: nn.Module) -> bool:
-    """Whether a layer can be read without a word on its place."""
-    return is_whole(layer) or by_mapping(layer)
+    """Whether a layer can be read without a word on its place: a whole model, or described by mappings alone."""
+    nearest = registrations(layer)[:1]
+    by_mapping = any(registration.mapping for registration in nearest)
+    return is_whole(layer) or (by_mapping and all(claim.by.mapping for claim in claims_of(layer, FIXED).values()))
 
 
-def claims_of(layer: nn.Module, place: Place) -> Claims:
-    """What the adapters of a layer claim, each claim checked; nothing where the type is unknown.
+def claims_of(layer: nn.Module, place: Place) -> dict[str, Claim]:
+    """What is said of the names in a layer, each claim checked; nothing where the type is unknown.
 
-    A class says only what is new in it: the rest is its parent's, and what both say is as the class says.
+    A class says only what is new in it, or to be read otherwise. Its parents are asked for what that leaves out, and what
+    they say of a name that the class speaks of, or of something inside it, does not count.
     """
-    if is_container(layer):
-        return dict.fromkeys(layer._modules, place)  # named_children leaves out a module's second name
-    claims: dict[str, Param | Place | Alias] = {}
-    for known in reversed(_used(layer)):
-        claims |= known.adapter(layer, place)
-    for name, claim in claims.items():
-        _check_claim(type(layer), name, claim)
+    claims: dict[str, Claim] = {}
+    for registration in registrations(layer):
+        said = registration.adapter(layer, place)
+        for name, what in said.items():
+            _check_claim(type(layer), name, what)
+        claims |= {name: Claim(what, registration) for name, what in said.items() if not covers(claims, name)}
+        if registration.ours or all(covers(claims, name) for name, _ in layer.named_parameters()):
+            break
     return claims

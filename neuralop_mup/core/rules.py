@@ -62,7 +62,6 @@ from neuralop_mup.validation import is_multiplier
 
 __all__ = [
     "DEFAULT_RULE",
-    "FORMER_RULES",
     "ROLES",
     "RULES",
     "RULE_VERSION",
@@ -77,7 +76,6 @@ __all__ = [
     "mode_factor",
     "multipliers",
     "operator_norm",
-    "operator_norm_bound",
     "reason_of",
 ]
 
@@ -148,18 +146,18 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
     fan_in, fan_out : int
         Fans of the layer.
     """
-    if kind == "fan_in":
-        return (3 * fan_in) ** -0.5
-    if kind == "mean_fan":
-        return (2 / (fan_in + fan_out)) ** 0.5
-    if kind == "fan_out":
-        return fan_out**-0.5
-    if kind == "positive":
-        return (2 / 3) ** 0.5 / (fan_in * fan_out)
-    if kind == "constant":
-        return 1.0
-    known = ("fan_in", "mean_fan", "fan_out", "positive", "constant")
-    raise MupError(f"There is no default init {kind!r}: {nearest(kind, known)}")
+    if kind not in _STDS:
+        raise MupError(f"There is no default init {kind!r}: {nearest(kind, _STDS)}")
+    return _STDS[kind](fan_in, fan_out)
+
+
+_STDS: dict[str, Callable[[int, int], float]] = {
+    "fan_in": lambda fan_in, fan_out: (3 * fan_in) ** -0.5,
+    "mean_fan": lambda fan_in, fan_out: (2 / (fan_in + fan_out)) ** 0.5,
+    "fan_out": lambda fan_in, fan_out: fan_out**-0.5,
+    "positive": lambda fan_in, fan_out: (2 / 3) ** 0.5 / (fan_in * fan_out),
+    "constant": lambda fan_in, fan_out: 1.0,
+}
 
 
 def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -> float:
@@ -221,21 +219,6 @@ def operator_norm(size: Size, base: Size) -> float:
     return g(base) / g(size)
 
 
-def operator_norm_bound(size: Size, base: Size) -> float:
-    """κ = g_base / g, g = (√in + √out + √(2 ln N)) / √in: what version 1 of the rules called operator-norm.
-
-    A bound on the expected largest block norm (Davidson & Szarek 2001, Theorem II.13; the Gaussian maximal inequality). It
-    overstates the logarithm (complex entries take √(ln N)), so κ exceeds 1 when only width grows: 1.20 from 16 to 128
-    channels at K = 4 in 2D. For plans that follow it.
-    """
-
-    def g(of: Size) -> float:
-        n_in, n_out = of.block
-        return (math.sqrt(n_in) + math.sqrt(n_out) + math.sqrt(2 * math.log(of.blocks))) / math.sqrt(n_in)
-
-    return g(base) / g(size)
-
-
 def _width_alone(size: Size, base: Size) -> float:
     """κ = 1: kernels scale with width alone."""
     return 1.0
@@ -255,13 +238,11 @@ RULES: dict[str, ModeRule] = {
     "log-modes": log_modes,
     "none": _width_alone,
     "standard": _standard,
-    "operator-norm-bound": operator_norm_bound,
 }
 DEFAULT_RULE = "operator-norm"
 
-# Version 2 of the rules made operator-norm exact. Rules of version 1 that changed, under the names that they have now.
+# Goes up when a rule of that name gives other numbers, so that plans of another version are refused.
 RULE_VERSION = 2
-FORMER_RULES = {1: {"operator-norm": "operator-norm-bound"}}
 
 
 def check_rule(rule: str | ModeRule) -> str:

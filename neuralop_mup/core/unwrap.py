@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -82,11 +81,7 @@ def look_through(model: nn.Module) -> nn.Module:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether parameters are DTensors, as after ``fully_shard``."""
-    return any(_is_dtensor(p) for p in model.parameters())
-
-
-def _is_dtensor(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "device_mesh") and hasattr(tensor, "full_tensor")
+    return any(hasattr(p, "device_mesh") and hasattr(p, "full_tensor") for p in model.parameters())
 
 
 def check_unsharded(model: nn.Module, what: str) -> None:

@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.parametrize import set_plan
-from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_state import stored_plan
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.integrations.plan_files import fit_plan, load_file
+from neuralop_mup.integrations.plan_files import fit_plan, load_file, plan_in
 from neuralop_mup.optim.check_optimizer import check_optimizer_state
 
 __all__ = ["load_checkpoint"]
@@ -75,8 +73,7 @@ def load_checkpoint(
             "optimizer and a scheduler."
         )
     weights = load_file(path)
-    plan = _plan_from_weights(weights, path)
-    plan = fit_plan(bare, plan, repr(str(path)))
+    plan = fit_plan(bare, plan_in(weights, repr(str(path))), repr(str(path)))
     _check_weights(bare, weights, path)
     states = []
     for part, file in ((optimizer, "optimizer.pt"), (scheduler, "scheduler.pt")):
@@ -118,16 +115,6 @@ def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
             "pass name='model' or name='best_model'."
         )
     return found[0]
-
-
-def _plan_from_weights(weights: Any, path: Path) -> Plan:
-    plan = stored_plan(weights)
-    if plan is None:
-        raise MupError(
-            f"{str(path)!r} carries no plan: it was saved from a model that was not parametrized, so its weights are not "
-            "scaled. To train on from them, parametrize with init=False and load them by model.load_checkpoint."
-        )
-    return plan
 
 
 def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import torch
+from neuralop.layers.base_spectral_conv import BaseSpectralConv
 from torch import nn
 
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
@@ -74,7 +75,7 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
         return ShardPlacementResult(Shard(0), complex_info) if parameter.is_complex() else None
 
     # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
-    owners = [m for m in model.modules() if m is not model and _calls_kernel(m)]
+    owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]
     shapes = {name: p.infshape for name, p in model.named_parameters() if hasattr(p, "infshape")}
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
@@ -82,9 +83,3 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
         if name in shapes:
             parameter.infshape = shapes[name]
     return model
-
-
-def _calls_kernel(module: nn.Module) -> bool:
-    from neuralop.layers.base_spectral_conv import BaseSpectralConv
-
-    return isinstance(module, BaseSpectralConv)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.classify import Found, classify
+from neuralop_mup.core.classify import ParameterInfo, classify
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
-from neuralop_mup.core.plan_state import VOUCHED, check_same_plan, stored_plan
+from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, stored_plan
 from neuralop_mup.core.planning import make_rows
 from neuralop_mup.core.rules import RULES, reason_of
 from neuralop_mup.core.unwrap import unwrap
@@ -83,7 +83,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     # Weights that are still to come stay so: load_state_dict brings them.
     pending = is_parametrized(bare) and get_plan(bare).init_pending
     set_plan(bare, replace(plan, init_pending=pending))
-    setattr(bare, VOUCHED, True)  # a dict of tensors alone may follow
+    setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
     return model
 
 
@@ -91,26 +91,30 @@ def _plan_from(source: Any) -> Plan:
     if isinstance(source, Plan):
         return source
     if isinstance(source, Mapping):
-        plan = stored_plan(source)
-    elif isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        try:
-            with path.open("rb") as file:
-                is_text = file.read(1) == b"{"
-            if is_text:
-                return Plan.from_json(path.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise MupError(f"Cannot read a plan from {str(path)!r}: {error}.") from error
-        except MupError as error:
-            raise MupError(f"{str(path)!r}: {error}") from error
-        plan = stored_plan(load_file(path))
-    else:
+        return plan_in(source, _name(source))
+    if not isinstance(source, (str, os.PathLike)):
         raise MupError(f"A plan comes from a file, a state dict or a Plan, not from {type(source).__name__}.")
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            is_text = file.read(1) == b"{"
+        if is_text:
+            return Plan.from_json(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise MupError(f"Cannot read a plan from {str(path)!r}: {error}.") from error
+    except MupError as error:
+        raise MupError(f"{str(path)!r}: {error}") from error
+    return plan_in(load_file(path), _name(source))
+
+
+def plan_in(state: Any, source: str) -> Plan:
+    """The plan that a state dict, or a dict of several, carries; ``source`` is what a refusal calls it."""
+    plan = stored_plan(state)
     if plan is None:
         raise MupError(
-            f"{_name(source)} has no plan: it was saved from a model that was not parametrized, or its entries were copied "
-            "out of the state dict. Give the file that neuralop_mup.save_plan wrote, or parametrize the model with "
-            "init=False."
+            f"{source} has no plan: it was saved from a model that was not parametrized, so its weights are not scaled, or "
+            "its entries were copied out of the state dict. Give the file that neuralop_mup.save_plan wrote; or parametrize "
+            "the model with init=False, and load the weights after."
         )
     return plan
 
@@ -142,9 +146,8 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
     rows = {row.name: row for row in plan.rows}
     lines = [f"{name}: not in the model" for name in rows if name not in found]
     lines += [f"{name}: not in the plan" for name in found if name not in rows]
-    for name in [] if lines else found:
-        if (sizes := _sizes(found[name], rows[name].axes, rows[name].shape)) is not None:
-            lines.append(f"{name}: {sizes}")
+    if not lines:
+        lines = [line for name in found if (line := _size_difference(found[name], rows[name]))]
     if not lines:
         again = _remake_plan(plan, found)
         lines = plan.differences(again)
@@ -159,7 +162,7 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
     return replace(plan, rows=tuple(_with_numbers_of(rows[row.name], row) for row in again.rows), reason=reason)
 
 
-def _remake_plan(plan: Plan, found: Mapping[str, Found]) -> Plan:
+def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     """The plan that a saved one's base shapes and rule make of a model."""
     shapes, at_base = ({row.name: getattr(row, kind) for row in plan.rows} for kind in ("shape", "base_shape"))
     known = plan.function is not None or plan.rule in RULES
@@ -178,12 +181,13 @@ def _with_numbers_of(saved: Row, row: Row) -> Row:
     return replace(row, **{key: getattr(saved, key) for key in numbers})
 
 
-def _sizes(f: Found, axes: Sequence[str], shape: Sequence[int]) -> str | None:
+def _size_difference(f: ParameterInfo, row: Row) -> str:
     """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
-    if tuple(axes) != f.param.axes:
-        return f"axes {', '.join(axes)} in the plan, {', '.join(f.param.axes)} in the model"
+    if row.axes != f.param.axes:
+        return f"{row.name}: axes {', '.join(row.axes)} in the plan, {', '.join(f.param.axes)} in the model"
     grows = f.shape != f.tensor_shape
-    for kind, planned, here, stored in zip(axes, shape, f.shape, f.tensor_shape, strict=True):
+    for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True):
         if planned != here and not (grows and kind.startswith("modes") and planned <= stored):
-            return f"shape {'×'.join(map(str, shape))} in the plan, {'×'.join(map(str, f.shape))} in the model"
-    return None
+            in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
+            return f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"
+    return ""

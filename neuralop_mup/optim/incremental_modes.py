@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.classify import Found, active_modes, read_layer, size_of
+from neuralop_mup.core.classify import ParameterInfo, active_modes, read_layer, size_of
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import multipliers
@@ -39,7 +39,7 @@ def present_plan(model: nn.Module) -> Plan:
     """
     plan, model = get_plan(model), unwrap(model)
     layers = {row.owner: row.place for row in plan.rows if row.role == "spectral"}
-    found: dict[str, Found] = {}
+    found: dict[str, ParameterInfo] = {}
     for owner, place in layers.items():
         _check_modes(owner, model.get_submodule(owner))
         found |= read_layer(model, owner, place)

@@ -2,8 +2,7 @@
 
 ``AdamW(model.parameters())`` after ``parametrize`` is the likeliest mistake there is, and nothing else in a training script
 shows it. A hook that torch runs before the step of every optimizer looks at each one once. It holds neither models nor
-optimizers: what it has to know stands in the ``infshape`` of the parameters. Where they are new tensors that have none (of a
-copied model), the planned models of this process are gone through first.
+optimizers: what it has to know stands in the ``infshape`` of the parameters, also of a copied model's.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from neuralop_mup.core.infshape import MupShape
-from neuralop_mup.core.parametrize import attach_all_shapes
 from neuralop_mup.core.planned import ON_PLAN
 from neuralop_mup.optim.lr_ratios import readable
 
@@ -61,8 +59,6 @@ def _follows_plan(optimizer: torch.optim.Optimizer) -> bool:
     plain = [p for group in groups if "rule_mult" not in group for p in group["params"]]  # the others are of param_groups
     if isinstance(optimizer, torch.optim.LBFGS):
         return True  # it has one group and finds its scale by itself
-    if not all(hasattr(p, "infshape") for p in plain):
-        attach_all_shapes()
     if not any(_has_plan(p) for p in plain):
         return True
     held = [(group, p) for group in groups for p in group["params"] if _has_plan(p)]

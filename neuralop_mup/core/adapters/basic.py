@@ -9,7 +9,8 @@ from neuralop.layers.normalization_layers import AdaIN, BatchNorm
 from neuralop.layers.skip_connections import Flattened1dConv, SoftGating
 from torch import nn
 
-from neuralop_mup.core.registry import FIXED, Alias, Claims, Param, Place, adapter_of
+from neuralop_mup.core import draws
+from neuralop_mup.core.registry import FIXED, Alias, Claims, Copy, Param, Place, adapter_of
 
 
 @adapter_of(nn.Linear)
@@ -24,15 +25,11 @@ def linear(layer: nn.Linear, place: Place) -> Claims:
 @adapter_of(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, place: Place) -> Claims:
     """Weight (out, in / groups, *kernel), bias (out,); torch draws both from U(±1/√fan_in)."""
-    kernel = ("fixed",) * len(layer.kernel_size)
-    if layer.groups > 1 and layer.groups == layer.in_channels:
-        # One linear map a channel: nothing is summed over channels, and the default init does not know the width.
-        return {
-            "weight": Param("vector", (place.axis_out, "fixed", *kernel)),
-            "bias": Param("vector", (place.axis_out,)),
-        }
+    # With one map a channel, nothing is summed over channels, and the default init does not know the width.
+    by_channel = layer.groups > 1 and layer.groups == layer.in_channels
+    role, axis_in = ("vector", "fixed") if by_channel else (place.matrix_role, place.axis_in)
     return {
-        "weight": Param(place.matrix_role, (place.axis_out, place.axis_in, *kernel), "fan_in"),
+        "weight": Param(role, (place.axis_out, axis_in, *("fixed",) * len(layer.kernel_size)), "fan_in"),
         "bias": Param("vector", (place.axis_out,), "fan_in", init_of="weight"),
     }
 
@@ -64,7 +61,7 @@ def linear_channel_mlp(layer: LinearChannelMLP, place: Place) -> Claims:
 @adapter_of(ComplexValued)
 def complex_valued(layer: ComplexValued, place: Place) -> Claims:
     """Two copies of a real layer, which see the real and the imaginary part."""
-    return {"fr": place, "fi": place}
+    return {"fr": place, "fi": Copy(place.grows_in, place.grows_out, place.beside, of="fr")}
 
 
 @adapter_of(Flattened1dConv)
@@ -76,7 +73,7 @@ def linear_skip(layer: Flattened1dConv, place: Place) -> Claims:
 def soft_gating(layer: SoftGating, place: Place) -> Claims:
     """Gate (1, channels, 1, …), initially ones."""
     axes = ("fixed", place.axis_out, *("fixed",) * (layer.weight.ndim - 2))
-    return {"weight": Param("vector", axes), "bias": Param("vector", axes)}
+    return dict.fromkeys(("weight", "bias"), Param("vector", axes, draw=draws.ones))
 
 
 @adapter_of(nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.LayerNorm)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
 from neuralop.layers.spectral_convolution import SpectralConv
 from tltorch.factorized_tensors.complex_factorized_tensors import ComplexHandler
 from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor, TTTensor, TuckerTensor
 from torch import nn
 
+from neuralop_mup.core import draws
 from neuralop_mup.core.registry import Alias, Claims, Param, Place, adapter_of
 from neuralop_mup.errors import MupError
 
@@ -17,6 +19,10 @@ from neuralop_mup.errors import MupError
 def _ones(shape: tuple[int, ...]) -> float:
     """Root mean square of a CP kernel's weights, one for each rank-one term: ones, also as pairs (1, 0)."""
     return 0.5**0.5 if len(shape) == 2 else 1.0
+
+
+def _draw_ones(tensor: torch.Tensor, std: float) -> None:
+    (torch.view_as_complex(tensor) if tensor.ndim == 2 else tensor).fill_(1)
 
 
 def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Claims:
@@ -42,10 +48,12 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
     real = ("pair",) if isinstance(weight, ComplexHandler) else ()  # complex numbers stored as pairs
 
     def factor(kinds: tuple[str, ...], shape: tuple[int, ...], parts: tuple[str, ...], power: float) -> Param:
-        return Param("spectral", (*kinds, *real), init, parts, (*shape, *(2,) * len(real)), power)
+        sizes = (*shape, *(2,) * len(real))
+        return Param("spectral", (*kinds, *real), init, parts, sizes, power, draw=draws.normal)
 
     if isinstance(weight, DenseTensor):
-        return {f"{prefix}tensor": Param("spectral", (*axes, *real), init, shape=(*sizes, *(2,) * len(real)))}
+        sizes = (*sizes, *(2,) * len(real))
+        return {f"{prefix}tensor": Param("spectral", (*axes, *real), init, shape=sizes, draw=draws.normal)}
     if not isinstance(weight, (TuckerTensor, CPTensor, TTTensor)):
         return {}
     names = tuple(f"{prefix}factors.{key}" for key in weight.factors.keys)
@@ -61,7 +69,7 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
             claims[name] = factor(pair, shape, parts, 0.5)
         return claims
     if isinstance(weight, CPTensor):
-        claims = {f"{prefix}weights": Param("spectral", ("rank_out", *real), _ones)}
+        claims = {f"{prefix}weights": Param("spectral", ("rank_out", *real), _ones, draw=_draw_ones)}
         for name, pair, size in zip(names, pairs, sizes, strict=True):
             claims[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
         return claims
@@ -98,7 +106,7 @@ def convolution_claims(
     prefix, one = next(iter(weights.items()))
     whole = tuple(name for name in claims if name.startswith(prefix) and not name.endswith(".weights"))
     if whole:
-        claims["bias"] = Param("vector", bias, init, init_of=whole)
+        claims["bias"] = Param("vector", bias, init, init_of=whole, draw=draws.scaled_normal)
     return claims
 
 

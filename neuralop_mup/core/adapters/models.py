@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from neuralop.layers.coda_layer import CODALayer
 from neuralop.layers.fno_block import FNOBlocks
 from neuralop.layers.gno_block import GNOBlock
 from neuralop.models import CODANO, FNO, FNOGNO, GINO, UNO, UQNO
 
-from neuralop_mup.core.registry import FIXED, HIDDEN, Claims, Param, Place, adapter_of
+from neuralop_mup.core import draws
+from neuralop_mup.core.registry import FIXED, HIDDEN, Claims, Copy, Param, Place, adapter_of
 
 LIFT, PROJECT = Place(False, True), Place(True, False)
 
@@ -64,14 +66,15 @@ def _fixed_hidden_channels() -> dict[str, Place]:
 def codano(model: CODANO, place: Place) -> Claims:
     """Width is the codimension of each variable; class token and positional encodings are Fourier coefficients."""
     modes = ("modes",) * model.n_dim
+    drawn: dict[str, Any] = {"init": lambda shape: 1.0, "draw": draws.normal}
     claims: dict[str, Param | Place] = {
         **_fixed_hidden_channels(),
         "attention_layers": HIDDEN,
         "skip_map_module": HIDDEN,
-        "cls_token": Param("vector", ("fixed", "out", *modes)),
+        "cls_token": Param("vector", ("fixed", "out", *modes), **drawn),
     }
     for key in getattr(model, "positional_encoding", {}):
-        claims[f"positional_encoding.{key}"] = Param("vector", ("fixed", "fixed", *modes))
+        claims[f"positional_encoding.{key}"] = Param("vector", ("fixed", "fixed", *modes), **drawn)
     return claims
 
 
@@ -87,5 +90,5 @@ def fnogno(model: FNOGNO, place: Place) -> Claims:
 
 @adapter_of(UQNO, whole=True)
 def uqno(model: UQNO, place: Place) -> Claims:
-    """Two whole models, each from data to data."""
-    return {"base_model": replace(FIXED, beside=True), "residual_model": FIXED}
+    """Two whole models, each from data to data; the second is a copy of the first unless one is given."""
+    return {"base_model": replace(FIXED, beside=True), "residual_model": Copy(False, False, of="base_model")}
