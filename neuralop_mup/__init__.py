@@ -29,9 +29,9 @@ from neuralop_mup.optim.check_optimizer import check_optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.learned_rates import LearnedRates
 from neuralop_mup.optim.matrix.muon import MuMuon
+from neuralop_mup.optim.matrix.soap import MuSOAP
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.param_groups import param_groups
-from neuralop_mup.optim.matrix.soap import MuSOAP
 from neuralop_mup.optim.step_hooks import follow_plan
 from neuralop_mup.optim.summary import summary
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 from neuralop.losses import LpLoss
-from neuralop.models import FNO
+from neuralop.models import FNO, UQNO
 from neuralop.training import AdamW as NeuralopAdamW
 from neuralop.training import Trainer
 from neuralop.training.training_state import save_training_state
@@ -19,7 +19,7 @@ import neuralop_mup as nm
 from cases import BY_NAME
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import RULE_VERSION
-from support import assert_same, parametrized, small_fno
+from support import assert_same, parametrized, rates, small_fno
 
 CASE, ONE = BY_NAME["2d"], BY_NAME["1d"]
 LR = 5e-3
@@ -423,3 +423,20 @@ def test_a_plan_is_written_and_read_once(monkeypatch):
     for _ in range(3):
         model.load_state_dict(model.state_dict())
     assert (len(written), len(read)) == (1, 1)
+
+
+@pytest.mark.filterwarnings("ignore:Attempting to update metadata")
+def test_a_plan_can_be_attached_to_a_uqno_read_from_neuralops_checkpoint(tmp_path):
+    """Its checkpoint holds the base model whole, whose parameters keep infshape, and no plan: the advice has to help."""
+
+    def build(width):
+        return UQNO(FNO((8, 8), 1, 1, width, n_layers=1))
+
+    model = nm.parametrize(build(16), base=lambda: build(8))
+    model.save_checkpoint(tmp_path, "uqno")
+    read = UQNO.from_checkpoint(tmp_path, "uqno")
+    with pytest.raises(nm.MupError, match="unparametrize it and pass init=False"):
+        nm.parametrize(read, base=lambda: build(8), init=False)
+    nm.parametrize(nm.unparametrize(read), base=lambda: build(8), init=False)
+    assert_same(read, model)
+    assert rates(nm.MuAdam(read, lr=1e-3), read) == rates(nm.MuAdam(model, lr=1e-3), model)

@@ -15,9 +15,9 @@ import neuralop_mup as nm
 from cases import BY_NAME, CASES
 from neuralop_mup.core import registry
 from neuralop_mup.optim.matrix.layouts import fourier_depth
+from neuralop_mup.optim.matrix.newton_schulz import BAND
 from neuralop_mup.optim.matrix.optimizer import AUX_LR
 from neuralop_mup.optim.matrix.tensors import as_real
-from neuralop_mup.optim.matrix.newton_schulz import BAND
 from support import differing, in_double, random_gradients, small_fno, train
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"

@@ -265,3 +265,12 @@ def test_clipping_costs_nothing_and_sees_what_changed(plan):
     else:
         nm.clip_spectral_grad_value_(model, 0.01)
         assert kernel.grad.real.max() == kernel.grad.imag.max() == pytest.approx(0.01)
+
+
+def test_unparametrize_takes_mups_own_shapes_off_too():
+    model = FNO((8,), 1, 1, 8, n_layers=1)
+    for p in model.parameters():
+        p.infshape = None
+    nm.parametrize(nm.unparametrize(model), base=model)
+    with pytest.raises(nm.MupError, match="is not parametrized"):
+        nm.unparametrize(FNO((8,), 1, 1, 8, n_layers=1))

@@ -9,9 +9,9 @@ from torch import nn
 
 import neuralop_mup as nm
 from cases import BY_NAME
-from neuralop_mup.optim.matrix.tensors import as_real
 from neuralop_mup.optim.matrix import soap
 from neuralop_mup.optim.matrix.bases import first_basis, renewed
+from neuralop_mup.optim.matrix.tensors import as_real
 from support import differing, random_gradients, small_fno, train
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"

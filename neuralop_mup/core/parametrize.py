@@ -211,7 +211,8 @@ def unparametrize(model: Model) -> Model:
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model, wrapped or not.
+        A parametrized model, wrapped or not, or one whose parameters have mup's ``infshape`` alone: of mup itself, or
+        read from a checkpoint of UQNO, which holds its base model's parameters whole.
 
     Returns
     -------
@@ -223,8 +224,9 @@ def unparametrize(model: Model) -> Model:
     MupError
         If the model is not parametrized.
     """
-    get_plan(model)
     bare = unwrap(model)
+    if not isinstance(bare, nn.Module) or is_parametrized(bare) or not _only_shapes(bare):
+        get_plan(model)
     for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED):
         vars(bare).pop(attribute, None)
     remove_hooks(bare)
@@ -232,6 +234,12 @@ def unparametrize(model: Model) -> Model:
         if hasattr(parameter, "infshape"):
             del parameter.infshape
     return model
+
+
+def _only_shapes(model: nn.Module) -> bool:
+    """Whether parameters have ``infshape`` though no part of the model has a plan."""
+    planned = any(hasattr(module, ATTRIBUTE) for module in model.modules())
+    return not planned and any(hasattr(p, "infshape") for p in model.parameters())
 
 
 def is_parametrized(model: nn.Module) -> bool:

@@ -18,12 +18,12 @@ from neuralop_mup.core.multipliers import init_multipliers
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
-from neuralop_mup.optim.matrix.optimizer import AUX_LR
-from neuralop_mup.optim.matrix.muon import MuMuon
 from neuralop_mup.optim.matrix.muon import LR as MUON_LR
-from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
-from neuralop_mup.optim.matrix.soap import MuSOAP
+from neuralop_mup.optim.matrix.muon import MuMuon
+from neuralop_mup.optim.matrix.optimizer import AUX_LR
 from neuralop_mup.optim.matrix.soap import LR as SOAP_LR
+from neuralop_mup.optim.matrix.soap import MuSOAP
+from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 __all__ = [

@@ -12,9 +12,9 @@ from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.matrix.bases import first_basis, renewed
-from neuralop_mup.optim.matrix.layouts import PAIR, block_shape, order, plain_layout, plain_sizes
-from neuralop_mup.optim.matrix.optimizer import BASE_DEPTH, MatrixOptimizer
+from neuralop_mup.optim.matrix.layouts import block_shape, order, plain_layout, plain_sizes
 from neuralop_mup.optim.matrix.noise import trust
+from neuralop_mup.optim.matrix.optimizer import BASE_DEPTH, MatrixOptimizer
 from neuralop_mup.optim.matrix.scratch import Scratch
 from neuralop_mup.optim.matrix.soap_direction import (
     SoapSettings,
