@@ -9,7 +9,7 @@ ROOT = Path(neuralop_mup.__file__).parent
 
 # From the bottom: a part imports from itself and from the lines above it here, and from none on its own line.
 LAYERS = (
-    ("errors", "_version"),
+    ("errors", "torch_private", "_version"),
     ("files", "validation", "counting", "plots", "losses"),
     ("core", "problems"),
     ("optim",),

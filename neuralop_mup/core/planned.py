@@ -8,15 +8,11 @@ tells here of the copy. Models are held weakly.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["ON_PLAN", "Planned", "planned_models"]
-
-# Called when a model is given a plan: what is built on the core puts its functions here, as the core imports none of it.
-ON_PLAN: list[Callable[[], None]] = []
+__all__ = ["Planned", "planned_models"]
 
 # By id, since a module's class may define an equality and no hash.
 _MODELS: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
@@ -34,14 +30,20 @@ class Planned:
     ----------
     model : torch.nn.Module or None
         The bare model that carries the note; None where only a part of it was copied.
+
+    Attributes
+    ----------
+    made : int
+        How often a model of this process was given a plan: whoever asks again sees whether there is another one since.
     """
+
+    made: ClassVar[int] = 0
 
     def __init__(self, model: nn.Module | None) -> None:
         self._model = None if model is None else weakref.ref(model)
         if model is not None:
             _MODELS[id(model)] = model
-            for call in ON_PLAN:
-                call()
+            Planned.made += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Planned:
         # copy.deepcopy makes the new model, and says so in its memo, before it copies what the model holds.

@@ -16,6 +16,7 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.incremental_modes import growing_kernels, present_plan
 from neuralop_mup.optim.step_hooks import FAMILIES, rule_mult
+from neuralop_mup.optim.step_settings import set_mult
 from neuralop_mup.validation import check_number
 
 __all__ = ["param_groups"]
@@ -87,7 +88,7 @@ def param_groups(
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
         divisor = 1 / rule_mult(row, optimizer)
         multiplier = multipliers.get(row.role, 1.0)
-        settings = {
+        settings: dict[str, Any] = {
             "lr": lr / divisor * multiplier,
             "lr_mult": 1 / divisor * multiplier,
             "rule_mult": 1 / divisor,
@@ -98,7 +99,7 @@ def param_groups(
             settings["eps"] = eps * row.eps_mult
         key = (growing.get(row.name), *(float(value) for value in settings.values()))
         if row.name in growing:
-            settings["mode_mult"] = 1.0
+            set_mult(settings, "mode_mult", 1.0)
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
         group["params"].append(parameters[row.name])
         if row.role not in group["name"]:
