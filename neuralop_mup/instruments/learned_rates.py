@@ -228,24 +228,17 @@ class LearnedRates:
             return
         device = next(iter(sums.values())).device
         values = torch.stack([total.to(device) for total in sums.values()]).tolist()  # one wait for the device a step
-        records: list[dict[str, Any]] = []
-        changes: dict[str, tuple[float, int]] = {}
-        for unit, (h, of_gradient, of_update) in zip(sums, values, strict=True):
-            squared = of_gradient * of_update
-            if not (math.isfinite(h) and math.isfinite(squared)):
-                raise Diverged(
-                    f"The hypergradient of {unit!r} is not finite ({h:g}), so its learning rate cannot be learned and this "
-                    "step was not taken: lower the learning rate, or clip gradients."
-                )
-            cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # a learning rate of zero, or no gradient
-            changes[unit] = self._moved(unit, units[unit][0], cosine)
-            records += [
-                {"kind": kind, "name": unit, "value": value} for kind, value in (("hypergradient", h), ("cosine", cosine))
-            ]
+        found = dict(zip(sums, values, strict=True))
+        cosines = {unit: _cosine(unit, *three) for unit, three in found.items()}
+        changes = {unit: self._moved(unit, units[unit][0], cosine) for unit, cosine in cosines.items()}
         for unit, (mult, pressed) in changes.items():
             for group in units[unit]:
                 group["learned_mult"], group["learned"]["at_bound"] = mult, pressed
-        self.latest = records
+        self.latest = [
+            {"kind": kind, "name": unit, "value": value}
+            for unit, (h, *_) in found.items()
+            for kind, value in (("hypergradient", h), ("cosine", cosines[unit]))
+        ]
 
     def _moved(self, unit: str, group: dict[str, Any], cosine: float) -> tuple[float, int]:
         """The multiplier after a step, and for how many steps it has been pressing against a bound."""
@@ -308,6 +301,16 @@ def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Ten
             own = torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double()
             total = own if total is None else total + own
     return total
+
+
+def _cosine(unit: str, h: float, of_gradient: float, of_update: float) -> float:
+    squared = of_gradient * of_update
+    if not (math.isfinite(h) and math.isfinite(squared)):
+        raise Diverged(
+            f"The hypergradient of {unit!r} is not finite ({h:g}), so its learning rate cannot be learned and this "
+            "step was not taken: lower the learning rate, or clip gradients."
+        )
+    return h / math.sqrt(squared) if squared > 0 else 0.0  # zero: a learning rate of zero, or no gradient
 
 
 def _flat(x: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.optim.incremental_modes import present_plan
 from neuralop_mup.optim.lr_ratios import off_plan, off_rule
-from neuralop_mup.optim.step_hooks import FAMILIES, follower_of, rule_mult
+from neuralop_mup.optim.step_hooks import check_family, follower_of, rule_mult
 from neuralop_mup.validation import check_number
 
 __all__ = ["check_optimizer", "check_optimizer_state"]
@@ -40,8 +40,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         If there is no such family, a parameter is missing from the optimizer, a learning rate is not a number of 0 or more,
         or learning rates are not in the plan's ratios.
     """
-    if family not in FAMILIES:
-        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
+    check_family(family)
     for i, group in enumerate(optimizer.param_groups):
         check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)
     plan, parameters = present_plan(model), dict(unwrap(model).named_parameters())

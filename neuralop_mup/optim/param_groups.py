@@ -13,9 +13,9 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.optim.incremental_modes import growing_kernels, present_plan
-from neuralop_mup.optim.step_hooks import FAMILIES, rule_mult
+from neuralop_mup.optim.step_hooks import check_family, rule_mult
 from neuralop_mup.optim.step_settings import set_mult
 from neuralop_mup.validation import check_number
 
@@ -69,8 +69,7 @@ def param_groups(
         If the model is not parametrized, or a number or role is not usable.
     """
     plan = get_plan(model)
-    if optimizer not in FAMILIES:
-        raise MupError(f"There is no optimizer family {optimizer!r}: {nearest(str(optimizer), FAMILIES)}")
+    check_family(optimizer)
     check_number("lr", lr, tensor=True)
     for what, value in (("weight_decay", weight_decay), ("eps", eps)):
         if value is not None:

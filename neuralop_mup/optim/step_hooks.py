@@ -13,13 +13,13 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Row
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.incremental_modes import active_modes, mode_kernels, present_plan
 from neuralop_mup.optim.lr_ratios import off_plan, off_rule
 from neuralop_mup.optim.step_settings import finish, set_mult, stand_in, step_lr, step_mult
 from neuralop_mup.torch_private import not_compiled
 
-__all__ = ["FAMILIES", "Follower", "effective_lrs", "follow_plan", "follower_of", "rule_mult"]
+__all__ = ["Follower", "check_family", "effective_lrs", "follow_plan", "follower_of", "rule_mult"]
 
 FAMILIES = ("adam", "sgd")
 # On the optimizer: torch leaves it out of copies and pickles, as it leaves out the hooks.
@@ -29,6 +29,12 @@ _ATTRIBUTE = "_neuralop_mup_follower"
 def rule_mult(row: Row, family: str) -> float:
     """The rule's factor on a learning rate."""
     return row.lr_mult if family == "adam" else row.sgd_lr_mult
+
+
+def check_family(family: object) -> None:
+    """Refuse what is no column of a plan."""
+    if family not in FAMILIES:
+        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
 
 
 def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
@@ -59,8 +65,7 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
         if modes were set that the rule or neuralop cannot use, or kernels of one group changed differently (build the
         model with ``max_n_modes``, which gives each a group of its own).
     """
-    if family not in FAMILIES:
-        raise MupError(f"There is no optimizer family {family!r}: expected one of {', '.join(FAMILIES)}.")
+    check_family(family)
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer, unwrapped.")
     get_plan(model)
