@@ -55,7 +55,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     for name in mults:
         if parameters[name] not in group_of:
             raise MupError(f"The optimizer does not hold {name!r}: build it from this model, after parametrize.")
-    for name in sorted(off_rule(now, parameters, mults)):
+    if off := off_rule(now, parameters, mults):
+        name = min(off)
         raise MupError(
             f"The optimizer gives {name!r} a learning rate of {float(group_of[parameters[name]]['lr']):.4g}, which does not "
             f"follow the plan (lr × {mults[name]:.4g}): it was built before parametrize or from plain model.parameters(). "

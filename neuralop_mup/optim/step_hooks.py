@@ -16,7 +16,7 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.incremental_modes import active_modes, mode_kernels, present_plan
 from neuralop_mup.optim.lr_ratios import off_plan, off_rule
-from neuralop_mup.optim.step_settings import finish, set_mult, stand_in, step_lr, step_mult
+from neuralop_mup.optim.step_settings import become, finish, set_mult, step_lr, step_mult
 from neuralop_mup.torch_private import not_compiled
 
 __all__ = ["Follower", "check_family", "effective_lrs", "follow_plan", "follower_of", "rule_mult"]
@@ -99,7 +99,10 @@ class Follower:
         self._convs = [model.get_submodule(name) for name in dict.fromkeys(self._kernels.values())]
         self._key: tuple | None = None
         self._mults: list[float] = []
-        self._lrs: dict[int, torch.Tensor] = {}  # the step's, of groups whose lr is a tensor: one address for a graph
+        # What a step is made with: the same objects each time, for which a compiled step, or a captured graph, was made.
+        self._stand_in = object.__new__(type(optimizer))
+        self._groups: dict[int, dict[str, Any]] = {}
+        self._lrs: dict[int, torch.Tensor] = {}  # of groups whose lr is a tensor
         self._warned = False
         self._handles: list[Any] = []
         self._optimizer = weakref.ref(optimizer)
@@ -172,7 +175,8 @@ class Follower:
                 set_mult(group, "mode_mult", mult)
         if all(step_mult(group) == 1 for group in groups):
             return None
-        return (stand_in(optimizer, [self._for_the_step(i, group) for i, group in enumerate(groups)]), *args[1:]), kwargs
+        become(self._stand_in, optimizer, [self._for_the_step(i, group) for i, group in enumerate(groups)])
+        return (self._stand_in, *args[1:]), kwargs
 
     @not_compiled
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -181,13 +185,13 @@ class Follower:
 
     def _for_the_step(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
         """Group ``i`` with the settings of its next step. What grown modes take off the rate is given to the decay."""
-        lr, mult = group["lr"], step_mult(group)
-        if isinstance(lr, torch.Tensor):
-            buffer = self._lrs.setdefault(i, torch.empty_like(lr))
-            lr = torch.mul(lr, mult, out=buffer)
+        own, lr, mult = self._groups.setdefault(i, {}), group["lr"], step_mult(group)
+        if isinstance(lr, torch.Tensor) and not lr.requires_grad:
+            if i not in self._lrs:
+                self._lrs[i] = torch.empty_like(lr)
+            own.update(group, lr=torch.mul(lr, mult, out=self._lrs[i]), step_mults=())
         else:
-            lr = lr * mult
-        own = {**group, "lr": lr, "step_mults": ()}
+            own.update(group, lr=lr * mult, step_mults=())
         if "weight_decay" in group:
             own["weight_decay"] = group["weight_decay"] / group.get("mode_mult", 1)
         return own
