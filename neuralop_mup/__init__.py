@@ -18,8 +18,6 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.registry import Alias, Param, Place, register_layer
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
-from neuralop_mup.diagnostics.feature_kernels import Kernels, kernels
-from neuralop_mup.diagnostics.monitor import Monitor
 from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.checkpoint import load_checkpoint
@@ -27,7 +25,6 @@ from neuralop_mup.integrations.fsdp import shard
 from neuralop_mup.integrations.plan_files import load_plan, save_plan
 from neuralop_mup.optim.check_optimizer import check_optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
-from neuralop_mup.optim.learned_rates import LearnedRates
 from neuralop_mup.optim.matrix.muon import MuMuon
 from neuralop_mup.optim.matrix.soap import MuSOAP
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
@@ -36,6 +33,9 @@ from neuralop_mup.optim.step_hooks import follow_plan
 from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:
+    from neuralop_mup.instruments.feature_kernels import Kernels, kernels
+    from neuralop_mup.instruments.learned_rates import LearnedRates
+    from neuralop_mup.instruments.monitor import Monitor
     from neuralop_mup.tuning import Tuned, load_tuned, log2_grid, sweep, transfer, tune
 
 
@@ -88,13 +88,18 @@ __all__ = [
     "MupError",
 ]
 
-# Loaded when first used: they bring in plotting, Optuna and problems, which training a model does not need.
-_LAZY = ("sweep", "transfer", "tune", "Tuned", "load_tuned", "log2_grid")
+# Loaded when first used: training a model needs neither instruments nor plotting, Optuna and problems.
+_LAZY = {
+    **dict.fromkeys(("sweep", "transfer", "tune", "Tuned", "load_tuned", "log2_grid"), "tuning"),
+    **dict.fromkeys(("kernels", "Kernels"), "instruments.feature_kernels"),
+    "LearnedRates": "instruments.learned_rates",
+    "Monitor": "instruments.monitor",
+}
 
 
 def __getattr__(name: str):
     if name in _LAZY:
-        value = getattr(_import_module("neuralop_mup.tuning"), name)
+        value = getattr(_import_module(f"neuralop_mup.{_LAZY[name]}"), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

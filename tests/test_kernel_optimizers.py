@@ -200,7 +200,7 @@ def test_an_unknown_kernel_layer_counts_as_one():
             super().__init__()
             self.kernel = nn.Parameter(torch.randn(4, 4, 6, dtype=torch.cfloat))
 
-    with mock.patch.dict(registry._ADAPTERS):
+    with mock.patch.dict(registry._REGISTRATIONS):
         nm.register_layer(Kernel, {"kernel": registry.Param("spectral", ("in", "out", "modes"), "mean_fan")})
         model = nn.Sequential(Kernel(), Kernel(), Kernel())
         assert depth_of(nm.parametrize(model, base=copy.deepcopy(model), init=False)) == 3

@@ -246,7 +246,20 @@ def test_the_monitor_records_them():
     model, optimizer, rates = learned(nm.MuAdam)
     with nm.Monitor(model, optimizer, every=1) as monitor:
         train(model, optimizer, range(3))
-    assert {r["name"]: r["value"] for r in monitor.latest if r["kind"] == "learned_mult"} == rates.mults
+    groups = {g["name"]: rates.mults[g["learned"]["of"]] for g in optimizer.param_groups}
+    assert {r["name"]: r["value"] for r in monitor.latest if r["kind"] == "learned_mult"} == groups
+
+
+def test_a_state_from_before_groups_named_their_multipliers():
+    """It holds the multiplier alone, which goes on to be applied."""
+    model, optimizer, rates = learned(nm.MuAdam, hyper_lr=0.5)
+    train(model, optimizer, range(3))
+    state = copy.deepcopy(optimizer.state_dict())
+    for group in state["param_groups"]:
+        del group["step_mults"]
+    _, other, _ = learned(nm.MuAdam, hyper_lr=0.5)
+    other.load_state_dict(state)
+    assert effective_lrs(other) == effective_lrs(optimizer) and set(rates.mults.values()) != {1.0}
 
 
 def scheduled():

@@ -95,11 +95,11 @@ def test_updates_neither_grow_nor_vanish_with_width(case):
     assert abs(slopes["none"]) < 0.3 and slopes["standard"] > 0.5, slopes
 
 
-def test_kernels_are_complex_blocks_and_an_afno_s_matrices_real_ones():
+def test_kernels_are_complex_blocks():
     """Read as batches of matrices: a pair of reals is one complex number; AFNO keeps its parts on the first axis."""
     for case, expected in (
-        (FNO, {"spec_encoder.spconv_layers.0.weights1": "iobb", "spec_encoder.conv_layers.0.weight": "oill"}),
-        (AFNO, {"blocks.0.filter.w1": "llio", "blocks.0.mlp.fc1.weight": "oi"}),
+        (FNO, {"spec_encoder.spconv_layers.0.weights1": "iobbp", "spec_encoder.conv_layers.0.weight": "oill"}),
+        (AFNO, {"blocks.0.filter.w1": "plio", "blocks.0.mlp.fc1.weight": "oi"}),
     ):
         model = nm.parametrize(case.build(), base=case.base)
         layouts = matrix_layouts(model, {row.name: row for row in nm.summary(model).rows})

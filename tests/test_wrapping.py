@@ -228,8 +228,8 @@ def _kernel_optimizer(kind, rank):
     for name, group in (("whole", None), ("shared", dist.group.WORLD)):
         model, moved = DistributedDataParallel(in_double(parametrized(CASE))), []
         optimizer = kind(model, lr=LR, process_group=group)
-        update = optimizer.update
-        optimizer.update = lambda blocks, *rest, m=moved, u=update: m.append(len(blocks)) or u(blocks, *rest)
+        move = optimizer.move
+        optimizer.move = lambda stack, *rest, m=moved, u=move: m.append(len(stack.slots)) or u(stack, *rest)
         _, weights, _ = _run(model, optimizer, rank)
         states = optimizer.state_dict()["state"].items()
         tensors = {(i, key): value for i, state in states for key, value in state.items() if torch.is_tensor(value)}

@@ -28,6 +28,7 @@ from neuralop_mup.core.registry import (
 from neuralop_mup.core.rules import Size, default_std, factor_std
 from neuralop_mup.core.unclaimed import how_to_claim
 from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import own_modules
 
 __all__ = ["Declaration", "ParameterInfo", "active_modes", "check_grid", "classify", "read_layer", "size_of"]
 
@@ -198,7 +199,7 @@ def _declared(claim: Claim, name: str, cls: str) -> Declaration | None:
 
 def _walk_unregistered(module: nn.Module, prefix: str) -> Iterator[tuple[str, _Placed]]:
     """The same inside a class that nobody registered: nothing there has a place, and a whole model needs none."""
-    for name, child in module._modules.items():
+    for name, child in own_modules(module).items():
         if child is None:
             continue
         if stands_alone(child):

@@ -19,6 +19,7 @@ from torch import nn
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.registry import FIXED, Alias, Claims, Copy, Param, Registration, claims_of, registered_for
 from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import own_parameters
 
 __all__ = ["check_drawable", "draw"]
 
@@ -62,7 +63,7 @@ class _Layer:
                 _copy(getattr(module, what.of), getattr(module, name))
             elif isinstance(what, Alias):  # one tensor under two names, which to_empty makes two
                 owner, _, leaf = what.of.rpartition(".")
-                module.get_submodule(owner)._parameters[leaf] = _parameter(module, name)
+                own_parameters(module.get_submodule(owner))[leaf] = _parameter(module, name)
             elif isinstance(what, Param) and what.draw and (parameter := _parameter(module, name)) is not None:
                 what.draw(parameter, stds.get(self.prefix + name, 1.0))
 
@@ -145,7 +146,7 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor]:
 def _parameter(module: nn.Module, name: str) -> nn.Parameter | None:
     """Not get_parameter: complex factors are stored as pairs, and their attributes are views."""
     owner, _, leaf = name.rpartition(".")
-    return module.get_submodule(owner)._parameters.get(leaf)
+    return own_parameters(module.get_submodule(owner)).get(leaf)
 
 
 def _shapes(module: nn.Module) -> dict[str, torch.Size]:
@@ -165,7 +166,7 @@ def _gather(module: nn.Module) -> Iterator[None]:
     sharded: list[tuple[nn.Module, str, Any]] = [
         (owner, name, parameter)
         for owner in module.modules()
-        for name, parameter in owner._parameters.items()
+        for name, parameter in own_parameters(owner).items()
         if parameter is not None and hasattr(parameter, "device_mesh")
     ]
     if not sharded:
@@ -175,11 +176,11 @@ def _gather(module: nn.Module) -> Iterator[None]:
 
     for owner, name, parameter in sharded:
         local = parameter.to_local()
-        owner._parameters[name] = nn.Parameter(torch.empty(parameter.shape, dtype=local.dtype, device=local.device))
+        own_parameters(owner)[name] = nn.Parameter(torch.empty(parameter.shape, dtype=local.dtype, device=local.device))
     try:
         yield
     finally:
         for owner, name, parameter in sharded:
             whole = owner.get_parameter(name).detach()
-            owner._parameters[name] = parameter
+            own_parameters(owner)[name] = parameter
             parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))

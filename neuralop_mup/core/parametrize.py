@@ -17,7 +17,7 @@ from neuralop_mup.core.default_init import check_drawable
 from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_state import ATTRIBUTE, PLAN_CONFIRMED, WEIGHTS_SCALED, attach_hooks, attach_shapes, remove_hooks
+from neuralop_mup.core.plan_state import ATTRIBUTE, PLAN_CONFIRMED, WEIGHTS_SCALED, attach_hooks, attach_shapes, detach_hooks
 from neuralop_mup.core.planned import CopiesShapes
 from neuralop_mup.core.planning import make_plan
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
@@ -229,7 +229,7 @@ def unparametrize(model: Model) -> Model:
         get_plan(model)
     for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED):
         vars(bare).pop(attribute, None)
-    remove_hooks(bare)
+    detach_hooks(bare)
     for parameter in bare.parameters():
         if hasattr(parameter, "infshape"):
             del parameter.infshape

@@ -20,6 +20,7 @@ from torch import nn
 
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import mark_public, remove_hooks
 
 __all__ = [
     "ATTRIBUTE",
@@ -29,7 +30,7 @@ __all__ = [
     "attach_hooks",
     "attach_shapes",
     "check_same_plan",
-    "remove_hooks",
+    "detach_hooks",
     "stored_plan",
 ]
 
@@ -43,18 +44,15 @@ _NEURALOPS = "_metadata"  # constructor arguments, which state_dict() of neuralo
 
 def attach_hooks(model: nn.Module) -> None:
     """Have ``state_dict`` and ``load_state_dict`` of ``model`` carry and compare its plan; twice is once."""
-    remove_hooks(model)
+    detach_hooks(model)
     model.register_state_dict_post_hook(_write)
     model.register_load_state_dict_pre_hook(_compare)
     model.register_load_state_dict_post_hook(_after_load)
 
 
-def remove_hooks(model: nn.Module) -> None:
+def detach_hooks(model: nn.Module) -> None:
     """Undo :func:`attach_hooks`."""
-    for hooks in (model._state_dict_hooks, model._load_state_dict_pre_hooks, model._load_state_dict_post_hooks):
-        for key, hook in list(hooks.items()):
-            if getattr(hook, "hook", hook) in (_write, _compare, _after_load):  # torch wraps some of them
-                del hooks[key]
+    remove_hooks(model, (_write, _compare, _after_load))
 
 
 def attach_shapes(model: nn.Module) -> None:
@@ -72,14 +70,11 @@ def attach_shapes(model: nn.Module) -> None:
             parameters[row.name].infshape = row.mup_shape(of)  # type: ignore[attr-defined]
 
 
+@mark_public
 def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
     if not plan.init_pending:
         local_metadata[KEY] = plan.text
-
-
-# torch marks hooks of its public registration so; a copied or unpickled model keeps it.
-_write._from_public_api = True  # type: ignore[attr-defined]
 
 
 def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is told when a model is given a plan, and what a copy of such a model takes along.
+"""What a copy of a planned model takes along, and how many models of this process were given a plan.
 
 torch copies parameters without their attributes, so the parameters of a deep copy would have no ``infshape``; a pickle keeps
 them. A planned model therefore holds a :class:`CopiesShapes`, which is copied and pickled with it.
@@ -7,30 +7,32 @@ them. A planned model therefore holds a :class:`CopiesShapes`, which is copied a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["ON_PLAN", "CopiesShapes"]
-
-# Called when a model is given a plan: what is built on the core puts its functions here, as the core imports none of it.
-ON_PLAN: list[Callable[[], None]] = []
+__all__ = ["CopiesShapes"]
 
 
 class CopiesShapes:
-    """Gives the parameters of a deep copy the ``infshape`` of those of ``model``, which holds this; to make one tells.
+    """Gives the parameters of a deep copy the ``infshape`` of those of ``model``, which holds this.
 
     Parameters
     ----------
     model : torch.nn.Module or None
         The bare model; None where something else was copied with this.
+
+    Attributes
+    ----------
+    made : int
+        How often a model of this process was given a plan: whoever asks again sees whether there is another one since.
     """
+
+    made: ClassVar[int] = 0
 
     def __init__(self, model: nn.Module | None) -> None:
         self._model = None if model is None else weakref.ref(model)
-        for call in ON_PLAN:
-            call()
+        CopiesShapes.made += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CopiesShapes:
         # The memo has the new model, and the new parameters, which a module holds before what was put into it later.

@@ -19,6 +19,7 @@ from torch import nn
 from neuralop_mup.core.infshape import AXES
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import own_modules
 
 __all__ = [
     "FIXED",
@@ -224,7 +225,7 @@ def adapter_of(*types: type | str, whole: bool = False) -> Callable[[Adapter], A
 @adapter_of(nn.ModuleList, nn.ModuleDict, nn.Sequential)
 def _container(layer: nn.Module, place: Place) -> Claims:
     """All that a container holds stands where it stands."""
-    return dict.fromkeys(layer._modules, place)  # named_children leaves out a module's second name
+    return dict.fromkeys(own_modules(layer), place)  # named_children leaves out a module's second name
 
 
 def registered_for(cls: type) -> list[Registration]:

@@ -14,14 +14,10 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import ONE_MODULE
 
 __all__ = ["check_unsharded", "is_sharded", "look_through", "unwrap"]
 
-# Wrapper types by where they are defined, so that those which are not used need not be imported.
-_BY_NAME = {
-    ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
-    ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "CheckpointWrapper"): "_checkpoint_wrapped_module",
-}
 _FLATTENING = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 
 
@@ -36,8 +32,8 @@ def _inner(module: nn.Module) -> nn.Module | None:
                 "FullyShardedDataParallel flattens parameters, so that none keeps its own learning rate: use "
                 "neuralop_mup.shard(model), which is torch's fully_shard (FSDP2)."
             )
-        if where in _BY_NAME:
-            return getattr(module, _BY_NAME[where])
+        if where in ONE_MODULE:
+            return getattr(module, ONE_MODULE[where])
     return None
 
 

@@ -1,1 +1,1 @@
-"""Is it right? What features and kernels do while a model trains, at several sizes or in one run."""
+"""Is it right? What features and kernels do in a step, and at several sizes."""

@@ -36,7 +36,7 @@ def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], 
         if holder is None:
             # A layer of somebody else's: a plain parameter with channels and modes is a kernel.
             if any(kind.startswith("modes") for kind in axes) and not any(kind.startswith("rank") for kind in axes):
-                result[name] = (_read_plain(model.get_parameter(name), "pair" in kinds), axes)
+                result[name] = (_read_plain(model.get_parameter(name), kinds), axes)
         elif name == f"{holder}.tensor":
             result[_layer_of(holder)] = (_read_whole(model, holder), axes)
         elif ".factors." in name:
@@ -56,8 +56,10 @@ def _layer_of(holder: str) -> str:
     return holder.removesuffix(".weight")
 
 
-def _read_plain(parameter: nn.Parameter, pairs: bool) -> Callable[[], torch.Tensor]:
-    return (lambda: torch.view_as_complex(parameter)) if pairs else (lambda: parameter)
+def _read_plain(parameter: nn.Parameter, kinds: Sequence[str]) -> Callable[[], torch.Tensor]:
+    if "pair" not in kinds:
+        return lambda: parameter
+    return lambda: torch.view_as_complex(parameter.movedim(kinds.index("pair"), -1).contiguous())
 
 
 def _holder(model: nn.Module, parameter: str) -> str | None:

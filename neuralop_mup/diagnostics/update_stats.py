@@ -54,8 +54,8 @@ def update_stats(
           are decomposed.
         - ``feature`` and ``feature_update``, a block: RMS of its output before the step, and of the change. A block that
           returns no tensor of numbers has none.
-        - ``lr``, a param group: the learning rate that the step was made with (``mode_mult`` included).
-        - ``learned_mult``, a role, layer or group: what :class:`~neuralop_mup.LearnedRates` made of it, if it is used.
+        - ``lr``, a param group: the learning rate that the step was made with.
+        - ``mode_mult``, or another of a group's ``step_mults``: a factor that is in that learning rate.
 
     Raises
     ------
@@ -91,9 +91,11 @@ class Step:
             records.append({"kind": "feature", "name": name, "value": rms(before)})
             records.append({"kind": "feature_update", "name": name, "value": rms(now - before)})
         records += [{"kind": "lr", "name": name, "value": lr} for name, lr in effective_lrs(optimizer).items()]
-        learned = {g["learned"]["of"]: g["learned_mult"] for g in optimizer.param_groups if "learned" in g}
-        records += [{"kind": "learned_mult", "name": unit, "value": mult} for unit, mult in learned.items()]
-        return records
+        return records + [
+            {"kind": mult, "name": group.get("name", str(i)), "value": group[mult]}
+            for i, group in enumerate(optimizer.param_groups)
+            for mult in group.get("step_mults", ())
+        ]
 
 
 def check_inputs(inputs: Any) -> Inputs | None:

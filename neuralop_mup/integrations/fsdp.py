@@ -10,6 +10,7 @@ from torch import nn
 
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import fsdp_placement
 
 __all__ = ["shard"]
 
@@ -52,8 +53,9 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     try:
         from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
         from torch.distributed.fsdp import fully_shard
-        from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
         from torch.distributed.tensor import Shard
+
+        mesh_info, placement = fsdp_placement()
     except ImportError as error:
         raise MupError(
             f"torch {torch.__version__} cannot shard real and complex parameters of one model (FSDP2 has no process groups "
@@ -69,10 +71,10 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     if "shard_placement_fn" in kwargs:
         raise MupError("shard decides on shard_placement_fn itself: call torch's fully_shard for a placement of your own.")
     complex_mesh = DeviceMesh.from_group(dist.new_group(mesh.mesh.flatten().tolist()), mesh.device_type)
-    complex_info = FSDPMeshInfo(complex_mesh, shard_mesh_dim=0)
+    complex_info = mesh_info(complex_mesh, shard_mesh_dim=0)
 
     def place(parameter: nn.Parameter) -> Any:
-        return ShardPlacementResult(Shard(0), complex_info) if parameter.is_complex() else None
+        return placement(Shard(0), complex_info) if parameter.is_complex() else None
 
     # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
     owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]

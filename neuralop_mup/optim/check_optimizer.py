@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.optim.incremental_modes import present_plan
-from neuralop_mup.optim.lr_ratios import off_plan
-from neuralop_mup.optim.step_hooks import FAMILIES, follower_of, rule_mult
+from neuralop_mup.optim.lr_ratios import off_plan, off_rule
+from neuralop_mup.optim.step_hooks import check_family, follower_of, rule_mult
 from neuralop_mup.validation import check_number
 
 __all__ = ["check_optimizer", "check_optimizer_state"]
@@ -41,43 +40,28 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         If there is no such family, a parameter is missing from the optimizer, a learning rate is not a number of 0 or more,
         or learning rates are not in the plan's ratios.
     """
-    if family not in FAMILIES:
-        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
+    check_family(family)
     for i, group in enumerate(optimizer.param_groups):
         check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)
-    plan, model = present_plan(model), unwrap(model)
-    lr_of = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-    parameters = dict(model.named_parameters())
+    plan, parameters = present_plan(model), dict(unwrap(model).named_parameters())
+    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
     follower = follower_of(optimizer)
     factors = follower.mode_mults(optimizer) if follower is not None else [1.0] * len(optimizer.param_groups)
-    rule_mult_of = {
-        id(p): group["rule_mult"] * factor if "rule_mult" in group else None
+    now = [
+        {**group, "rule_mult": group["rule_mult"] * factor} if "rule_mult" in group else group
         for group, factor in zip(optimizer.param_groups, factors, strict=True)
-        for p in group["params"]
-    }
-    # The plan's rule does not apply to kernels and hidden layers under MuMuon and MuSOAP: their updates are of one
-    # size at every width and number of modes.
-    depth_mult = {
-        id(p): group["rule_mult"] for group in optimizer.param_groups if group.get("layouts") for p in group["params"]
-    }
-    base_lr: dict[str, float] = {}
-    for row in plan.rows:
-        if id(parameters[row.name]) not in lr_of:
-            raise MupError(f"The optimizer does not hold {row.name!r}: build it from this model, after parametrize.")
-        # Groups of ours carry the rule's part by itself; elsewhere all learning rates must stand in the plan's ratios.
-        given, lr = rule_mult_of[id(parameters[row.name])], lr_of[id(parameters[row.name])]
-        expected = depth_mult.get(id(parameters[row.name]), rule_mult(row, family))
-        follows = (
-            math.isclose(base_lr.setdefault("lr", lr / expected), lr / expected, rel_tol=1e-6)
-            if given is None
-            else math.isclose(given, expected, rel_tol=1e-6)
+    ]
+    mults = {row.name: rule_mult(row, family) for row in plan.rows}
+    for name in mults:
+        if parameters[name] not in group_of:
+            raise MupError(f"The optimizer does not hold {name!r}: build it from this model, after parametrize.")
+    if off := off_rule(now, parameters, mults):
+        name = min(off)
+        raise MupError(
+            f"The optimizer gives {name!r} a learning rate of {float(group_of[parameters[name]]['lr']):.4g}, which does not "
+            f"follow the plan (lr × {mults[name]:.4g}): it was built before parametrize or from plain model.parameters(). "
+            "Build it with neuralop_mup.MuAdam(model, lr=…) or from param_groups."
         )
-        if not follows:
-            raise MupError(
-                f"The optimizer gives {row.name!r} a learning rate of {lr:.4g}, which does not follow the plan "
-                f"(lr × {expected:.4g}): it was built before parametrize or from plain model.parameters(). Build it with "
-                "neuralop_mup.MuAdam(model, lr=…) or from param_groups."
-            )
     if problem := off_plan(optimizer.param_groups):
         raise MupError(problem)
 
@@ -95,26 +79,26 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
     ours, theirs = optimizer.param_groups, state.get("param_groups") if isinstance(state, Mapping) else None
     if not isinstance(theirs, list):
         raise MupError("This is not the state dict of an optimizer (it has no param_groups): save optimizer.state_dict().")
-    problem = None
-    if len(ours) != len(theirs):
-        problem = f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
-    for a, b in zip(ours, theirs, strict=False):
-        if problem:
-            break
-        if len(a["params"]) != len(b["params"]):
-            problem = f"group {a.get('name')!r} has {len(a['params'])} parameters, {len(b['params'])} were saved"
-        elif a.get("name") != b.get("name"):
-            problem = f"group {a.get('name')!r} was saved as {b.get('name')!r}"
-        values: list[dict[str, Any]] = [{key: group.get(key) for key in ("rule_mult", "lr_mult")} for group in (a, b)]
-        if "mode_mult" in a and all(v["rule_mult"] and v["lr_mult"] for v in values):
-            # Its modes may have grown since: both are then right in their time. What was tuned is not of the time.
-            values = [{"lr_mult / rule_mult": v["lr_mult"] / v["rule_mult"]} for v in values]
-        for key in values[0]:
-            x, y = (v[key] for v in values)
-            if x != y and (x is None or y is None or not math.isclose(x, y, rel_tol=1e-9)):
-                problem = problem or f"{key} of group {a.get('name')!r} is {x}, saved was {y}"
-    if problem:
+    if problem := _different(ours, theirs):
         raise MupError(
             f"This optimizer state belongs to other groups ({problem}): build the optimizer as it was, with the same base, "
             "rule and lr_mult (and base_depth of MuMuon), from neuralop_mup's optimizers or param_groups."
         )
+
+
+def _different(ours: list[dict], theirs: list[dict]) -> str | None:
+    """What the groups of an optimizer and of a state differ in."""
+    if len(ours) != len(theirs):
+        return f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
+    for a, b in zip(ours, theirs, strict=True):
+        if len(a["params"]) != len(b["params"]):
+            return f"group {a.get('name')!r} has {len(a['params'])} parameters, {len(b['params'])} were saved"
+        if a.get("name") != b.get("name"):
+            return f"group {a.get('name')!r} was saved as {b.get('name')!r}"
+        # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
+        grows = "mode_mult" in a and all(group.get(key) for group in (a, b) for key in ("rule_mult", "lr_mult"))
+        for key in ("lr_mult / rule_mult",) if grows else ("rule_mult", "lr_mult"):
+            x, y = (g["lr_mult"] / g["rule_mult"] if grows else g.get(key) for g in (a, b))
+            if x != y and (x is None or y is None or not math.isclose(x, y, rel_tol=1e-9)):
+                return f"{key} of group {a.get('name')!r} is {x}, saved was {y}"
+    return None

@@ -11,6 +11,7 @@ from neuralop_mup.core.parametrize import kernels_and_axes
 from neuralop_mup.core.plan_state import ATTRIBUTE
 from neuralop_mup.core.unwrap import look_through
 from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import own_parameters
 from neuralop_mup.validation import check_positive
 
 __all__ = ["clip_spectral_grad_value_"]
@@ -58,7 +59,7 @@ def _kernels(model: nn.Module) -> list[torch.Tensor]:
     try:
         # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
         parts = (name.rpartition(".") for name in names)
-        found = [model.get_submodule(owner)._parameters[leaf] for owner, _, leaf in parts]
+        found = [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
         return [parameter for parameter in found if parameter is not None]
     except (AttributeError, KeyError):  # its layers were changed since
         if plan is not None or _KERNELS.pop(model, None) is None:

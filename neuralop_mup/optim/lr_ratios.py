@@ -1,4 +1,4 @@
-"""Whether learning rates still stand in the plan's ratios, whatever a scheduler or a callback made of them."""
+"""Whether an optimizer's learning rates follow a plan: as they were built, and whatever a scheduler made of them since."""
 
 from __future__ import annotations
 
@@ -10,14 +10,45 @@ from typing import Any
 
 import torch
 
-__all__ = ["off_plan", "readable"]
+__all__ = ["off_plan", "off_rule", "readable"]
 
 # What changes a learning rate by less than this changes no training: best learning rates are flat over much more.
 _TOLERANCE = 1e-2
 # Chained products of schedulers round by far less.
 _ROUNDING = 1e-6
+# Learning rates that somebody worked out and wrote down.
+_SAME = 1e-5
 # At the end of a cosine every learning rate is zero but for rounding, and those leftovers stand in no ratio.
 _NEGLIGIBLE = 1e-9
+
+
+def off_rule(
+    groups: Sequence[Mapping[str, Any]], parameters: Mapping[str, torch.Tensor], mults: Mapping[str, float]
+) -> set[str]:
+    """Names of the parameters whose groups were not built by the rule that ``mults`` are of.
+
+    Groups of :func:`neuralop_mup.param_groups` keep the rule's part of their learning rates as ``rule_mult``. Of others the
+    learning rates have to stand in the rule's ratios, among themselves and to our groups beside them; those of zero tell
+    nothing. Groups with ``layouts`` are MuMuon's and MuSOAP's own, which follow the depth of a model alone.
+
+    Parameters
+    ----------
+    groups : sequence of dict
+        An optimizer's param groups.
+    parameters : mapping
+        Those of the model, by name.
+    mults : mapping
+        The rule's multiplier for each parameter to look at, by its name; the others are left out.
+    """
+    held = {p: group for group in groups if not group.get("layouts") for p in group["params"]}
+    looked_at = {name: held[parameters[name]] for name in mults if parameters[name] in held}
+    ours = {name: group["rule_mult"] for name, group in looked_at.items() if "rule_mult" in group}
+    plain = {name: float(group["lr"]) / mults[name] for name, group in looked_at.items() if name not in ours}
+    known = [float(g["lr"]) / g["lr_mult"] for g in groups if g.get("lr_mult") and not g.get("layouts")] if plain else []
+    base = next((value for value in (*known, *plain.values()) if value), 0.0)
+    return {name for name, mult in ours.items() if not math.isclose(mult, mults[name], rel_tol=_ROUNDING)} | {
+        name for name, value in plain.items() if value and not math.isclose(value, base, rel_tol=_SAME)
+    }
 
 
 def off_plan(groups: Sequence[Mapping[str, Any]]) -> str | None:

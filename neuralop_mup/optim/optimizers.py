@@ -12,6 +12,7 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.check_optimizer import check_optimizer_state
+from neuralop_mup.optim.fused import fused_through_pairs
 from neuralop_mup.optim.param_groups import param_groups
 from neuralop_mup.optim.step_hooks import follow_plan
 
@@ -49,7 +50,7 @@ def MuAdam(
     scale_eps : bool
         Scale Adam's eps with width as gradients scale; needs ``eps`` in ``kwargs``.
     **kwargs
-        Passed on: ``betas``, ``eps``, …
+        Passed on: ``betas``, ``eps``, … torch's ``fused=True`` takes complex kernels, too, as pairs of real numbers.
 
     Returns
     -------
@@ -64,6 +65,8 @@ def MuAdam(
     if scale_eps and "eps" not in kwargs:
         raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
     of_groups = {"weight_decay": weight_decay, "lr_mult": lr_mult, "eps": kwargs["eps"] if scale_eps else None}
+    if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()):
+        impl = fused_through_pairs(impl)
     built = _built(model, impl, lr, "adam", of_groups, kwargs)
     if weight_decay and _normalises_decay(built):
         warnings.warn(

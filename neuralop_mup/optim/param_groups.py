@@ -13,9 +13,10 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.optim.incremental_modes import growing_kernels, present_plan
-from neuralop_mup.optim.step_hooks import FAMILIES, rule_mult
+from neuralop_mup.optim.step_hooks import check_family, rule_mult
+from neuralop_mup.optim.step_settings import set_mult
 from neuralop_mup.validation import check_number
 
 __all__ = ["param_groups"]
@@ -68,8 +69,7 @@ def param_groups(
         If the model is not parametrized, or a number or role is not usable.
     """
     plan = get_plan(model)
-    if optimizer not in FAMILIES:
-        raise MupError(f"There is no optimizer family {optimizer!r}: {nearest(str(optimizer), FAMILIES)}")
+    check_family(optimizer)
     check_number("lr", lr, tensor=True)
     for what, value in (("weight_decay", weight_decay), ("eps", eps)):
         if value is not None:
@@ -87,7 +87,7 @@ def param_groups(
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
         divisor = 1 / rule_mult(row, optimizer)
         multiplier = multipliers.get(row.role, 1.0)
-        settings = {
+        settings: dict[str, Any] = {
             "lr": lr / divisor * multiplier,
             "lr_mult": 1 / divisor * multiplier,
             "rule_mult": 1 / divisor,
@@ -98,7 +98,7 @@ def param_groups(
             settings["eps"] = eps * row.eps_mult
         key = (growing.get(row.name), *(float(value) for value in settings.values()))
         if row.name in growing:
-            settings["mode_mult"] = 1.0
+            set_mult(settings, "mode_mult", 1.0)
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
         group["params"].append(parameters[row.name])
         if row.role not in group["name"]:

@@ -10,47 +10,36 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterable
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from neuralop_mup.core.infshape import MupShape
-from neuralop_mup.core.planned import ON_PLAN
-from neuralop_mup.optim.lr_ratios import readable
+from neuralop_mup.core.planned import CopiesShapes
+from neuralop_mup.optim.lr_ratios import off_rule, readable
 
-__all__ = ["watch_optimizers"]
+__all__: list[str] = []
 
-_LOOKED_AT: WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = WeakKeyDictionary()
-_WARNED: WeakSet[torch.optim.Optimizer] = WeakSet()
-_plans = 0
-_handle: Any = None
-
-
-def watch_optimizers() -> None:
-    """Look at every optimizer of this process at its next step, since a model was just given a plan."""
-    global _plans, _handle
-    _plans += 1
-    if _handle is None:
-        _handle = register_optimizer_step_pre_hook(_look)
-
-
-ON_PLAN.append(watch_optimizers)
+# On the optimizer: what there was when it was looked at, or that it was warned of. torch leaves it out of copies.
+_LOOKED_AT = "_neuralop_mup_looked_at"
+_WARNED = "warned"
 
 
 def _look(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
     # Once for each optimizer, unless there is another plan, or another group, since then.
-    now = (_plans, len(optimizer.param_groups))
-    if torch.compiler.is_compiling() or _LOOKED_AT.get(optimizer) == now:
+    now = (CopiesShapes.made, len(optimizer.param_groups))
+    if not CopiesShapes.made or torch.compiler.is_compiling() or getattr(optimizer, _LOOKED_AT, None) in (now, _WARNED):
         return
     if all(readable(group["lr"]) and group["lr"] == 0 for group in optimizer.param_groups):
         return  # a warm-up from zero: the next step says more
-    _LOOKED_AT[optimizer] = now
-    if optimizer not in _WARNED and not _follows_plan(optimizer):
-        _WARNED.add(optimizer)
+    follows = _follows_plan(optimizer)
+    setattr(optimizer, _LOOKED_AT, now if follows else _WARNED)
+    if not follows:
         warnings.warn(_message(optimizer), UserWarning, stacklevel=_level_of_the_caller())
+
+
+register_optimizer_step_pre_hook(_look)
 
 
 def _follows_plan(optimizer: torch.optim.Optimizer) -> bool:
@@ -59,31 +48,20 @@ def _follows_plan(optimizer: torch.optim.Optimizer) -> bool:
     plain = [p for group in groups if "rule_mult" not in group for p in group["params"]]  # the others are of param_groups
     if isinstance(optimizer, torch.optim.LBFGS):
         return True  # it has one group and finds its scale by itself
-    if not any(_has_plan(p) for p in plain):
-        return True
-    held = [(group, p) for group in groups for p in group["params"] if _has_plan(p)]
-    ours = [p for _, p in held if not p.infshape.frozen]
+    shapes = {str(i): p.infshape for i, p in enumerate(plain) if _has_plan(p)}
+    ours = [p for group in groups for p in group["params"] if _has_plan(p) and not p.infshape.frozen]
     # Part of a model, or a model with frozen parts, is finetuned: with which learning rates is for the user to say.
     is_whole = len(ours) >= max((p.infshape.of for p in ours), default=math.inf)
-    if not is_whole or not all(p.requires_grad for p in ours) or not all(readable(group["lr"]) for group, _ in held):
+    told = all(p.requires_grad for p in ours) and all(readable(group["lr"]) for group in groups)
+    if not (shapes and is_whole and told):
         return True
-    held = [(group, p) for group, p in held if not group.get("layouts")]  # MuMuon's and MuSOAP's own have no rule
-    return any(
-        _is_one_number(
-            float(group["lr"]) / (group["lr_mult"] if "rule_mult" in group else getattr(p.infshape, mult))
-            for group, p in held
-        )
-        for mult in ("adam_lr", "sgd_lr")
-    )
+    parameters = {str(i): p for i, p in enumerate(plain)}
+    families = ({name: getattr(shape, lr) for name, shape in shapes.items()} for lr in ("adam_lr", "sgd_lr"))
+    return any(not off_rule(groups, parameters, mults) for mults in families)
 
 
 def _has_plan(p: Any) -> bool:
     return isinstance(getattr(p, "infshape", None), MupShape)
-
-
-def _is_one_number(values: Iterable[float]) -> bool:
-    values = [value for value in values if value]
-    return not values or math.isclose(min(values), max(values), rel_tol=1e-5)
 
 
 def _message(optimizer: torch.optim.Optimizer) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -16,15 +13,17 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Row
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.incremental_modes import active_modes, mode_kernels, present_plan
-from neuralop_mup.optim.lr_ratios import off_plan
+from neuralop_mup.optim.lr_ratios import off_plan, off_rule
+from neuralop_mup.optim.step_settings import become, finish, set_mult, step_lr, step_mult
+from neuralop_mup.torch_private import not_compiled
 
-__all__ = ["FAMILIES", "Follower", "effective_lrs", "follow_plan", "follower_of", "rule_mult"]
+__all__ = ["Follower", "check_family", "effective_lrs", "follow_plan", "follower_of", "rule_mult"]
 
 FAMILIES = ("adam", "sgd")
-
-_FOLLOWERS: WeakKeyDictionary[torch.optim.Optimizer, Follower] = WeakKeyDictionary()
+# On the optimizer: torch leaves it out of copies and pickles, as it leaves out the hooks.
+_ATTRIBUTE = "_neuralop_mup_follower"
 
 
 def rule_mult(row: Row, family: str) -> float:
@@ -32,14 +31,20 @@ def rule_mult(row: Row, family: str) -> float:
     return row.lr_mult if family == "adam" else row.sgd_lr_mult
 
 
+def check_family(family: object) -> None:
+    """Refuse what is no column of a plan."""
+    if family not in FAMILIES:
+        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
+
+
 def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str = "adam") -> None:
     """Hold an optimizer to its model's plan at every step; neuralop_mup's own optimizers do it by themselves.
 
     Two things, by a hook on ``optimizer.step``. (1) A kernel's learning rate follows the modes that its convolution has
-    at that step (``model.n_modes = …``, ``IncrementalFNOTrainer``). The factor is applied for the step alone, and
-    written to the group as ``mode_mult``: ``lr`` stays with the schedulers, closed-form ones included, and the step is
-    made with ``lr · mode_mult``. Decay stays independent. (2) If learning rates no longer stand in the plan's ratios
-    (a scheduler with absolute values), a warning names the group, once.
+    at that step (``model.n_modes = …``, ``IncrementalFNOTrainer``). The factor is written to the group as ``mode_mult``
+    and applied for the step alone: ``lr`` stays with the schedulers, closed-form ones included, and the step is made with
+    ``lr · mode_mult``. Decay stays independent. (2) If learning rates no longer stand in the plan's ratios (a scheduler
+    with absolute values), a warning names the group, once.
 
     Call it where you built the optimizer from :func:`~neuralop_mup.param_groups`, and after copying or unpickling an
     optimizer, from which torch drops every hook (``load_state_dict`` keeps them). A second call changes nothing.
@@ -60,36 +65,29 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
         if modes were set that the rule or neuralop cannot use, or kernels of one group changed differently (build the
         model with ``max_n_modes``, which gives each a group of its own).
     """
-    if family not in FAMILIES:
-        raise MupError(f"There is no optimizer family {family!r}: expected one of {', '.join(FAMILIES)}.")
+    check_family(family)
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer, unwrapped.")
     get_plan(model)
     model = unwrap(model)
-    known = _FOLLOWERS.get(optimizer)
+    known = follower_of(optimizer)
     if known is not None and known.model is model and known.family == family:
         return
     follower = Follower(model, optimizer, family)
     if known is not None:
         known.detach()
     follower.attach(optimizer)
-    _FOLLOWERS[optimizer] = follower
+    setattr(optimizer, _ATTRIBUTE, follower)
 
 
 def follower_of(optimizer: torch.optim.Optimizer) -> Follower | None:
     """What :func:`follow_plan` attached."""
-    return _FOLLOWERS.get(optimizer)
+    return getattr(optimizer, _ATTRIBUTE, None)
 
 
 def effective_lrs(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The learning rate that each param group's step is made with, by the group's name; also during a step."""
-    follower = follower_of(optimizer)
-    lrs = {}
-    for i, group in enumerate(optimizer.param_groups):
-        during = follower is not None and follower.has_borrowed(group)
-        mult = 1 if during else group.get("mode_mult", 1) * group.get("learned_mult", 1)
-        lrs[group.get("name", str(i))] = float(group["lr"]) * mult
-    return lrs
+    return {group.get("name", str(i)): step_lr(group) for i, group in enumerate(optimizer.param_groups)}
 
 
 class Follower:
@@ -101,9 +99,13 @@ class Follower:
         self._convs = [model.get_submodule(name) for name in dict.fromkeys(self._kernels.values())]
         self._key: tuple | None = None
         self._mults: list[float] = []
-        self._borrowed: list[tuple[dict, dict]] = []
+        # What a step is made with: the same objects each time, for which a compiled step, or a captured graph, was made.
+        self._stand_in = object.__new__(type(optimizer))
+        self._groups: dict[int, dict[str, Any]] = {}
+        self._lrs: dict[int, torch.Tensor] = {}  # of groups whose lr is a tensor
         self._warned = False
         self._handles: list[Any] = []
+        self._optimizer = weakref.ref(optimizer)
         self._check(optimizer)
         self.mode_mults(optimizer)
 
@@ -112,27 +114,24 @@ class Follower:
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
-        _guard_class(type(optimizer))
-        if "step" in vars(optimizer):  # a scheduler that was there first keeps the step that it found
-            vars(optimizer)["step"] = _guard_instance(optimizer.step, weakref.ref(optimizer))
 
     def detach(self) -> None:
-        self.give_back()
         for handle in self._handles:
             handle.remove()
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
-        parameters = dict(self.model.named_parameters())
-        given = {id(p): group.get("rule_mult") for group in optimizer.param_groups for p in group["params"]}
-        sizeless = {id(p) for group in optimizer.param_groups if group.get("layouts") for p in group["params"]}
-        for row in present_plan(self.model).rows:
-            key = id(parameters.get(row.name))
-            mult, free = given.get(key), row.name in self._kernels or key in sizeless
-            if mult is None or (not free and not math.isclose(mult, rule_mult(row, self.family))):
-                raise MupError(
-                    f"The optimizer's groups are not those of this model's plan for {self.family!r} (parameter "
-                    f"{row.name!r}): build it from neuralop_mup.param_groups(model, lr=…, optimizer={self.family!r})."
-                )
+        groups, parameters = optimizer.param_groups, dict(self.model.named_parameters())
+        ours = {p for group in groups if "rule_mult" in group for p in group["params"]}
+        rows = present_plan(self.model).rows
+        off = {row.name for row in rows if parameters.get(row.name) not in ours}
+        # Kernels' learning rates move with the modes: whether each can follow is for mode_mults to say.
+        fixed = {row.name: row for row in rows if row.name not in self._kernels and row.name not in off}
+        off |= off_rule(groups, parameters, {name: rule_mult(row, self.family) for name, row in fixed.items()})
+        if off:
+            raise MupError(
+                f"The optimizer's groups are not those of this model's plan for {self.family!r} (parameter "
+                f"{min(off)!r}): build it from neuralop_mup.param_groups(model, lr=…, optimizer={self.family!r})."
+            )
 
     def mode_mults(self, optimizer: torch.optim.Optimizer) -> list[float]:
         """For each group, its learning rate at the present modes over that at the modes it was made for."""
@@ -163,71 +162,36 @@ class Follower:
             mults.append(high)
         return mults
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self.give_back()  # torch calls hooks twice where a subclass's step calls its parent's
-        if not self._warned and (problem := off_plan(optimizer.param_groups)):
+    @not_compiled  # it would be compiled anew for each number of modes, and holds nothing that is faster compiled
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if optimizer is not self._optimizer():
+            return None  # a stand-in: torch calls hooks again where a subclass's step calls its parent's
+        groups = optimizer.param_groups
+        if not self._warned and (problem := off_plan(groups)):
             self._warned = True
             warnings.warn(problem, UserWarning, stacklevel=1)
-        for group, mult in zip(optimizer.param_groups, self.mode_mults(optimizer), strict=True):
+        for group, mult in zip(groups, self.mode_mults(optimizer), strict=True):
             if mult != 1 or "mode_mult" in group:
-                group["mode_mult"] = mult
-            learned = group.get("learned_mult", 1)  # LearnedRates'
-            if mult == learned == 1:
-                continue
-            self._borrowed.append((group, {key: group[key] for key in ("lr", "weight_decay") if key in group}))
-            group["lr"] = group["lr"] * mult * learned
-            if "weight_decay" in group:
-                group["weight_decay"] = group["weight_decay"] / mult
+                set_mult(group, "mode_mult", mult)
+        if all(step_mult(group) == 1 for group in groups):
+            return None
+        become(self._stand_in, optimizer, [self._for_the_step(i, group) for i, group in enumerate(groups)])
+        return (self._stand_in, *args[1:]), kwargs
 
+    @not_compiled
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self.give_back()
+        if optimizer is self._optimizer():
+            finish(optimizer, args[0])
 
-    def has_borrowed(self, group: dict) -> bool:
-        """Whether the learning rate in ``group`` is, for now, that of the step."""
-        return any(borrowed is group for borrowed, _ in self._borrowed)
-
-    def give_back(self) -> None:
-        """Put back the settings that the groups had before the step."""
-        while self._borrowed:
-            group, values = self._borrowed.pop()
-            group.update(values)
-
-
-def _guard_class(cls: Any) -> None:
-    """Give back the groups' own settings after a step of ``cls`` that raised, too.
-
-    torch runs no hook after one (out of memory, a closure, another hook), and what schedulers and checkpoints then find in
-    the groups would be the step's settings. The class is changed, as torch itself does to run its hooks: a step of the
-    instance's own would either keep the optimizer and its weights alive or not work in ``Adam(…).step()``.
-    """
-    step = cls.step
-    if hasattr(step, "_neuralop_mup_guarded"):
-        return
-
-    @functools.wraps(step)
-    def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return step(self, *args, **kwargs)
-        except BaseException:
-            if (follower := _FOLLOWERS.get(self)) is not None:
-                follower.give_back()
-            raise
-
-    vars(guarded)["_neuralop_mup_guarded"] = True
-    cls.step = guarded
-
-
-def _guard_instance(step: Callable, reference: weakref.ref) -> Callable:
-    """The same for a step that a scheduler put on the instance."""
-
-    @functools.wraps(step)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return step(*args, **kwargs)
-        except BaseException:
-            optimizer = reference()
-            if optimizer is not None and (follower := _FOLLOWERS.get(optimizer)) is not None:
-                follower.give_back()
-            raise
-
-    return guarded
+    def _for_the_step(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
+        """Group ``i`` with the settings of its next step. What grown modes take off the rate is given to the decay."""
+        own, lr, mult = self._groups.setdefault(i, {}), group["lr"], step_mult(group)
+        if isinstance(lr, torch.Tensor) and not lr.requires_grad:
+            if i not in self._lrs:
+                self._lrs[i] = torch.empty_like(lr)
+            own.update(group, lr=torch.mul(lr, mult, out=self._lrs[i]), step_mults=())
+        else:
+            own.update(group, lr=lr * mult, step_mults=())
+        if "weight_decay" in group:
+            own["weight_decay"] = group["weight_decay"] / group.get("mode_mult", 1)
+        return own

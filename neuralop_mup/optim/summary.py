@@ -13,6 +13,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_text import as_markdown, as_text
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
+from neuralop_mup.optim.step_settings import step_lr
 
 __all__ = ["OptimizerPlan", "summary"]
 
@@ -71,5 +72,4 @@ def _lr_in(group: Mapping | None) -> str:
     """A parameter's learning rate in words, from its param group."""
     if group is None:
         return "not in it"
-    lr = float(group["lr"]) * group.get("mode_mult", 1) * group.get("learned_mult", 1)
-    return f"{'size ' if group.get('layouts') else ''}{lr:.4g}"
+    return f"{'size ' if group.get('layouts') else ''}{step_lr(group):.4g}"

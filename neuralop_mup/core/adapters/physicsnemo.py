@@ -76,7 +76,7 @@ def afno_layer(layer: Any, place: Place) -> Claims:
 
     The first axis has the real and the imaginary part, the second ``num_blocks`` independent blocks of channels.
     """
-    matrix = Param("spectral", ("fixed", "fixed", place.axis_in, place.axis_out), _constant_std, draw=draws.scaled_normal)
+    matrix = Param("spectral", ("pair", "fixed", place.axis_in, place.axis_out), _constant_std, draw=draws.scaled_normal)
     bias = Param("vector", ("fixed", "fixed", place.axis_out), _constant_std, draw=draws.scaled_normal)
     return {"w1": matrix, "b1": bias, "w2": matrix, "b2": bias}
 

@@ -16,10 +16,11 @@ __all__ = ["adamw_step"]
 def adamw_step(group: Mapping[str, Any], states: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
     """Move the parameters of a group that have a gradient."""
     params = [p for p in group["params"] if p.grad is not None]
+    capturable = group["capturable"] and all(p.device.type != "cpu" for p in params)  # torch has none on a CPU
     for p in params:
         if not states[p]:
             # Whatever the default type: bfloat16 cannot count past 256.
-            device = p.device if group["capturable"] else None
+            device = p.device if capturable else None
             step = torch.tensor(0.0, dtype=torch.float32, device=device)
             averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
             states[p].update(step=step, **averages)
@@ -32,7 +33,7 @@ def adamw_step(group: Mapping[str, Any], states: MutableMapping[torch.Tensor, di
         [],
         [state["step"] for state in own],
         foreach=group["foreach"],
-        capturable=group["capturable"],
+        capturable=capturable,
         has_complex=any(p.is_complex() for p in params),
         amsgrad=False,
         beta1=group["betas"][0],

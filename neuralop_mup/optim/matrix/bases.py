@@ -23,7 +23,7 @@ def first_basis(c: torch.Tensor, q: torch.Tensor | None = None) -> torch.Tensor:
 
 
 def renewed(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """One step of orthogonal iteration, orthonormal((C + ε) Q) with ε at the rounding of float32. Bases stay where C is zero.
+    """One step of orthogonal iteration, orthonormal((C + ε) Q), ε the rounding of float32. Bases stay where C is zero.
 
     By Householder's QR on a CPU, where it takes a third of the time, by products elsewhere: nothing is read back from the
     device then, so that a step can be captured.

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.matrix.tensors import as_real, is_sharded, local
+from neuralop_mup.torch_private import mul_each_, norm_of_each
 
 __all__ = ["GradientCheck"]
 
@@ -54,7 +55,7 @@ class GradientCheck:
         # An integer product, for 0 · NaN is not 0: the bits of all gradients times 1, or times 0.
         for bits in {_BITS[grad.element_size()] for grad in grads}:
             alike = [grad.view(bits) for grad in grads if _BITS[grad.element_size()] == bits]
-            torch._foreach_mul_(alike, (fault == 0).to(bits))
+            mul_each_(alike, (fault == 0).to(bits))
         self._ask(fault)
 
     def _ask(self, fault: torch.Tensor) -> None:
@@ -78,10 +79,10 @@ class GradientCheck:
             )
 
 
-def _norms(grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
     """Norms in float32 or better."""
     if all(grad.dtype in (torch.float32, torch.float64) for grad in grads):
-        return torch._foreach_norm(grads)
+        return norm_of_each(grads)
     return [_norm(grad) for grad in grads]
 
 

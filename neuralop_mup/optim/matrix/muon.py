@@ -18,6 +18,7 @@ from neuralop_mup.optim.matrix.optimizer import BASE_DEPTH, MatrixOptimizer
 from neuralop_mup.optim.matrix.scratch import Scratch, chunk_size
 from neuralop_mup.optim.matrix.stack import Slot, Stack
 from neuralop_mup.optim.matrix.tensors import as_real, wide_type
+from neuralop_mup.torch_private import copy_each_, mul_each_, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MuMuon"]
@@ -163,30 +164,29 @@ class MuMuon(MatrixOptimizer):
         letters, (n_in, n_out) = plain_layout(layout), block_shape(p, layout)
         sides = "io" if n_in <= n_out else "oi"
         slot = Slot(p, state, layout, tuple(order(letters, letter) for letter in f"l{sides}cb"))
-        # Single matrices are few beside kernels: those of all shapes go into one stack, filled up with zeros.
-        if sorted(letters.replace("l", "")) == ["i", "o"] and min(n_in, n_out) > 1:
+        if _is_single(p, layout):
             return slot, ("single", slot.n_parts)
         layers, _, _, channels, modes = slot.split()
         return slot, (min(n_in, n_out), max(n_in, n_out), layers, channels, modes, slot.n_parts)
 
     def move(self, stack: Stack, group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · direction."""
-        slots, blocks = stack.slots, stack.constants.setdefault(stack.comb.due.start, _Blocks(stack))
+        slots, blocks = stack.slots, _blocks(stack, group)
         means = [slot.state["momentum_buffer"] for slot in slots]
         like = torch.empty(0, dtype=wide_type(means[0]).to_real(), device=means[0].device)
         gradient, x = (scratch.take(name, blocks.shape, like) for name in ("gradient", "blocks"))
-        blocks.read([slot.p.grad for slot in slots], gradient)
+        blocks.read([slot.grad for slot in slots], gradient)
         blocks.read(means, x)
         if group["nesterov"]:
             x.lerp_(gradient, 1 - group["momentum"])
         lr = group["lr"] * stack.comb.period  # a mode moves as far in one step as it would have in all that it waited
-        settings = MuonSettings(group["damping"], blocks.layers, slots[0].p.grad.dtype, chunk_size(like.device))
+        settings = MuonSettings(group["damping"], blocks.layers, slots[0].grad.dtype, chunk_size(like.device))
         share = muon_direction(x, gradient, settings, blocks.scales(like) * lr, scratch)
         weights = blocks.weights
         if group["weight_decay"] != 0:
             kept = (1 - lr * group["weight_decay"] * (share > 0)).view(-1, 1, 1, 1).expand(x.shape)
-            torch._foreach_mul_(weights, blocks.opened(kept))
-        torch._foreach_sub_(weights, blocks.opened(x))
+            mul_each_(weights, blocks.opened(kept))
+        sub_each_(weights, blocks.opened(x))
 
     def adopt(self, stack: Stack) -> None:
         """Nothing: a momentum is as its parameter is."""
@@ -196,16 +196,31 @@ class MuMuon(MatrixOptimizer):
         return [as_real(slot.view(slot.p.detach(), slot.comb(group["period"], step)))]
 
 
+def _is_single(p: torch.Tensor, layout: str) -> bool:
+    """Whether a parameter is one matrix. They are few beside kernels: those of all shapes go into one stack, filled up with
+    zeros."""
+    return sorted(plain_layout(layout).replace("l", "")) == ["i", "o"] and min(block_shape(p, layout)) > 1
+
+
+def _blocks(stack: Stack, group: Mapping[str, Any]) -> _Blocks:
+    """Those of this step; to what size matrices are filled up does not depend on which of them this process moves."""
+    if stack.comb.due.start not in stack.constants:
+        members = [pair for pair in zip(group["params"], group["layouts"], strict=True) if _is_single(*pair)]
+        largest = [max(sides) for sides in zip(*(sorted(block_shape(*pair)) for pair in members), strict=True)]
+        stack.constants[stack.comb.due.start] = _Blocks(stack, largest if stack.key[0] == "single" else None)
+    return stack.constants[stack.comb.due.start]
+
+
 class _Blocks:
     """How the slots of a stack lie in one batch of blocks (blocks, parts, m, n), m ≤ n."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, size: list[int] | None) -> None:
         self._slots, self._comb = stack.slots, stack.comb
         self._split = [slot.split(stack.comb) for slot in stack.slots]
         sides = [(prod(first), prod(second)) for _, first, second, _, _ in self._split]
         self._counts = [prod(layers) * prod(channels) * prod(modes) for layers, _, _, channels, modes in self._split]
-        self.shape = (sum(self._counts), stack.slots[0].n_parts, *(max(side) for side in zip(*sides, strict=True)))
-        self.are_padded = len(set(sides)) > 1
+        self.shape = (sum(self._counts), stack.slots[0].n_parts, *(size or sides[0]))
+        self.are_padded = any(side != self.shape[2:] for side in sides)
         self.layers = sum(prod(layers) for layers, *_ in self._split)
         self._scales: torch.Tensor | None = None
         self.weights = self._pairs([slot.p.detach() for slot in stack.slots])
@@ -224,7 +239,7 @@ class _Blocks:
         """One tensor for each slot."""
         if self.are_padded:
             out.zero_()
-        torch._foreach_copy_(self.opened(out), self._pairs(tensors))
+        copy_each_(self.opened(out), self._pairs(tensors))
 
     def _pairs(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The modes that move of one tensor for each slot, with parts on the last axis; views."""

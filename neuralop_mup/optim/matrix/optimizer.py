@@ -26,13 +26,10 @@ from neuralop_mup.optim.matrix.scratch import Scratch, chunk_size
 from neuralop_mup.optim.matrix.stack import Slot, Stack
 from neuralop_mup.optim.matrix.tensors import as_real, is_sharded, local, sharded_like, wide, wide_type
 from neuralop_mup.optim.step_hooks import follow_plan
+from neuralop_mup.torch_private import lerp_each_, not_compiled
 from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
 
 __all__ = ["AUX_LR", "BASE_DEPTH", "MatrixOptimizer", "Members"]
-
-# A step runs as it is: a method of an optimizer would, compiled, take every parameter for the first one that it saw (torch
-# 2.13). torch's own optimizers use this decorator: unlike torch.compiler.disable it loads the compiler when it is called.
-not_compiled = torch._disable_dynamo
 
 AUX_LR = 4e-3
 BASE_DEPTH = 4
@@ -171,8 +168,12 @@ class MatrixOptimizer(torch.optim.Optimizer):
 
     @property
     def cycle(self) -> int:
-        """After how many steps, once the first few are over, steps repeat: which modes move, and what is renewed."""
-        return math.lcm(*(group[key] for group in self.param_groups for key in ("period", "refresh") if key in group))
+        """After how many steps, once the first hundred are over, a step does the same again."""
+        return math.lcm(*(self.cycle_of(group) for group in self.param_groups if group["layouts"] is not None))
+
+    def cycle_of(self, group: Mapping[str, Any]) -> int:
+        """The same for one group of matrices."""
+        return group["period"]
 
     @abstractmethod
     def moved(self, slot: Slot, group: Mapping[str, Any], step: int) -> list[torch.Tensor]:
@@ -196,13 +197,14 @@ class MatrixOptimizer(torch.optim.Optimizer):
         self._step()
         return loss
 
+    # A method of an optimizer would, compiled, take every parameter for the first one that it saw (torch 2.13).
     @not_compiled
     def _step(self) -> None:
         groups = self.param_groups
         if bad := next((g for g in groups if g["capturable"] and not torch.is_tensor(g["lr"])), None):
             raise MupError(
-                f"The learning rate of group {bad.get('name')!r} is the number {bad['lr']!r}, which a captured step would keep "
-                "for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's schedulers do."
+                f"The learning rate of group {bad.get('name')!r} is the number {bad['lr']!r}, which a captured step would "
+                "keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's schedulers do."
             )
         self._check.run(groups)
         scratch, sent = Scratch(), []
@@ -225,7 +227,7 @@ class MatrixOptimizer(torch.optim.Optimizer):
                 self.state[p].update({**state, **sharded})
         if members:
             means = [as_real(local(self.state[p][self.sharded_state[0]])) for p, _ in members]
-            torch._foreach_lerp_(means, [as_real(wide(local(p.grad))) for p, _ in members], 1 - group["momentum"])
+            lerp_each_(means, [as_real(wide(local(p.grad))) for p, _ in members], 1 - group["momentum"])
         return members
 
     def _matrices(
@@ -271,10 +273,11 @@ class MatrixOptimizer(torch.optim.Optimizer):
 
     def _stacked(self, members: Members, states: Mapping, group: Mapping[str, Any]) -> list[Stack]:
         """Parameters that have as many steps behind them and whatever else a direction asks for, until they fill a chunk."""
-        stacks, filling = [], {}
+        stacks: list[Stack] = []
+        filling: dict[tuple, Stack] = {}
         for p, layout in members:
             slot, key = self.slot(p, states[p], layout)
-            alike = (key, wide_type(p), p.grad.dtype, p.device, slot.state["step"])
+            alike = (key, wide_type(p), slot.grad.dtype, p.device, slot.state["step"])
             stack = filling.setdefault(alike, Stack([], key, slot.state["step"], group["period"]))
             stack.slots.append(slot)
             if sum(slot.p.numel() for slot in stack.slots) / group["period"] >= chunk_size(p.device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -25,6 +26,7 @@ from neuralop_mup.optim.matrix.soap_direction import (
 from neuralop_mup.optim.matrix.soap_stack import SoapStack
 from neuralop_mup.optim.matrix.stack import Comb, Slot, Stack
 from neuralop_mup.optim.matrix.tensors import as_real, wide_type
+from neuralop_mup.torch_private import mul_each_, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MAX_BASIS", "MuSOAP"]
@@ -191,7 +193,7 @@ class MuSOAP(MatrixOptimizer):
 
     def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
         """Momentum, second moments in the rotated coordinates, and each axis's Gram matrix and basis where it has one."""
-        like = {"dtype": wide_type(p).to_real(), "device": p.device}
+        like: dict[str, Any] = {"dtype": wide_type(p).to_real(), "device": p.device}
         letters, sizes = plain_layout(layout), plain_sizes(p, layout)
         state: dict[str, Any] = {
             "step": 0,
@@ -231,14 +233,14 @@ class MuSOAP(MatrixOptimizer):
     def adopt(self, stack: Stack) -> None:
         """One buffer each for second moments, Gram matrices, bases and ranks."""
         slot = stack.slots[0]
-        stack.adopt("exp_avg_sq", slot.sizes, lambda slot: "exp_avg_sq", Slot.as_stored)
+        stack.adopt("exp_avg_sq", slot.sizes, ["exp_avg_sq"] * len(stack.slots), Slot.as_stored)
         for i, axis in enumerate(slot.first_axes):
             for what in ("gram", "basis"):
                 shape = slot.state[f"{what}_{axis}"].shape
-                stack.adopt(f"{what} {i}", shape, lambda slot, i=i, what=what: f"{what}_{slot.first_axes[i]}")
+                stack.adopt(f"{what} {i}", shape, [f"{what}_{own.first_axes[i]}" for own in stack.slots])
         if "low_rank" in slot.state:
             shape = slot.state["low_rank"].permute(slot.order).shape
-            stack.adopt("low_rank", shape, lambda slot: "low_rank", Slot.as_stored)
+            stack.adopt("low_rank", shape, ["low_rank"] * len(stack.slots), Slot.as_stored)
         stack.constants["tensors"] = SoapStack(stack, "exp_avg")
 
     def move(self, stack: Stack, group: Mapping[str, Any], scratch: Scratch) -> None:
@@ -253,7 +255,7 @@ class MuSOAP(MatrixOptimizer):
                 add_grams(x, tensors.grams, beta if i == 0 else 1.0, 1 - beta, scratch)
         if _renews(stack.step + 1, group["refresh"]):
             self._renew(tensors, stack.step + 1)
-        shares = _shares(found, 2 + comb.axis, stack.slots[0].p.grad.dtype)
+        shares = _shares(found, 2 + comb.axis, stack.slots[0].grad.dtype)
         lr = group["lr"] * comb.period  # a mode moves as far in one step as it would have in all that it waited
         for piece, x, share in zip(pieces, gradients, shares, strict=True):
             ahead = scratch.take("ahead", piece.shape, x)
@@ -263,16 +265,20 @@ class MuSOAP(MatrixOptimizer):
             size = lr * tensors.scale
             update = soap_direction(ahead, x if follows else None, piece.state, settings, share, size, scratch)
             if group["weight_decay"] != 0:
-                torch._foreach_mul_(piece.weights, tensors.of_modes(1 - lr * group["weight_decay"] * (share > 0)))
-            torch._foreach_sub_(piece.weights, tensors.of_slots(update, scratch))
+                mul_each_(piece.weights, tensors.of_modes(1 - lr * group["weight_decay"] * (share > 0)))
+            sub_each_(piece.weights, tensors.of_slots(update, scratch))
 
     def _renew(self, tensors: SoapStack, step: int) -> None:
-        """New bases; of a model that DistributedDataParallel trains those of its first process, lest replicas drift apart."""
+        """New bases; of a model in DistributedDataParallel those of its first process, lest replicas drift apart."""
         for c, q in zip(tensors.grams, tensors.bases, strict=True):
             if c is not None and q is not None:
                 q.copy_(first_basis(c) if step == 1 else renewed(c, q))
                 if self._replicas is not None and self._process_group is None:
                     dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
+
+    def cycle_of(self, group: Mapping[str, Any]) -> int:
+        """Every second turn is followed, and every so many steps bases are renewed."""
+        return math.lcm(2 * group["period"], group["refresh"])
 
     def moved(self, slot: Slot, group: Mapping[str, Any], step: int) -> list[torch.Tensor]:
         """The comb's weights and second moments, Gram matrices, and bases and ranks where they are looked for."""
@@ -316,7 +322,7 @@ def _follows(step: int, comb: Comb) -> bool:
 
 
 def _renews(step: int, refresh: int) -> bool:
-    """Whether bases are renewed. In the beginning Gram matrices change most: at steps 1, 2, 4, 8, … until the regular ones."""
+    """Whether bases are renewed: every so many steps, and since Gram matrices change most at first at 1, 2, 4, 8, … too."""
     return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)
 
 

@@ -1,8 +1,8 @@
 """The direction of MuSOAP, as pure functions of stacked gradients and state.
 
-Gradients are read as real tensors X of shape (layers, d_1, …, d_r, parts, *free, channels, *modes): d_1 … d_r are the axes of
-a block that have a basis, for a dense kernel its input and output channels, *free* those that have none, *channels* those
-that do not mix, and parts the real and the imaginary one. All modes of a layer and all other axes share the basis of an axis.
+Gradients are read as real tensors X of shape (layers, d_1, …, d_r, parts, *free, channels, *modes): d_1 … d_r are the axes
+of a block that have a basis, for a dense kernel its input and output channels, *free* those that have none, *channels* those
+that do not mix, and parts the real and the imaginary one. All modes of a layer and all other axes share an axis's basis.
 """
 
 from __future__ import annotations

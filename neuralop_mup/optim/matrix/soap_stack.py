@@ -10,6 +10,7 @@ import torch
 from neuralop_mup.optim.matrix.scratch import Scratch, piece_size
 from neuralop_mup.optim.matrix.soap_direction import SoapState
 from neuralop_mup.optim.matrix.stack import Comb, Stack
+from neuralop_mup.torch_private import copy_each_
 
 __all__ = ["Piece", "SoapStack"]
 
@@ -54,12 +55,13 @@ class SoapStack:
         self._pieces: dict[int, list[Piece]] = {}
         self.n_layers = len(stack.slots) * prod(self.layers)
         self.n_parts, self._parts_at = stack.slots[0].n_parts, 1 + len(self.layers) + len(self.based)
-        self.grams, self.bases = (
-            [stack.buffers[f"{what} {i}"].flatten(0, 1) for i in range(len(self.based))] or [None]
-            for what in ("gram", "basis")
-        )
+        self.grams, self.bases = self._squares("gram"), self._squares("basis")
         scales = [slot.scale for slot in stack.slots]
         self.scale = scales[0] if len(set(scales)) == 1 else self._of_layers(scales)
+
+    def _squares(self, what: str) -> list[torch.Tensor | None]:
+        """(layers, d, d) for each axis with a basis; None for the one of size 1 that stands for none."""
+        return [self._buffers[f"{what} {i}"].flatten(0, 1) for i in range(len(self.based))] or [None]
 
     @property
     def like(self) -> torch.Tensor:
@@ -86,12 +88,12 @@ class SoapStack:
         """Copy a piece of one tensor for each slot, with real and imaginary parts apart."""
         target = self._opened(out).movedim(self._parts_at, -1)
         if self.n_parts == 1:
-            torch._foreach_copy_(list(target.squeeze(-1)), views)
+            copy_each_(list(target.squeeze(-1)), views)
             return
         # Operators on parts that alternate in memory take a CPU up to ten times as long as on parts that lie apart, and
         # complex numbers are copied seven times as fast as pairs.
         pairs = scratch.take("turned", target.shape, out)
-        torch._foreach_copy_(list(torch.view_as_complex(pairs) if views[0].is_complex() else pairs), views)
+        copy_each_(list(torch.view_as_complex(pairs) if views[0].is_complex() else pairs), views)
         target.copy_(pairs)
 
     def gradients(self, pieces: list[Piece], scratch: Scratch) -> list[torch.Tensor]:
@@ -100,7 +102,7 @@ class SoapStack:
         memory = scratch.take("gradients", (sum(sizes),), self.like).split(sizes)
         found = [own.view(piece.shape) for own, piece in zip(memory, pieces, strict=True)]
         for piece, x in zip(pieces, found, strict=True):
-            self.read([slot.view(slot.p.grad, piece.comb) for slot in self._slots if slot.p.grad is not None], x, scratch)
+            self.read([slot.view(slot.grad, piece.comb) for slot in self._slots], x, scratch)
         return found
 
     def _shape(self, comb: Comb) -> tuple[int, ...]:
@@ -140,4 +142,4 @@ class SoapStack:
 
     def _due(self, x: torch.Tensor, comb: Comb) -> torch.Tensor:
         at = x.ndim - len(self.modes) + comb.axis
-        return x[(*(slice(None),) * at, comb.due)] if self.modes else x
+        return x[(slice(None),) * at + (comb.due,)] if self.modes else x

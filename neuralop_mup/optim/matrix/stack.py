@@ -80,6 +80,12 @@ class Slot:
     places: tuple[tuple[int, ...], ...]
 
     @property
+    def grad(self) -> torch.Tensor:
+        """Its gradient: parameters without one are in no stack."""
+        assert self.p.grad is not None
+        return self.p.grad
+
+    @property
     def order(self) -> tuple[int, ...]:
         """Axes in the stack's order."""
         return tuple(itertools.chain(*self.places))
@@ -120,7 +126,7 @@ class Slot:
     def due(self, x: torch.Tensor, comb: Comb) -> torch.Tensor:
         """Of a tensor in the stack's order, whatever comes behind, the modes of a comb; a view."""
         at = len(self.order) - len(self.places[-1]) + comb.axis
-        return x[(*(slice(None),) * at, comb.due)] if self.places[-1] else x
+        return x[(slice(None),) * at + (comb.due,)] if self.places[-1] else x
 
     def view(self, x: torch.Tensor, comb: Comb) -> torch.Tensor:
         """A tensor of the parameter's shape as the comb's modes in the stack's order; pairs of real numbers come last."""
@@ -159,17 +165,17 @@ class Stack:
         self,
         buffer: str,
         shape: Iterable[int],
-        name_of: Callable[[Slot], str],
+        names: Sequence[str],
         stored: Callable[[Slot, torch.Tensor], torch.Tensor] = lambda slot, x: x,
     ) -> None:
-        """Copy one entry of all states into one buffer (slots, *shape), and make the entries views of it."""
-        like = self.slots[0].state[name_of(self.slots[0])]
+        """Copy one entry of all states, by its name in each, into one buffer (slots, *shape), and make them views of it."""
+        like = self.slots[0].state[names[0]]
         self.buffers[buffer] = whole = torch.empty(len(self.slots), *shape, dtype=like.dtype, device=like.device)
-        for slot, own in zip(self.slots, whole, strict=True):
+        for slot, name, own in zip(self.slots, names, whole, strict=True):
             view = stored(slot, own)
-            view.copy_(slot.state[name_of(slot)])
-            slot.state[name_of(slot)] = view
-            self._views.append((slot.state, name_of(slot), view))
+            view.copy_(slot.state[name])
+            slot.state[name] = view
+            self._views.append((slot.state, name, view))
 
     def is_current(self) -> bool:
         """Whether the states are still those that were adopted, and nobody stepped them elsewhere."""

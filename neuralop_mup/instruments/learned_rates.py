@@ -30,15 +30,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
-from neuralop_mup.core.parametrize import get_plan
-from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
-from neuralop_mup.optim.step_hooks import follower_of
+from neuralop_mup.instruments.learned_units import check_schedulers, split, units_of
+from neuralop_mup.optim.step_hooks import Follower, follower_of
+from neuralop_mup.optim.step_settings import set_mult, step_lr
 from neuralop_mup.validation import check_count, is_multiplier, is_number
 
 __all__ = ["LearnedRates"]
@@ -46,17 +45,16 @@ __all__ = ["LearnedRates"]
 _BY = ("role", "layer", "group")
 # Steps that a multiplier may press against a bound. It is then not a fluctuation: the answer lies outside.
 _PATIENCE = 100
-# Lists of a group with one entry for each of its parameters; they are split with them.
-_PARALLEL = ("params", "param_names", "layouts")
-_LEARNING: WeakSet[torch.optim.Optimizer] = WeakSet()
+# On an optimizer whose rates are being learned; torch leaves it out of copies, as it does the hooks.
+_LEARNING = "_neuralop_mup_learning"
 
 
 class LearnedRates:
     """Learn a multiplier on the learning rate of each role, layer or param group while the optimizer trains.
 
-    It hangs on the hooks of ``optimizer.step``, so that the training loop stays as it is. The multiplier is written to each
-    group as ``learned_mult`` and applied for the step alone, as modes are by :func:`~neuralop_mup.follow_plan`: ``lr`` stays
-    with the schedulers. Weight decay follows it, as it does ``lr_mult``. Roles that share a group get groups of their own.
+    It hangs on the hooks of ``optimizer.step``, so that the training loop stays as it is. The multiplier stands in each
+    group as ``learned_mult``, one of its ``step_mults``, and applies for the step alone: ``lr`` stays with the schedulers.
+    Weight decay follows it, as it does ``lr_mult``. Roles that share a group get groups of their own.
     ``optimizer.state_dict()`` holds everything, so that a resumed run goes on bit for bit.
 
     Build it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
@@ -111,9 +109,10 @@ class LearnedRates:
         bounds: tuple[float, float] = (1 / 32, 32.0),
         until: int | None = None,
     ) -> None:
-        units = _check(optimizer, by, hyper_lr, roles, bounds, until)
-        groups = _split(optimizer.param_groups, units)
-        _check_schedulers(optimizer, len(groups))
+        _check_settings(by, hyper_lr, roles, bounds, until)
+        follower = _followed(optimizer)
+        groups = split(optimizer.param_groups, units_of(follower.model, optimizer, by, roles))
+        check_schedulers(optimizer, len(groups))
         self.optimizer, self.by = optimizer, by
         self.hyper_lr, self.until = hyper_lr, until
         self.latest: list[dict[str, Any]] = []
@@ -121,21 +120,20 @@ class LearnedRates:
         self._last: dict[torch.Tensor, torch.Tensor] = {}  # the last update; during a step, the parameter before it
         self._inside = False
         optimizer.param_groups[:] = groups
-        follower = follower_of(optimizer)
-        assert follower is not None  # _check says so
-        follower.detach()  # so that a multiplier applies to the step whose gradient it was learned from
+        follower.detach()  # and back behind these hooks: a multiplier applies to the step whose gradient it was learned from
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
+            optimizer.register_load_state_dict_post_hook(self._apply),
         ]
         follower.attach(optimizer)
-        _LEARNING.add(optimizer)
+        setattr(optimizer, _LEARNING, True)
 
     @property
     def mults(self) -> dict[str, float]:
-        return {unit: groups[0]["learned_mult"] for unit, groups in self._units().items()}
+        return {unit: groups[0]["learned_mult"] for unit, groups in self._groups().items()}
 
     @property
     def lr_mult(self) -> dict[str, float]:
@@ -162,11 +160,9 @@ class LearnedRates:
         """A table: what the rule gives each group, what was learned on top, and the learning rate of its next step."""
         lines = ["| group | learned | rule × | learned × | lr |", "| --- | --- | --- | --- | --- |"]
         for group in self.optimizer.param_groups:
-            learned = group.get("learned_mult", 1.0)
-            lr = float(group["lr"]) * group.get("mode_mult", 1.0) * learned
-            of = group["learned"]["of"] if "learned" in group else "–"
+            of, learned = (group["learned"]["of"], group["learned_mult"]) if "learned" in group else ("–", 1.0)
             rule = f"{group['lr_mult']:.4g}" if "lr_mult" in group else "–"  # a group that somebody added
-            lines.append(f"| {group.get('name', '')} | {of} | {rule} | {learned:.4g} | {lr:.4g} |")
+            lines.append(f"| {group.get('name', '')} | {of} | {rule} | {learned:.4g} | {step_lr(group):.4g} |")
         return "\n".join(lines)
 
     def close(self) -> None:
@@ -174,14 +170,23 @@ class LearnedRates:
         for handle in self._handles:
             handle.remove()
         self._handles, self._last = [], {}
-        _LEARNING.discard(self.optimizer)
+        setattr(self.optimizer, _LEARNING, False)
 
-    def _units(self) -> dict[str, list[dict[str, Any]]]:
+    def _groups(self) -> dict[str, list[dict[str, Any]]]:
+        """The groups of each unit."""
         units: dict[str, list[dict[str, Any]]] = {}
         for group in self.optimizer.param_groups:
             if "learned" in group:
                 units.setdefault(group["learned"]["of"], []).append(group)
         return units
+
+    def _learning(self) -> dict[str, list[torch.Tensor]]:
+        """Of each unit that still learns, the parameters with a gradient."""
+        return {
+            unit: [p for group in groups for p in group["params"] if p.grad is not None]
+            for unit, groups in self._groups().items()
+            if self.until is None or groups[0]["learned"]["steps"] < self.until
+        }
 
     @torch.no_grad()
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -193,57 +198,43 @@ class LearnedRates:
         if not self._inside:  # else a hook that torch calls twice, or the step before this one raised
             self._learn()
         self._inside = True
-        for groups in self._units().values():
-            if not self._learns(groups[0]):
-                continue
-            for p in _stepped(groups):
-                if p in self._last:
-                    self._last[p].copy_(p)
-                else:
-                    self._last[p] = p.detach().clone()
+        for p in (p for params in self._learning().values() for p in params):
+            if p in self._last:
+                self._last[p].copy_(p)
+            else:
+                self._last[p] = p.detach().clone()
 
     @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if not self._inside:
             return
         self._inside = False
-        moved = {p for groups in self._units().values() if self._learns(groups[0]) for p in _stepped(groups)}
+        moved = {p for params in self._learning().values() for p in params}
         self._last = {p: torch.sub(p, before, out=before) for p, before in self._last.items() if p in moved}
-        for groups in self._units().values():
+        for groups in self._groups().values():
             for group in groups:
                 group["learned"]["steps"] += 1
 
-    def _learns(self, group: dict[str, Any]) -> bool:
-        return self.until is None or group["learned"]["steps"] < self.until
-
     def _learn(self) -> None:
         """One step of every multiplier; nothing is changed if one of them cannot be made."""
-        units = {unit: groups for unit, groups in self._units().items() if self._learns(groups[0])}
-        products = {unit: _products(_stepped(groups), self._last) for unit, groups in units.items()}
+        units = self._groups()
+        products = {unit: _products(params, self._last) for unit, params in self._learning().items()}
         sums = {unit: total for unit, total in products.items() if total is not None}
         if not sums:
             return
         device = next(iter(sums.values())).device
         values = torch.stack([total.to(device) for total in sums.values()]).tolist()  # one wait for the device a step
-        records: list[dict[str, Any]] = []
-        changes: dict[str, tuple[float, int]] = {}
-        for unit, (h, of_gradient, of_update) in zip(sums, values, strict=True):
-            squared = of_gradient * of_update
-            if not (math.isfinite(h) and math.isfinite(squared)):
-                raise Diverged(
-                    f"The hypergradient of {unit!r} is not finite ({h:g}), so its learning rate cannot be learned and this "
-                    "step was not taken: lower the learning rate, or clip gradients."
-                )
-            cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # a learning rate of zero, or no gradient
-            changes[unit] = self._moved(unit, units[unit][0], cosine)
-            records += [
-                {"kind": "hypergradient", "name": unit, "value": h},
-                {"kind": "cosine", "name": unit, "value": cosine},
-            ]
+        found = dict(zip(sums, values, strict=True))
+        cosines = {unit: _cosine(unit, *three) for unit, three in found.items()}
+        changes = {unit: self._moved(unit, units[unit][0], cosine) for unit, cosine in cosines.items()}
         for unit, (mult, pressed) in changes.items():
             for group in units[unit]:
                 group["learned_mult"], group["learned"]["at_bound"] = mult, pressed
-        self.latest = records
+        self.latest = [
+            {"kind": kind, "name": unit, "value": value}
+            for unit, (h, *_) in found.items()
+            for kind, value in (("hypergradient", h), ("cosine", cosines[unit]))
+        ]
 
     def _moved(self, unit: str, group: dict[str, Any], cosine: float) -> tuple[float, int]:
         """The multiplier after a step, and for how many steps it has been pressing against a bound."""
@@ -280,7 +271,9 @@ class LearnedRates:
                 "after."
             )
         parameters, last = dict(enumerate(_parameters(optimizer))), saved.get("last")
-        if not (isinstance(last, Mapping) and _are_updates(last, parameters)):
+        if not isinstance(last, Mapping) or not all(
+            i in parameters and torch.is_tensor(update) and update.shape == parameters[i].shape for i, update in last.items()
+        ):
             raise MupError(
                 "The last updates in this optimizer state do not fit its parameters (their numbers or shapes differ): it "
                 "was cut off or edited; load it as optimizer.state_dict() gave it."
@@ -288,12 +281,11 @@ class LearnedRates:
         self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in last.items()}
         self._inside = False
 
-
-def _are_updates(last: Mapping, parameters: Mapping[int, torch.Tensor]) -> bool:
-    """Whether ``last`` is what :meth:`LearnedRates._save` writes for these parameters."""
-    return all(
-        i in parameters and torch.is_tensor(update) and update.shape == parameters[i].shape for i, update in last.items()
-    )
+    def _apply(self, optimizer: torch.optim.Optimizer) -> None:
+        """States that were saved before ``step_mults`` was hold the multiplier alone."""
+        for groups in self._groups().values():
+            for group in groups:
+                set_mult(group, "learned_mult", group["learned_mult"])
 
 
 def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Tensor]) -> torch.Tensor | None:
@@ -307,29 +299,26 @@ def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Ten
     return total
 
 
+def _cosine(unit: str, h: float, of_gradient: float, of_update: float) -> float:
+    squared = of_gradient * of_update
+    if not (math.isfinite(h) and math.isfinite(squared)):
+        raise Diverged(
+            f"The hypergradient of {unit!r} is not finite ({h:g}), so its learning rate cannot be learned and this "
+            "step was not taken: lower the learning rate, or clip gradients."
+        )
+    return h / math.sqrt(squared) if squared > 0 else 0.0  # zero: a learning rate of zero, or no gradient
+
+
 def _flat(x: torch.Tensor) -> torch.Tensor:
     x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     return x.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _stepped(groups: Sequence[dict[str, Any]]) -> list[torch.Tensor]:
-    return [p for group in groups for p in group["params"] if p.grad is not None]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, until: Any) -> dict[torch.Tensor, str]:
-    """Every argument, and then the unit of each parameter."""
-    follower = follower_of(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else None
-    if follower is None:
-        raise MupError(
-            f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build it "
-            "as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan for it."
-        )
-    if optimizer in _LEARNING:
-        raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
+def _check_settings(by: Any, hyper_lr: Any, roles: Any, bounds: Any, until: Any) -> None:
     if not isinstance(by, str) or by not in _BY:
         raise MupError(f"LearnedRates cannot learn by {by!r}: {nearest(str(by), _BY)}")
     if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
@@ -339,76 +328,28 @@ def _check(optimizer: Any, by: Any, hyper_lr: Any, roles: Any, bounds: Any, unti
         )
     if until is not None:
         check_count("until", until, "steps")
-    try:
-        low, high = bounds
-    except (TypeError, ValueError):
-        low = high = None
-    if not (is_multiplier(low) and is_multiplier(high) and low < 1 < high):
+    two = isinstance(bounds, Sequence) and len(bounds) == 2 and all(map(is_multiplier, bounds))
+    if not (two and bounds[0] < 1 < bounds[1]):
         raise MupError(f"bounds is {bounds!r}; give two numbers, one below 1 and one above, such as (1/32, 32).")
     if roles is not None and not (
         isinstance(roles, Collection) and not isinstance(roles, str) and all(isinstance(role, str) for role in roles)
     ):
         raise MupError(f"roles is {roles!r}; give a list of roles, such as ['spectral', 'hidden'].")
-    model = follower.model
-    if is_sharded(model):
+
+
+def _followed(optimizer: Any) -> Follower:
+    """What holds the optimizer to its plan, if its rates can be learned."""
+    follower = follower_of(optimizer)
+    if follower is None:
         raise MupError(
-            f"The parameters of this {type(model).__name__} are sharded, and LearnedRates takes inner products of whole "
-            "ones: learn the rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
+            f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build it "
+            "as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan for it."
         )
-    rows = {row.name: row for row in get_plan(model).rows}
-    here = {row.role for row in rows.values()}
-    for role in roles or ():
-        if role not in here:
-            known = nearest(role, ROLES) if role not in ROLES else f"this model has {', '.join(sorted(here))}."
-            raise MupError(f"There is no role {role!r} to learn a rate for: {known}")
-    group_of = {p: str(g.get("name", i)) for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
-    units: dict[torch.Tensor, str] = {}
-    for name, p in model.named_parameters():
-        if p in group_of and name not in rows:
-            raise MupError(
-                f"Parameter {name!r} was added to the model after parametrize, so that it has no role and no rule: "
-                "parametrize the finished model, or leave the parameter to an optimizer of its own."
-            )
-        if p in group_of and (roles is None or rows[name].role in roles):
-            units[p] = {"role": rows[name].role, "layer": rows[name].owner, "group": group_of[p]}[by]
-    return units
-
-
-def _split(groups: Sequence[dict[str, Any]], units: dict[torch.Tensor, str]) -> list[dict[str, Any]]:
-    """The groups, in order, each split into those of one unit."""
-    parts: list[dict[str, Any]] = []
-    for group in groups:
-        own = list(dict.fromkeys(units.get(p) for p in group["params"]))
-        for unit in own:
-            keep = [units.get(p) == unit for p in group["params"]]
-            part = dict(group)
-            for key in _PARALLEL:
-                if isinstance(group.get(key), (list, tuple)):
-                    part[key] = [value for value, kept in zip(group[key], keep, strict=True) if kept]
-            if len(own) > 1:
-                part["name"] = _part_name(str(group.get("name", "")), unit or "the rest")
-            if unit is not None:
-                part["learned_mult"] = group.get("learned_mult", 1.0)
-                part["learned"] = {"steps": 0, "at_bound": 0, **group.get("learned", {}), "of": unit}
-            else:
-                part.pop("learned", None)
-            parts.append(part)
-    names = [part.get("name") for part in parts]
-    for i, (part, name) in enumerate(zip(parts, names, strict=True)):
-        if name is not None and names.count(name) > 1:
-            part["name"] = f"{name} {names[: i + 1].count(name)}"
-    return parts
-
-
-def _part_name(group: str, unit: str) -> str:
-    """A role takes the place of the roles in its group's name ("aux input+vector": "aux input"); others stand behind it."""
-    return " ".join(unit if "+" in word else word for word in group.split()) if unit in ROLES else f"{group} / {unit}"
-
-
-def _check_schedulers(optimizer: torch.optim.Optimizer, wanted: int) -> None:
-    """A scheduler keeps one number for each group that it found."""
-    if wanted != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
+    if getattr(optimizer, _LEARNING, False):
+        raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
+    if is_sharded(follower.model):
         raise MupError(
-            f"This optimizer has a scheduler already, and to learn the rates its {len(optimizer.param_groups)} groups must "
-            f"become {wanted}: build LearnedRates before the scheduler."
+            f"The parameters of this {type(follower.model).__name__} are sharded, and LearnedRates takes inner products of "
+            "whole ones: learn the rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
         )
+    return follower

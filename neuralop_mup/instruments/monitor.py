@@ -9,9 +9,9 @@ from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.kernel_norms import kernels_of
-from neuralop_mup.diagnostics.loggers import CsvLogger, make_logger
 from neuralop_mup.diagnostics.update_stats import Inputs, Record, Step, by_name, check_inputs
 from neuralop_mup.errors import MupError
+from neuralop_mup.instruments.loggers import CsvLogger, make_logger
 from neuralop_mup.validation import check_count
 
 __all__ = ["Monitor"]

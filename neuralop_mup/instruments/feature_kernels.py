@@ -112,7 +112,7 @@ class Kernels:
                 stacklevel=2,
             )
         return [
-            {"layer": layer, "kernel": kind, "value": _relative(now, then) if then.any() else math.nan}
+            {"layer": layer, "kernel": kind, "value": ((now - then).norm() / then.norm()).item() if then.any() else math.nan}
             for layer, kind, now, then in pairs
         ]
 
@@ -164,12 +164,11 @@ def kernels(
     with torch.enable_grad():
         prediction = _called(model, inputs, calls)
         number = _number(prediction, output)
-        order, pairs = _told_apart(model, calls)
-        _check_samples(model, len(number), order, pairs)
-        gradients = _gradients(number, order, pairs)
+        layers = _told_apart(model, calls, len(number))
+        gradients = _gradients(number, layers)
     forward, backward, mixed, tangent = {}, {}, {}, {}
-    for name, (v, s), g in zip(order, pairs, gradients, strict=True):
-        v, s, g = v.detach(), s.detach(), g.detach()
+    for (name, (v, s)), g in zip(layers.items(), gradients, strict=True):
+        v, s = v.detach(), s.detach()
         width = s[0].numel()
         forward[name] = _gram(v, v) / v[0].numel()
         backward[name] = _gram(g, g) * width
@@ -202,7 +201,8 @@ def _called(model: nn.Module, inputs: Any, calls: dict[str, list]) -> Any:
             handle.remove()
 
 
-def _told_apart(model: nn.Module, calls: dict[str, list]) -> tuple[list[str], list[tuple[torch.Tensor, torch.Tensor]]]:
+def _told_apart(model: nn.Module, calls: dict[str, list], samples: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """What entered and left each layer. Rows must be samples: nothing else tells what a first dimension means."""
     for name, seen in calls.items():
         if len(seen) != 1:
             how = "is not called" if not seen else f"is called {len(seen)} times"
@@ -210,7 +210,15 @@ def _told_apart(model: nn.Module, calls: dict[str, list]) -> tuple[list[str], li
                 f"{name!r} of this {type(model).__name__} {how} when the model is, so its kernels cannot be told apart: "
                 "kernels are for models that call each Fourier layer once."
             )
-    return list(calls), [seen[0] for seen in calls.values()]
+        ((v, s),) = seen
+        if not len(v) == len(s) == samples:
+            raise MupError(
+                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
+                f"the output is {samples} numbers, so the rows are not the samples: kernels are for models that hand each "
+                "Fourier layer the batch sample by sample, with an output of one number a sample."
+            )
+    _check_several(samples)
+    return {name: seen[0] for name, seen in calls.items()}
 
 
 def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
@@ -241,21 +249,9 @@ def _check_several(samples: int) -> None:
         )
 
 
-def _check_samples(model: nn.Module, samples: int, order: list[str], pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Rows of a layer's features must be samples: nothing else tells what a first dimension means."""
-    for name, (v, s) in zip(order, pairs, strict=True):
-        if not len(v) == len(s) == samples:
-            raise MupError(
-                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
-                f"the output is {samples} numbers, so the rows are not the samples: kernels are for models that hand each "
-                "Fourier layer the batch sample by sample, with an output of one number a sample."
-            )
-    _check_several(samples)
-
-
-def _gradients(number: torch.Tensor, order: list[str], pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
-    gradients = torch.autograd.grad(number.sum(), [s for _, s in pairs], allow_unused=True)
-    for name, gradient in zip(order, gradients, strict=True):
+def _gradients(number: torch.Tensor, layers: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
+    for name, gradient in zip(layers, gradients, strict=True):
         if gradient is None:
             raise MupError(
                 f"The output does not follow from {name!r}, or the model cuts its gradient off there: give an output=… "
@@ -296,10 +292,6 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     phi = torch.einsum("akc,bkc->kab", v_hat, v_hat.conj())
     back = torch.einsum("akc,bkc->kab", g_hat.conj(), g_hat)
     return (phi * back).real.sum(0)
-
-
-def _relative(now: torch.Tensor, before: torch.Tensor) -> float:
-    return ((now - before).norm() / before.norm()).item()
 
 
 def _said(shapes: Mapping[str, torch.Size]) -> str:

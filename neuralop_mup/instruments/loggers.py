@@ -6,13 +6,15 @@ import csv
 import io
 import os
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
 
-__all__ = ["make_logger"]
+__all__ = ["CsvLogger", "make_logger"]
 
 Record = dict[str, Any]
 Logger = Callable[[int, list[Record]], None]
@@ -24,11 +26,11 @@ def make_logger(to: Any) -> Logger | None:
     if to is None:
         return None
     if to == "wandb":
-        return _Wandb()
+        return _Wandb(_needed("wandb", to))
     if to == "tensorboard":
-        return _Scalars(_summary_writer())
+        to = _needed("torch.utils.tensorboard", to).SummaryWriter()
     if hasattr(to, "add_scalar"):
-        return _Scalars(to)
+        return partial(_write_scalars, to)
     if isinstance(to, os.PathLike) or (isinstance(to, str) and to.endswith(".csv")):
         return CsvLogger(Path(to))
     if callable(to):
@@ -39,6 +41,13 @@ def make_logger(to: Any) -> Logger | None:
     )
 
 
+def _needed(module: str, package: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MupError(f"to={package!r} needs {package}, which is not installed: pip install {package}.") from error
+
+
 def _tag(record: Record) -> str:
     return f"mup/{record['kind']}/{record['name']}"
 
@@ -46,11 +55,7 @@ def _tag(record: Record) -> str:
 class _Wandb:
     """Into the active run, as neuralop's Trainer does it; without one nothing is logged."""
 
-    def __init__(self) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MupError("to='wandb' needs wandb, which is not installed: pip install wandb.") from error
+    def __init__(self, wandb: Any) -> None:
         self._wandb = wandb
         self._run: Any = None
 
@@ -65,21 +70,9 @@ class _Wandb:
         self._wandb.log({**{_tag(r): r["value"] for r in records}, "mup/step": step}, commit=False)
 
 
-def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MupError("to='tensorboard' needs tensorboard, which is not installed: pip install tensorboard.") from error
-    return SummaryWriter()
-
-
-class _Scalars:
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def __call__(self, step: int, records: list[Record]) -> None:
-        for record in records:
-            self._writer.add_scalar(_tag(record), record["value"], step)
+def _write_scalars(writer: Any, step: int, records: list[Record]) -> None:
+    for record in records:
+        writer.add_scalar(_tag(record), record["value"], step)
 
 
 class CsvLogger:
@@ -120,11 +113,8 @@ class CsvLogger:
 
     def __call__(self, step: int, records: list[Record]) -> None:
         lines = "".join(_line((step, r["kind"], r["name"], repr(float(r["value"])))) for r in records)
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(handle, lines.encode())
-        finally:
-            os.close(handle)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(lines.encode())
 
 
 def _line(values: Any) -> str:

@@ -1,0 +1,98 @@
+"""Matrix updates shared by processes: the run of one, bit for bit, in few messages."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import neuralop_mup as nm
+from neuralop_mup.optim.matrix.ranks import owners
+from support import in_double, random_gradients, small_fno
+
+KINDS = (nm.MuMuon, nm.MuSOAP)
+STEPS = 12  # beyond the first regular renewal of bases
+
+
+def run(kind, model, **settings):
+    """Weights and averages after some steps on gradients that all processes have, and messages of the last step."""
+    optimizer = kind(model, lr=0.05, weight_decay=0.1, **settings)
+    sent = []
+    for seed in range(STEPS):
+        sent.clear()
+        whole = in_double(small_fno(width=6))
+        random_gradients(whole, seed)
+        for p, own in zip(model.parameters(), whole.parameters(), strict=True):
+            p.grad = own.grad if not hasattr(p, "placements") else distributed(own.grad, p)
+        originals = {name: getattr(dist, name) for name in ("broadcast", "all_to_all_single", "all_reduce", "all_gather")}
+        for name, function in originals.items():
+            setattr(dist, name, lambda *a, _n=name, _f=function, **k: sent.append(_n) or _f(*a, **k))
+        optimizer.step()
+        for name, function in originals.items():
+            setattr(dist, name, function)
+    weights = {name: full(p.detach()) for name, p in model.named_parameters()}
+    states = [{key: full(x) for key, x in optimizer.state[p].items() if torch.is_tensor(x)} for p in model.parameters()]
+    return weights, states, list(sent)
+
+
+def full(x):
+    return (x.full_tensor() if hasattr(x, "placements") else x).clone()
+
+
+def distributed(x, like):
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(x, like.device_mesh, like.placements)
+
+
+def worker(rank, world, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    result = {}
+    for kind in KINDS:
+        result[kind.__name__, "plain"] = run(kind, in_double(small_fno(width=6)))
+        result[kind.__name__, "shared"] = run(kind, in_double(small_fno(width=6)), process_group=dist.group.WORLD)
+        result[kind.__name__, "sharded"] = run(kind, nm.shard(in_double(small_fno(width=6))))
+    torch.save(result, f"{folder}/{rank}.pt")
+    dist.barrier()
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, process_group=dist.group.WORLD)
+    random_gradients(model)
+    if rank == 0:
+        dist.destroy_process_group()
+        return
+    with pytest.raises(nm.MupError, match="Nothing came from process 0.*half done.*last checkpoint"):
+        for _ in range(3):
+            optimizer.step()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("ranks"))
+    torch.multiprocessing.spawn(worker, (request.param, folder), nprocs=request.param)
+    return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(request.param)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["shared", "sharded"])
+def test_processes_are_one(kind, how, ranks):
+    weights, states, _ = ranks[0][kind.__name__, "plain"]
+    for result in ranks:
+        got = result[kind.__name__, how]
+        torch.testing.assert_close(got[0], weights, rtol=0, atol=0)
+        torch.testing.assert_close(got[1], states, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_of_a_step(kind, ranks):
+    """One broadcast from each process; with shards two exchanges for kernels, which are complex, two for the rest, and the
+    check of gradients."""
+    for result in ranks:
+        assert result[kind.__name__, "plain"][2] == []
+        assert result[kind.__name__, "shared"][2] == ["broadcast"] * len(ranks)
+        sharded = result[kind.__name__, "sharded"][2]
+        assert sharded.count("all_to_all_single") == 4 and set(sharded) <= {"all_to_all_single", "all_reduce"}
+
+
+def test_owners_have_about_as_much_to_do():
+    assert owners([1, 10, 10, 1, 10, 10], 2) == [0, 0, 1, 1, 0, 1]
+    assert sorted(owners([5, 5, 5, 5], 4)) == [0, 1, 2, 3]
+    assert owners([3], 4) == [0]
