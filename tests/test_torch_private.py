@@ -33,6 +33,12 @@ def test_operators_on_many_tensors():
     assert [n.item() for n in torch_private.norm_of_each(x)] == pytest.approx([2**0.5, 12**0.5])
 
 
+def test_norms_with_running_statistics():
+    kinds = (nn.BatchNorm1d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm2d)
+    assert all(issubclass(kind, torch_private.RUNNING_NORMS) for kind in kinds)
+    assert not isinstance(nn.LayerNorm(1), torch_private.RUNNING_NORMS)
+
+
 @pytest.mark.parametrize("where", torch_private.ONE_MODULE)
 def test_a_wrapper_is_where_it_was(where):
     module, name = where

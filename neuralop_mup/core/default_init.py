@@ -19,7 +19,7 @@ from torch import nn
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.registry import FIXED, Alias, Claims, Copy, Param, Registration, claims_of, registered_for
 from neuralop_mup.errors import MupError
-from neuralop_mup.torch_private import own_parameters
+from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
 __all__ = ["check_drawable", "draw"]
 
@@ -99,9 +99,6 @@ def draw(model: nn.Module, plan: Plan) -> None:
                     layer.draw(stds)
 
 
-_BUFFERS_TOO = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-
-
 def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
     """All modules of a model, each after its children; a child that is a copy of another is not gone into."""
     claims = {name: claim for name, claim in claims_of(module, FIXED).items() if _says_how(module, name, claim.what)}
@@ -114,7 +111,7 @@ def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
     # What is described whole is not reset besides, which may leave the tensors' device, as PhysicsNeMo's kernels do.
     whole = described and _own(module).keys() <= described.keys()
     resets = not whole and any("reset_parameters" in vars(cls) for cls in classes)
-    own = _own(module) if isinstance(module, _BUFFERS_TOO) else dict(module.named_parameters(recurse=False))
+    own = _own(module) if isinstance(module, RUNNING_NORMS) else dict(module.named_parameters(recurse=False))
     yield _Layer(module, prefix, tuple(own) if resets else None, described)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from neuralop_mup.core import draws
 from neuralop_mup.core.registry import FIXED, Alias, Claims, Copy, Param, Place, adapter_of
+from neuralop_mup.torch_private import RUNNING_NORMS
 
 
 @adapter_of(nn.Linear)
@@ -76,7 +77,7 @@ def soft_gating(layer: SoftGating, place: Place) -> Claims:
     return dict.fromkeys(("weight", "bias"), Param("vector", axes, draw=draws.ones))
 
 
-@adapter_of(nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.LayerNorm)
+@adapter_of(nn.GroupNorm, nn.LayerNorm, *RUNNING_NORMS)
 def norm(layer: nn.Module, place: Place) -> Claims:
     """Affine weight and bias (channels,), initially ones and zeros."""
     if isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) != 1:

@@ -51,7 +51,7 @@ class SoapStack:
 
     def __init__(self, stack: Stack, momentum: str) -> None:
         (self.layers, self.based, self.free, self.channels, self.modes), _ = stack.key
-        self._slots, self._buffers, self._momentum = stack.slots, stack.buffers, momentum
+        self._slots, self._averages, self._momentum = stack.slots, stack.buffers, momentum
         self._pieces: dict[int, list[Piece]] = {}
         self.n_layers = len(stack.slots) * prod(self.layers)
         self.n_parts, self._parts_at = stack.slots[0].n_parts, 1 + len(self.layers) + len(self.based)
@@ -61,12 +61,12 @@ class SoapStack:
 
     def _squares(self, what: str) -> list[torch.Tensor | None]:
         """(layers, d, d) for each axis with a basis; None for the one of size 1 that stands for none."""
-        return [self._buffers[f"{what} {i}"].flatten(0, 1) for i in range(len(self.based))] or [None]
+        return [self._averages[f"{what} {i}"].flatten(0, 1) for i in range(len(self.based))] or [None]
 
     @property
     def like(self) -> torch.Tensor:
         """A tensor of the type and on the device of all of this."""
-        return self._buffers["exp_avg_sq"]
+        return self._averages["exp_avg_sq"]
 
     def pieces(self, comb: Comb) -> list[Piece]:
         """The modes of a comb, in pieces small enough for a cache."""
@@ -134,7 +134,7 @@ class SoapStack:
     def _state(self, comb: Comb) -> SoapState:
         """Of the modes that move, as views."""
         n, channels = self.n_layers, prod(self.channels)
-        v, low_rank = self.like, self._buffers.get("low_rank")
+        v, low_rank = self.like, self._averages.get("low_rank")
         v = v.view(n, *(self.based or (1,)), *self.free, channels, *self.modes)
         if low_rank is not None:
             low_rank = self._due(low_rank.view(n, channels, *self.modes), comb)
