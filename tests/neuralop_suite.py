@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import neuralop_mup as nm
-from neuralop_mup.core.plan_state import SCALED
+from neuralop_mup.core.plan_state import WEIGHTS_SCALED
 from neuralop_mup.core.rules import RULES
 
 WIDTHS = ("hidden_channels", "fno_hidden_channels", "uno_out_channels", "hidden_variable_codimension", "features")
@@ -71,7 +71,7 @@ def _smaller(arguments: dict[str, Any], rule: str) -> dict[str, Any]:
 
 def _parametrize(model: nn.Module, arguments: dict[str, Any], rule: str) -> None:
     # UQNO is given models that were constructed, and so rescaled, before; its checkpoints keep them.
-    parts = [part for part in model.modules() if part is not model and hasattr(part, SCALED)]
+    parts = [part for part in model.modules() if part is not model and hasattr(part, WEIGHTS_SCALED)]
     for part in parts:
         if any(hasattr(p, "infshape") for p in part.parameters()):
             nm.unparametrize(part)

@@ -168,7 +168,7 @@ class MatrixOptimizer(torch.optim.Optimizer):
 
     @property
     def cycle(self) -> int:
-        """After how many steps, once the first hundred are over, a step does the same again."""
+        """After how many steps, once the first few are over, a step does the same again."""
         return math.lcm(*(self.cycle_of(group) for group in self.param_groups if group["layouts"] is not None))
 
     def cycle_of(self, group: Mapping[str, Any]) -> int:

@@ -33,7 +33,7 @@ def soap_steps(
     size: str = "schatten",
     weight_decay: float = 0.0,
 ) -> torch.Tensor:
-    """What MuSOAP makes of one parameter in less than a hundred steps.
+    """What MuSOAP makes of one parameter in some steps, at most 64 of them.
 
     Parameters
     ----------

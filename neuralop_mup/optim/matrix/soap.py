@@ -36,7 +36,6 @@ PERIOD = 2
 REFRESH = 10
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
 MAX_BASIS = 2048
-_EARLY = 100
 # Sums of squares below this are beyond float32's precision: no gradient.
 _NO_GRADIENT = 1e-35
 _SIZES = ("schatten", "rms")
@@ -246,13 +245,12 @@ class MuSOAP(MatrixOptimizer):
     def move(self, stack: Stack, group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · direction, a piece of the modes at a time."""
         tensors, comb, beta = stack.constants["tensors"], stack.comb, group["basis_beta"]
-        pieces, follows, settings = tensors.pieces(comb), _follows(stack.step, comb), self._settings(stack, group, comb)
+        pieces, settings = tensors.pieces(comb), self._settings(stack, group, comb)
         # Bases, and which modes hold rounding alone, are a matter of all modes.
         gradients = tensors.gradients(pieces, scratch)
         found = [gradients_of_modes(x, settings, scratch) for x in gradients]
-        if follows:
-            for i, x in enumerate(gradients):
-                add_grams(x, tensors.grams, beta if i == 0 else 1.0, 1 - beta, scratch)
+        for i, x in enumerate(gradients):
+            add_grams(x, tensors.grams, beta if i == 0 else 1.0, 1 - beta, scratch)
         if _renews(stack.step + 1, group["refresh"]):
             self._renew(tensors, stack.step + 1)
         shares = _shares(found, 2 + comb.axis, stack.slots[0].grad.dtype)
@@ -263,7 +261,7 @@ class MuSOAP(MatrixOptimizer):
             if group["nesterov"]:
                 ahead.lerp_(x, 1 - group["momentum"])
             size = lr * tensors.scale
-            update = soap_direction(ahead, x if follows else None, piece.state, settings, share, size, scratch)
+            update = soap_direction(ahead, x, piece.state, settings, share, size, scratch)
             if group["weight_decay"] != 0:
                 mul_each_(piece.weights, tensors.of_modes(1 - lr * group["weight_decay"] * (share > 0)))
             sub_each_(piece.weights, tensors.of_slots(update, scratch))
@@ -277,8 +275,8 @@ class MuSOAP(MatrixOptimizer):
                     dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
 
     def cycle_of(self, group: Mapping[str, Any]) -> int:
-        """Every second turn is followed, and every so many steps bases are renewed."""
-        return math.lcm(2 * group["period"], group["refresh"])
+        """Bases are renewed every so many steps."""
+        return math.lcm(group["period"], group["refresh"])
 
     def moved(self, slot: Slot, group: Mapping[str, Any], step: int) -> list[torch.Tensor]:
         """The comb's weights and second moments, Gram matrices, and bases and ranks where they are looked for."""
@@ -313,12 +311,6 @@ def _shares(found: Sequence[tuple[torch.Tensor, torch.Tensor]], axis: int, kept:
         flat = (len(share), -1)
         share = trust(squares.sqrt().view(flat), filled.view(flat), kept).view(share.shape).mul_(share)
     return [share] if len(found) == 1 else share.split([parts[0].shape[axis] for parts in found], axis)
-
-
-def _follows(step: int, comb: Comb) -> bool:
-    """Whether second moments and Gram matrices follow the gradients of this turn: in the beginning those of every turn, then
-    those of every second one, which ends as well (docs/optimizers.md) and takes a quarter of the products less."""
-    return step < _EARLY or step // comb.period % 2 == 0
 
 
 def _renews(step: int, refresh: int) -> bool:

@@ -90,7 +90,7 @@ def gradients_of_modes(x: torch.Tensor, settings: SoapSettings, scratch: Scratch
 
 def soap_direction(
     ahead: torch.Tensor,
-    x: torch.Tensor | None,
+    x: torch.Tensor,
     state: SoapState,
     settings: SoapSettings,
     share: torch.Tensor,
@@ -107,8 +107,8 @@ def soap_direction(
     ----------
     ahead : torch.Tensor
         M (layers, d_1, …, d_r, parts, *free, channels, *modes), contiguous; overwritten.
-    x : torch.Tensor or None
-        X likewise; None where V stays as it is.
+    x : torch.Tensor
+        X likewise.
     state : SoapState
     settings : SoapSettings
     share : torch.Tensor
@@ -127,9 +127,8 @@ def soap_direction(
     parts, mixed = r + 1, tuple(range(1, 1 + n_axes))  # where parts are; the axes of a block without them
     share = share.view(len(ahead), *(1,) * n_axes, *share.shape[1:])
     v, free = state.v.movedim(r, 1), scratch.take("turned", (ahead.numel(),), ahead)
-    if x is not None:
-        turned, free = _rotated(x, state.bases, free)
-        v.lerp_(_squares(turned, parts, scratch), 1 - settings.beta2)
+    turned, free = _rotated(x, state.bases, free)
+    v.lerp_(_squares(turned, parts, scratch), 1 - settings.beta2)
     u, free = _rotated(ahead, state.bases, free)  # (layers, d_r, d_1, …), and so is V
     # What Adam divides by, never below the noise of its mode; infinite where there is no gradient, so that momentum, which
     # may have outlived all second moments, moves nothing.
