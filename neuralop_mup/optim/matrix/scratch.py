@@ -13,7 +13,7 @@ __all__ = ["Scratch", "chunk_size", "piece_size"]
 _CHUNK = {"cpu": 2**17}
 _CHUNK_ELSEWHERE = 2**24
 # Real numbers that are worked on at a time: on a CPU temporaries stay in its cache then.
-_PIECE = {"cpu": 2**17}
+_PIECE = {"cpu": 2**19}
 
 
 class Scratch:
