@@ -73,6 +73,7 @@ def transfer(
     aux_lr: PositiveFloat | None = None,
     kernel_init: Literal["default", "small"] | None = None,
     loss: str = "l2",
+    score: str | None = None,
     weight_decay: NonNegativeFloat = 0.0,
     beta2: BelowOne = 0.999,
     schedule: str | None = None,
@@ -135,6 +136,8 @@ def transfer(
         how large Fourier kernels start: default, small [small with muon and soap; SP has its own]
     loss
         l2, h1 or l2,h1; by the first one runs are compared
+    score
+        what runs are compared by instead: rollout:50, the error of 50 steps from one prediction to the next
     weight_decay
         weight decay
     beta2
@@ -203,6 +206,7 @@ def transfer(
         space=space,
         fixed=fixed,
         loss=loss,
+        score=score,
         kernel_init=choice.kernel_init if kernel_init is None else kernel_init,
         under=row.under_mup if clip_spectral is None else {},
         title=f"μTransfer on {source.title}",

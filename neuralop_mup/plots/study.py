@@ -63,7 +63,15 @@ class Curve:
 Panels = Mapping[str | None, Sequence[tuple[str, Curve]]]
 
 
-def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: int = 1, title: str | None = None) -> Path:
+def plot_panels(
+    panels: Panels,
+    path: str | Path,
+    *,
+    name: str = "lr",
+    loss: str = "validation loss",
+    seeds: int = 1,
+    title: str | None = None,
+) -> Path:
     """Draw loss against a hyperparameter, with a star at each curve's optimum.
 
     Parameters
@@ -75,6 +83,8 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
         Where to write; the suffix picks the format.
     name : str
         What the curves run over; ``"beta2"`` is drawn as 1 - β2, so that its log axis spreads the values near 1.
+    loss : str
+        What the losses are called.
     seeds : int
         Seeds behind each point; with several, their range is shaded.
     title : str, optional
@@ -121,7 +131,7 @@ def plot_panels(panels: Panels, path: str | Path, *, name: str = "lr", seeds: in
         style.ticks_at(axes, values, digits=4 if name == "beta2" else 3)
         style.finish_panel(axes, style.rule_name(rule), _NAMES.get(name, name), wanted)
         axes.tick_params(labelleft=True)
-    row[0, 0].set_ylabel("validation loss", fontsize=style.TEXT)
+    row[0, 0].set_ylabel(loss, fontsize=style.TEXT)
     marks = {
         "★ lowest mean": True,
         "dashed: the base's best value": True,

@@ -51,11 +51,14 @@ class ProblemData:
         ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``; the x of a problem in space-time is a view
         that repeats the initial state along time. Or arrays in files, which are read when they are indexed.
     test : tuple of torch.Tensor, optional
+    trajectory : int
+        Pairs that each trajectory gave, one after the other, the y of each the x of the next; 0 for no trajectories.
     """
 
     train: Pair
     val: Pair
     test: Pair | None = None
+    trajectory: int = 0
 
     def loaders(self, batch_size: int, seed: int) -> tuple[DataLoader, dict[str, DataLoader]]:
         """Loaders of batches ``{"x": …, "y": …}`` as neuralop's Trainer takes them.

@@ -184,10 +184,11 @@ class _Read:
             For entries that are not finite, complex fields, or arrays that do not fit together.
         """
         fields = {split: self._fields(split) for split in self.split_indices}
-        size = sum(math.prod(f.shape) * 4 for pair in fields.values() for f in pair)
+        size, trajectory = sum(math.prod(f.shape) * 4 for pair in fields.values() for f in pair), len(self._layout.steps)
         if size > self.in_memory * 1e9 and all(s.lazy for group in self._parts.values() for s in group):
-            return ProblemData(**fields)
-        return ProblemData(**{split: tuple(torch.cat(list(parts_of(f))) for f in pair) for split, pair in fields.items()})
+            return ProblemData(**fields, trajectory=trajectory)
+        read = {split: tuple(torch.cat(list(parts_of(f))) for f in pair) for split, pair in fields.items()}
+        return ProblemData(**read, trajectory=trajectory)
 
     def _fields(self, split: str) -> tuple[_Field, _Field]:
         sources = self._parts.get(split) or self._parts["all"]

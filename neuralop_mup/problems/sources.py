@@ -50,6 +50,7 @@ class Stored:
     path: Path
     digest: str
     title: str = "the data given"
+    trajectory: int = 0
 
     @classmethod
     def of(cls, data: ProblemData, digest: str, folder: Path, title: str) -> Stored:
@@ -59,7 +60,7 @@ class Stored:
             pairs = {name: getattr(data, name) for name in data.counts()}
             tensors = {f"{name}_{letter}": v for name, pair in pairs.items() for letter, v in zip("xy", pair, strict=True)}
             cache.store(path, digest, tensors)
-        return cls(path, digest, title)
+        return cls(path, digest, title, data.trajectory)
 
     def load(self) -> ProblemData:
         """The tensors.
@@ -73,7 +74,8 @@ class Stored:
         if tensors is None:
             raise FileNotFoundError(f"the data of the study, {self.path}, is not there")
         names = [name for name in SPLITS if f"{name}_x" in tensors]
-        return ProblemData(**{name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in names})
+        pairs = {name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in names}
+        return ProblemData(**pairs, trajectory=self.trajectory)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from neuralop_mup.tuning.space import edge_of
 from neuralop_mup.tuning.study import the
 from neuralop_mup.tuning.summary import Results
 
-__all__ = ["mean_metric", "other_losses", "verdict"]
+__all__ = ["chosen_by", "mean_metric", "other_losses", "verdict"]
 
 Row = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ def verdict(results: Results) -> list[str]:
         said = _best(rows[0])
     else:
         said = [*_carried(results, at_target), *_searched(results, at_target), *_cost(results, at_target), *_apart(results)]
-    said += [*_level(results, rows), *_edges(results, rows), *training_notes(results)]
+    said += [*_scored(results), *_level(results, rows), *_edges(results, rows), *training_notes(results)]
     failed = [r for r in results.records if not is_complete(r)]
     if failed:
         said.append(
@@ -72,6 +72,23 @@ def _carried(results: Results, rows: Mapping[str, Row]) -> list[str]:
     if len(study.seeds) > 1 and not _told_apart(results, ours, naive):
         return [head, f"That difference is within the spread over {len(study.seeds)} seeds: it favours neither."]
     return [head, *([f"{rule} did not help here: the same values under SP reached the lower loss."] if b < a else [])]
+
+
+def chosen_by(results: Results) -> str | None:
+    """The score by which values were chosen, in words; None where that was the validation error."""
+    names = [(record["metrics"] or {}).get("score") for record in results.records]
+    return next((f"the score {name}" for name in names if name), None)
+
+
+def _scored(results: Results) -> list[str]:
+    """What chose, where that was no error, and the validation errors beside it."""
+    study, score = results.study, chosen_by(results)
+    if score is None:
+        return []
+    carried = {rule: mean_metric(results.carried(study.target, rule), "validation_error") for rule in study.rules}
+    errors = [f"{say.number(error)} under {say.rule_name(rule)}" for rule, error in carried.items() if error is not None]
+    beside = f"; the validation error of {the(study.target)} with the base's best values is {say.listed(errors)}"
+    return [f"Values were chosen by {score}, which is what loss means here{beside if errors else ''}."]
 
 
 def _ratio(results: Results, ours: Row, naive: Row) -> str:
@@ -163,15 +180,15 @@ def _cost(results: Results, rows: Mapping[str, Row]) -> list[str]:
 
 
 def _apart(results: Results) -> list[str]:
-    """The losses of a run that has several, apart: the first alone chose the values."""
-    terms, told = other_losses(results.records), []
+    """The losses of a run that has several, apart: the first alone, or a score, chose the values."""
+    terms, told, chose = other_losses(results.records), [], chosen_by(results) or "the data error"
     for rule in dict.fromkeys([results.study.rules[0], "standard"] if terms else []):
         records = results.carried(results.study.target, rule)
         parts = {"data": mean_metric(records, "test_loss")}
         parts |= {term: mean_metric(records, f"test_{term}_loss") for term in terms}
         if parts["data"] is not None:
             told.append(f"{say.rule_name(rule)}: " + ", ".join(f"{t} {say.number(value)}" for t, value in parts.items()))
-    return [f"Errors on the test set, apart ({'; '.join(told)}); the data error chose the values."] if told else []
+    return [f"Errors on the test set, apart ({'; '.join(told)}); {chose} chose the values."] if told else []
 
 
 def _edges(results: Results, rows: Sequence[Row]) -> list[str]:

@@ -29,6 +29,7 @@ from neuralop_mup.tuning.presets import EXTENDS, odd_grids_work
 from neuralop_mup.tuning.proxy import data_notes, modes_of
 from neuralop_mup.tuning.records import Records
 from neuralop_mup.tuning.runner import run
+from neuralop_mup.tuning.score import score_of
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice, Settings, optimizer_name
 from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.tuning.study import Study
@@ -138,6 +139,7 @@ class Tuning:
             "seeds": study.seeds,
             "verify": bool(study.searched),
             "loss": self.training.told,
+            **({"score": self.training.score.name} if self.training.score else {}),
             **study.fixed,
             **{f"under {rule}": more for rule, more in study.under.items()},
         }
@@ -153,6 +155,7 @@ def tuning(
     space: Mapping[str, Any],
     fixed: Mapping[str, Any],
     loss: Any = "l2",
+    score: Any = None,
     processor: Any = None,
     kernel_init: str = "default",
     under: Mapping[str, Any] | None = None,
@@ -167,7 +170,7 @@ def tuning(
 
     Parameters
     ----------
-    build, base, target, folder, space, loss, processor
+    build, base, target, folder, space, loss, score, processor
         As for :func:`tune`.
     source : object
         Whose ``load()`` gives the data.
@@ -194,6 +197,7 @@ def tuning(
     ------
     MupError
     """
+    chosen_by = score_of(score)
     Records(folder)  # one that is no folder, or of an earlier version, is told before any data is made
     sizes, modes = _sizes(build, base, target, large)
     read = asked.pop("read", None)
@@ -256,9 +260,11 @@ def tuning(
         notes = [*notes, *said]
         processor = processor or (source.processor(data) if made else data.processor())
     study = replace(study, notes=(*notes, *odd))
-    training = Training(build, source, data, losses, processor, loss)
+    training = Training(build, source, data, losses, processor, loss, chosen_by)
     if not made:
         training.values()  # what is wrong with the user's losses shows on a batch
+    if look or not made or isinstance(score, str):  # a rollout of a problem is refused without its data
+        training.scored(base)
     n, points = data.counts()["train"] or 1, math.prod(x_shape[1:] if on_grid else ())
     more = _STEP * math.ceil(n / batch)
     costs = {which: (operations(model, points) * n + more) * fixed.get("epochs", 1) for which, model in sizes.items()}
@@ -374,6 +380,7 @@ def tune(
     folder: str | Path,
     read: Mapping[str, Any] | None = None,
     loss: Any = "l2",
+    score: Any = None,
     space: Mapping[str, Any] | None = None,
     rule: str = DEFAULT_RULE,
     compare: Sequence[str] = ("standard",),
@@ -413,7 +420,15 @@ def tune(
         the report.
     loss : str, callable or dict
         ``"l2"``, ``"h1"`` or ``"l2,h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
-        neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses.
+        neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses,
+        unless there is a score.
+    score : str or callable, optional
+        What chooses instead of the validation error, the lower the better, 0 at least. ``"rollout:50"``: the relative
+        error of fifty steps, each from the prediction before, on trajectories (``read={"time_step": 1}``), the geometric
+        mean over the steps. ``score(predictions, targets)``: a function of the validation data as two tensors in the units
+        of the data, on the CPU. ``score(model, data)``: ``model(x)`` predicts in these units, and ``data`` is iterated in
+        batches of them; ``data.states(i)`` is state ``i`` of each trajectory. It is known by the names of its arguments.
+        Infinity, or NaN, is a model that loses.
     space : mapping, optional
         What is searched: ``lr`` (default: factors of 2 from 1e-3 to 6.4e-2), and for example ``lr_mult.spectral``.
     rule : str
@@ -483,6 +498,7 @@ def tune(
         space={"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **space} if isinstance(space or {}, Mapping) else space,
         fixed=fixed,
         loss=loss,
+        score=score,
         processor=processor,
         kernel_init=kernel_init,
         rule=rule,

@@ -93,7 +93,7 @@ def training_notes(results: Results) -> list[str]:
         return []
     what, said = f"The {study.base}" if study.base else "The model", []
     of_mean = [r["metrics"]["mean_loss"] for r in best if r["metrics"].get("mean_loss")]
-    loss = fmean(r["loss"] for r in best)
+    loss = fmean(r["metrics"].get("validation_error", r["loss"]) for r in best)  # a score is of another kind
     if of_mean and loss >= HARDLY * fmean(of_mean):
         how = "is worse than" if loss >= fmean(of_mean) else "is hardly better than"
         said.append(

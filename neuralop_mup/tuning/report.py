@@ -17,7 +17,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.counting import format_seconds
 from neuralop_mup.files import write_atomically
 from neuralop_mup.tuning import wording as say
-from neuralop_mup.tuning.findings import mean_metric, other_losses, verdict
+from neuralop_mup.tuning.findings import chosen_by, mean_metric, other_losses, verdict
 from neuralop_mup.tuning.outcome import is_complete, plain
 from neuralop_mup.tuning.space import is_number
 from neuralop_mup.tuning.summary import Results
@@ -48,6 +48,7 @@ def _cells(results: Results, row: Mapping[str, Any]) -> dict[str, str]:
         "base's best": _values(row["transferred"]),
         "its loss here": say.loss_of_row(row, "transferred"),
         "its test loss here": say.number(row["transferred_test"]),
+        "validation error": say.number(mean_metric(records, "validation_error")),  # beside a score
         **{f"test {term}": say.number(mean_metric(records, f"test_{term}_loss")) for term in other_losses(results.records)},
         "drift": "–" if row["drift"] is None else say.factor(row["drift"]),
         "regret": "–" if row["regret"] is None else say.percent_interval(row["regret"]),
@@ -166,6 +167,7 @@ def write_report(
         "verdict": [*said, *study.notes],
         "table": table(results, costs),
         "figures": _figures(results, title),
+        "chosen_by": chosen_by(results) or "validation loss",
         "failures": run_table(Results(study, failed, folder)) if failed else None,
         "settings": [["setting", "value"], *([k, say.line(say.cell(v))] for k, v in settings.items())],
         "where": [["what", "value"], *([k, say.line(v)] for k, v in where.items())],
@@ -200,13 +202,15 @@ def _figures(results: Results, title: str) -> list[dict[str, str]]:
     """Loss against the learning rate, or what else is a grid of numbers, as PNG and SVG; none without a point to draw."""
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
-    drawn = []
+    drawn, loss = [], (chosen_by(results) or "validation loss").removeprefix("the score ")
     for name in ["lr"] if "lr" in study.space else grids[:1]:
         panels = {rule: [_curve(results, name, rule, size) for size in study.sizes] for rule in study.rules}
         if not any(curve.x for curves in panels.values() for _, curve in curves):
             continue
         for suffix in ("png", "svg"):
-            plots.plot_panels(panels, results.folder / f"{name}.{suffix}", name=name, seeds=len(study.seeds), title=title)
+            plots.plot_panels(
+                panels, results.folder / f"{name}.{suffix}", name=name, loss=loss, seeds=len(study.seeds), title=title
+            )
         about = f"Loss against {say.name_of(name)}: one panel a rule, one curve a size"
         drawn.append({"png": f"{name}.png", "svg": f"{name}.svg", "about": about})
     return drawn

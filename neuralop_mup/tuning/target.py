@@ -23,6 +23,7 @@ from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.tuning import wording as say
 from neuralop_mup.tuning.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.tuning.outcome import is_complete, plain
+from neuralop_mup.tuning.prediction import predicted
 from neuralop_mup.tuning.records import WEIGHTS, Records
 from neuralop_mup.tuning.settings import Settings
 from neuralop_mup.tuning.space import edge_of, params_key
@@ -47,10 +48,10 @@ class Tuned:
     params : dict
         All that was searched, at its best: ``lr`` and, for example, ``lr_mult.spectral``.
     model : torch.nn.Module
-        The target, parametrized and trained with them: of all seeds the one with the lowest validation loss, in eval mode.
+        The target, parametrized and trained with them: of all seeds the one with the lowest ``loss``, in eval mode.
         It takes and gives what training did, which are normalised fields wherever there is a processor.
     loss : float
-        Its validation loss.
+        Its validation loss, or what was chosen by instead, its score.
     results : Results
         Every run; ``.summary()`` and ``.best`` are computed from them.
     report : Path
@@ -123,10 +124,7 @@ class Tuned:
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
     def _predicted(self, x: torch.Tensor) -> torch.Tensor:
-        # neuralop's processors ask for a y; in eval mode they only move it. One that uses it would show as no number.
-        sample = self.processor.preprocess({"x": x, "y": torch.full_like(x[:, :1], torch.nan)})
-        out = self.model(**{name: value for name, value in sample.items() if name != "y"})
-        out, _ = self.processor.postprocess(out, sample)
+        out = predicted(self.model, self.processor, {"x": x})
         if not torch.isfinite(out).all() and torch.isfinite(x).all():
             raise MupError(
                 f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
@@ -167,7 +165,7 @@ class Tuned:
         return "\n".join(
             (
                 f"lr {self.lr:g} at the {study.base} ({where})",
-                f"validation loss {loss} {seeds}; this model, seed {made['seed']}: {self.loss:.4g}",
+                f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: {self.loss:.4g}",
                 f"target {size}, {n_params(self.model):,} parameters; kept in {self.results.folder}",
                 f"nm.parametrize({made['build']}({size}), base={made['base']}{rest})",
             )
@@ -200,6 +198,7 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "params": record["params"],
         "seed": record["seed"],
         "loss": record["loss"],
+        "score": training.score and training.score.name,
         "weights": f"workspace/{run.id}/{WEIGHTS}",
         "processor": None if training.processor is None else type(training.processor).__qualname__,
         "x_shape": None if x_shape is None else list(x_shape),

@@ -28,6 +28,7 @@ from neuralop_mup.tuning.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.tuning.engines import Engine
 from neuralop_mup.tuning.outcome import begins_alike, is_complete
 from neuralop_mup.tuning.records import CHECKPOINT, WEIGHTS, Records, described, without_addresses
+from neuralop_mup.tuning.score import Score
 from neuralop_mup.tuning.settings import Settings, build_optimizer, build_scheduler, optimizer_arguments
 from neuralop_mup.tuning.space import params_key
 from neuralop_mup.tuning.study import Study
@@ -133,14 +134,24 @@ class Training:
     processor : neuralop DataProcessor or None
     told : str
         What the losses are called among the runs.
+    score : Score, optional
+        What learning rates are chosen by, instead of the validation error.
     """
 
     keeps_files = True
 
     def __init__(
-        self, build: Callable[..., nn.Module], source: Any, data: Any, losses: Losses, processor: Any, told: Any = "l2"
+        self,
+        build: Callable[..., nn.Module],
+        source: Any,
+        data: Any,
+        losses: Losses,
+        processor: Any,
+        told: Any = "l2",
+        score: Score | None = None,
     ) -> None:
         self.build, self.source, self.losses, self.processor, self.told = build, source, losses, processor, told
+        self.score, self._scores = score, {}
         self._data, self._fixed, self._shapes, self._sent = data, None, {}, None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -156,7 +167,7 @@ class Training:
     @property
     def parts(self) -> tuple:
         """What must be fit to be sent to another process."""
-        return self.build, self.losses, self.processor
+        return self.build, self.losses, self.processor, self.score
 
     def split(self) -> dict[str, list[int]]:
         """Which samples are in which split; nothing of data that comes batch by batch."""
@@ -187,6 +198,7 @@ class Training:
             "train": "neuralop_mup",
             "version": {"training": VERSION, "rules": RULE_VERSION},
             **self._what(),
+            **self.scored(config["base"]),
             "model": self._size(config["model"]),
             "base": self._size(config["base"]),
             **settings,
@@ -202,6 +214,14 @@ class Training:
             named = {"build": getattr(self.build, "name", described(self.build)), "loss": described(self.told)}
             self._fixed = {"data": {**data, "samples": self.data.counts()}, **named, **self.values()}
         return self._fixed
+
+    def scored(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run's content says of the score, if there is one; MupError where it cannot score the untrained base."""
+        key = params_key(described(base))
+        if self.score is not None and key not in self._scores:
+            with quiet():
+                self._scores[key] = {"score": self.score.content(lambda: self.build(**base), self.processor, self.data)}
+        return self._scores.get(key, {})
 
     def values(self) -> dict[str, Any]:
         """What each loss gives for a fixed prediction of a fixed batch, and how large its fields are once the processor has
@@ -325,7 +345,8 @@ class Training:
             ``loss``: error on the validation data, by which hyperparameters are chosen; ``test_loss``; ``train_loss``: mean
             training loss of the last epoch (of normalised fields, unless there is an equation); ``first_loss``;
             ``seconds``; ``n_params`` (complex numbers count as two); ``steps``; ``mean_loss``: the validation error of
-            predicting the mean. Further losses by name, as ``equation_loss`` and ``test_equation_loss``.
+            predicting the mean. Further losses by name, as ``equation_loss`` and ``test_equation_loss``. With a
+            score ``loss`` is that, ``score`` its name and ``validation_error`` the error.
 
         Raises
         ------
@@ -359,6 +380,9 @@ class Training:
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
+        if self.score is not None:
+            with quiet():
+                measured |= self.score.measured(model, self.processor, self.data, measured["loss"])
         more = {"train_loss": float(metrics["avg_loss"]), "first_loss": begins, "seconds": trainer.seconds, "notes": notes}
         if keep:
             x = self.data.sample()["x"]
@@ -366,7 +390,7 @@ class Training:
             more["weights"] = keep_weights(model, self.processor, folder and folder / WEIGHTS, like)
         return {**measured, **more, "n_params": n_params(model), "steps": len(train) * s.epochs}
 
-    def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, float]:
+    def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""
         terms = {name: term for name, (_, term) in self.losses.items()}
         with quiet():
