@@ -80,8 +80,9 @@ def parametrize(
         at base; True brings such kernels to the std that a dense one has, at base too. Hyperparameters tuned with one
         setting are not those of the other.
     kernel_init : {"default", "small"}, optional
-        ``small`` where no base is given, ``default`` where one is, and under ``rule="standard"``. How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
-        (docs/optimizers.md). Small kernels are smaller at base, too.
+        How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
+        (docs/optimizers.md); at base, too. If not given, small without a base, and neuralop's with one or under
+        ``rule="standard"``.
     training : mapping, optional
         How the training differs from base's, ``{"steps": (300, 3000)}``: optimizer steps of the run in which the learning
         rate was tuned, and of this one, both under one schedule that ends with the run. Every learning rate then goes by
@@ -118,17 +119,16 @@ def parametrize(
     >>> model = nm.parametrize(FNO(n_modes=(64,), in_channels=1, out_channels=1, hidden_channels=128))
     >>> optimizer = nm.MuSOAP(model)
     """
-    bare, has_base = _bare(model), base is not None
+    bare = _bare(model)
     if kernel_init is None:
-        kernel_init = "default" if has_base or rule == "standard" else "small"
-    if base is None:
-        base = reference_base(bare)
-    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
+        kernel_init = "small" if base is None and rule != "standard" else "default"
+    reference = reference_base(bare) if base is None else None
+    plan = make_plan(bare, unwrap(reference or base), rule, init_mult, correct_tt, kernel_init, training)
     _check_untouched(bare, init)
-    if has_base:
+    if reference is None:
         _warn_of_wider_base(plan)
     else:
-        plan = replace(plan, at_base=in_words(base, kernel_init))
+        plan = replace(plan, at_base=in_words(reference, kernel_init))
     pending = init and _on_meta(bare)
     if pending:
         check_drawable(bare)

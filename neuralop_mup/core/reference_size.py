@@ -31,14 +31,14 @@ def reference_base(model: nn.Module) -> dict[str, Any]:
     name = type(model).__name__
     if stored is None:
         raise MupError(
-            f"{name} keeps no constructor arguments, so it cannot be built at the reference size ({WIDTH} channels, n_modes "
-            f"{MODES} on each axis): write it down, base=lambda: {name}(…), with these and everything else as the model has it."
+            f"{name} keeps no constructor arguments, so it cannot be built at the reference size ({WIDTH} channels, "
+            f"n_modes {MODES} on each axis): write it down, base=lambda: {name}(…), with these and all else as the model's."
         )
     overrides: dict[str, Any] = {key: WIDTH for key in _WIDTHS if stored.get(key) is not None}
     if not overrides:
         raise MupError(
-            f"None of the constructor arguments of {name} says how wide it is (known are {', '.join(_WIDTHS)}), so it has no "
-            f"reference size: name a base, such as base={{'your_width': {WIDTH}}}."
+            f"None of the constructor arguments of {name} says how wide it is (known are {', '.join(_WIDTHS)}), so it has "
+            f"no reference size: name a base, such as base={{'your_width': {WIDTH}}}."
         )
     for key in _MODES:
         if (own := stored.get(key)) is not None:
