@@ -17,7 +17,7 @@ from neuralop_mup.core.infshape import GROWS, load_shapes
 from neuralop_mup.core.registry import Place
 from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["base_shapes", "build_base"]
+__all__ = ["base_shapes", "build_base", "constructor_arguments"]
 
 
 Shapes = dict[str, tuple[int, ...]]
@@ -63,7 +63,7 @@ def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
         rather than a size, or the constructor refuses them.
     """
     cls = type(model)
-    stored = _constructor_arguments(model)
+    stored = constructor_arguments(model)
     if stored is None:
         raise MupError(
             f"{cls.__name__} keeps no constructor arguments, so a base cannot be built from overrides "
@@ -117,7 +117,7 @@ def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
         raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
 
 
-def _constructor_arguments(model: nn.Module | None) -> dict | None:
+def constructor_arguments(model: nn.Module | None) -> dict | None:
     """What neuralop's BaseModel, or PhysicsNeMo's Module, stored of the call that built ``model``, all by name."""
     stored = getattr(model, "_init_kwargs", None)
     if stored is None:
@@ -171,7 +171,7 @@ def _check_same_architecture(model: nn.Module, base: nn.Module) -> None:
     """Arguments that are no sizes must agree where both models keep them, or the models that they are made of do."""
     at_base = dict(base.named_modules()) if isinstance(base, nn.Module) else {}
     for name, part in model.named_modules():
-        ours, theirs = _constructor_arguments(part) or {}, _constructor_arguments(at_base.get(name)) or {}
+        ours, theirs = constructor_arguments(part) or {}, constructor_arguments(at_base.get(name)) or {}
         for key in ours.keys() & theirs.keys():
             a, b = ours[key], theirs[key]
             if a is b or isinstance(a, nn.Module) or (_is_size(a) and _is_size(b)):

@@ -20,6 +20,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import ATTRIBUTE, PLAN_CONFIRMED, WEIGHTS_SCALED, attach_hooks, attach_shapes, detach_hooks
 from neuralop_mup.core.planned import CopiesShapes
 from neuralop_mup.core.planning import make_plan
+from neuralop_mup.core.reference_size import in_words, reference_base
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
@@ -34,13 +35,13 @@ WIDER = "The base is wider than the model"  # how the warning begins, for those 
 
 def parametrize(
     model: Model,
-    base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike,
+    base: Mapping | nn.Module | Callable[[], nn.Module] | str | os.PathLike | None = None,
     rule: str | ModeRule = DEFAULT_RULE,
     *,
     init: bool = True,
     init_mult: Mapping[str, float] | None = None,
     correct_tt: bool = False,
-    kernel_init: str = "default",
+    kernel_init: str | None = None,
     training: Mapping[str, tuple[int, int]] | None = None,
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
@@ -54,8 +55,9 @@ def parametrize(
         A model of ``neuralop.models``, or of layers known through :func:`neuralop_mup.register_layer`, not yet trained
         (see ``init``). It may be wrapped whole by DistributedDataParallel, DataParallel or torch.compile; ``fully_shard``
         and AveragedModel come after.
-    base : mapping, torch.nn.Module, callable or path
-        The size at which hyperparameters were (or will be) tuned: constructor overrides such as
+    base : mapping, torch.nn.Module, callable or path, optional
+        Without it the reference size: 32 channels and n_modes 16 on each axis, at which default learning rates are meant.
+        Otherwise the size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
         :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
         ``{"n_layers": 4}`` names a base with fewer Fourier layers, all alike: ``MuMuon`` and ``MuSOAP`` scale what
@@ -77,9 +79,10 @@ def parametrize(
         neuralop draws a tensor-train kernel √(∏ ranks) times smaller than it means to. By default that stays as it is
         at base; True brings such kernels to the std that a dense one has, at base too. Hyperparameters tuned with one
         setting are not those of the other.
-    kernel_init : {"default", "small"}
+    kernel_init : {"default", "small"}, optional
         How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
-        (docs/optimizers.md). Small kernels are smaller at base, too.
+        (docs/optimizers.md); at base, too. If not given, small without a base, and neuralop's with one or under
+        ``rule="standard"``.
     training : mapping, optional
         How the training differs from base's, ``{"steps": (300, 3000)}``: optimizer steps of the run in which the learning
         rate was tuned, and of this one, both under one schedule that ends with the run. Every learning rate then goes by
@@ -110,11 +113,22 @@ def parametrize(
     >>> model = FNO(n_modes=(64,), in_channels=1, out_channels=1, hidden_channels=128)
     >>> model = nm.parametrize(model, base={"n_modes": (16,), "hidden_channels": 32})
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
+
+    Without a base, for an optimizer's default learning rate:
+
+    >>> model = nm.parametrize(FNO(n_modes=(64,), in_channels=1, out_channels=1, hidden_channels=128))
+    >>> optimizer = nm.MuSOAP(model)
     """
     bare = _bare(model)
-    plan = make_plan(bare, unwrap(base), rule, init_mult, correct_tt, kernel_init, training)
+    if kernel_init is None:
+        kernel_init = "small" if base is None and rule != "standard" else "default"
+    reference = reference_base(bare) if base is None else None
+    plan = make_plan(bare, unwrap(reference or base), rule, init_mult, correct_tt, kernel_init, training)
     _check_untouched(bare, init)
-    _warn_of_wider_base(plan)
+    if reference is None:
+        _warn_of_wider_base(plan)
+    else:
+        plan = replace(plan, at_base=in_words(reference, kernel_init))
     pending = init and _on_meta(bare)
     if pending:
         check_drawable(bare)

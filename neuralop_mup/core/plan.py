@@ -106,6 +106,8 @@ class Plan:
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
     training : dict
         How the training differs: ``steps`` at base and of the run (already inside the rows' ``lr_mult``).
+    at_base : str
+        What the base is, in words, where the reference size was taken; empty where a base was given.
     """
 
     rule: str
@@ -118,6 +120,7 @@ class Plan:
     reason: str = field(default="", compare=False)
     function: ModeRule | None = field(default=None, compare=False, repr=False)
     training: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    at_base: str = field(default="", compare=False)
 
     @property
     def mode_rule(self) -> str | ModeRule:

@@ -20,6 +20,8 @@ def as_text(plan: Plan, lrs: Mapping[str, str] | None = None) -> str:
     lines.insert(1, "  ".join("-" * w for w in widths))
     init = "; init × still to come" if plan.init_pending else "" if plan.init_applied else "; init × not applied"
     head = [f"μP plan, rule {plan.rule!r}, {len(plan.rows)} parameters (lr × is for Adam-like{init})"]
+    if plan.at_base:
+        head.append(f"base: {plan.at_base}")
     if plan.reason:
         head.append(f"{plan.rule}: {plan.reason}")
     for base, here in () if plan.rule == "standard" else plan.training.values():
