@@ -150,8 +150,7 @@ class Law:
 
     def settings(self) -> Iterator[Setting]:
         """All settings, in the order of what they tell."""
-        yield from self._first()
-        yield from () if self.small else self._rest()
+        yield from dict.fromkeys([*self._first(), *(() if self.small else self._rest())])
 
     def _first(self) -> Iterator[Setting]:
         if self.small:
@@ -170,35 +169,33 @@ class Law:
                 yield of(problem, **changes)
 
     def _rest(self) -> Iterator[Setting]:
-        of, soap = Setting.of, self.optimizer == "soap"
+        of, last = Setting.of, REPORTED_ON[-1]
         for changes in ({"width": 64}, {"steps": 500}, {"depth": 2}, {"batch": 40}, {"depth": 8}):
             yield from (of(problem, **changes) for problem in CHOSEN_ON)
-        for changes in ({"steps": 4000, "batch": 5}, {"steps": 250, "batch": 160}, {"steps": 2000, "batch": 80}):
-            yield from (of(problem, **changes) for problem in CHOSEN_ON)  # do the two act by themselves?
-        if soap:
-            for changes in ({"refresh": 1, "batch": 160}, {"aux": 0.13, "steps": 250}, {"aux": 0.13, "steps": 4000}):
-                yield from (of(problem, **changes) for problem in CHOSEN_ON)
+        for problem in REPORTED_ON:
+            yield of(problem)
+            yield from _joint(problem)
+        yield from (of(last, **changes) for changes in ({"steps": 250}, {"batch": 5}, {"depth": 16}, {"steps": 4000}))
+        for changes in ({"steps": 4000, "batch": 5}, {"steps": 250, "batch": 160}):  # do the two act by themselves?
+            yield from (of(problem, **changes) for problem in CHOSEN_ON)
+        for changes in ({"aux": 0.13, "steps": 250}, {"refresh": 1, "batch": 160}, {"aux": 0.13, "steps": 2000}):
+            yield from (of(problem, **changes) for problem in CHOSEN_ON if self.optimizer == "soap")
         for changes in ({"skip": "identity"}, {"skip": "identity", "depth": 16}):
             yield from (of(problem, **changes) for problem in CHOSEN_ON)
-        for problem in REPORTED_ON:
-            yield from _joint(problem)
-        for changes in ({"steps": 250}, {"steps": 4000}, {"batch": 5}, {"batch": 80}, {"depth": 16}):
-            yield of(REPORTED_ON[-1], **changes)
-        yield from (of(problem, steps=8000) for problem in ("burgers", "korteweg-de-vries"))
         for problem in CHOSEN_ON:
             at = PROBLEMS[problem]
-            for samples in (at["samples"] // 4, at["samples"] * 4):
-                yield of(problem, samples=samples)
-            for scale in (0.5, 1.75):
-                yield of(problem, modes=tuple(int(n * scale) for n in at["modes"]))
+            yield from (of(problem, samples=n) for n in (at["samples"] // 4, at["samples"] * 4))
+            yield from (of(problem, modes=tuple(int(n * scale) for n in at["modes"])) for scale in (0.5, 1.75))
             yield of(problem, grid=2 * at["grid"])
-        for changes in ({"skip": "identity", "depth": 8}, {"batch": 10}, {"batch": 80}):
+        yield from (of(problem, steps=8000) for problem in ("burgers", "korteweg-de-vries"))
+        for problem in REPORTED_ON:
+            few = PROBLEMS[problem]["samples"] // 4
+            yield from (
+                of(problem, **changes) for changes in ({"depth": 2}, {"samples": few}, {"steps": 2000}, {"width": 48})
+            )
+        for changes in ({"batch": 10}, {"batch": 80}):
             yield from (of(problem, **changes) for problem in CHOSEN_ON)
         yield from (of(problem, width=128) for problem in ("burgers", "korteweg-de-vries"))
-        for problem in REPORTED_ON:
-            at = PROBLEMS[problem]
-            for changes in ({"width": 48}, {"depth": 2}, {"samples": at["samples"] // 4}, {"steps": 2000}):
-                yield of(problem, **changes)
         yield from (of(problem, steps=8000) for problem in ("darcy", "allen-cahn"))
 
     def seeded(self) -> Iterator[Setting]:
@@ -224,12 +221,14 @@ class Law:
             yield from (run for i in self.asked(records, setting) if records.get(run := self.run(setting, i)) is None)
 
     def table(self, records: Any) -> str:
-        """What the records say so far."""
-        lines = [
-            f"{s.problem}, {s}: {sorted((self.rate(i), e) for i, e in self.errors(records, s).items())}"
-            for s in self.settings()
-        ]
-        return "\n".join(lines) + "\n"
+        """See :mod:`experiments.law_page`."""
+        from experiments.law_page import page
+
+        return page(self, records)
+
+    def seeds(self, setting: Setting) -> tuple[int, ...]:
+        """Of a setting; further ones follow once the first has shown where the best rate lies."""
+        return SEEDS if setting in set(self.seeded()) else SEEDS[:1]
 
     def errors(self, records: Any, setting: Setting, seed: int = 0) -> dict[int, float]:
         """Number of the rate → validation error, infinite where it did not train; of the runs that are done."""
