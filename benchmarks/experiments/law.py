@@ -80,6 +80,60 @@ class Setting:
         return ", ".join(f"{k} {'×'.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in self.changes) or "centre"
 
 
+def _rows(problems: Iterable[str], *changes: Mapping[str, Any]) -> list[Setting]:
+    return [Setting.of(problem, **own) for own in changes for problem in problems]
+
+
+def _scaled(problems: Iterable[str], *changes: tuple[str, float]) -> list[Setting]:
+    """A factor of the problem's own, so many times."""
+
+    def times(value: Any, by: float) -> Any:
+        return tuple(int(n * by) for n in value) if isinstance(value, tuple) else int(value * by)
+
+    return [Setting.of(p, **{k: times(PROBLEMS[p][k], by)}) for p in problems for k, by in changes]
+
+
+def _joint(problem: str, few: int = 10, many: int = 80) -> list[Setting]:
+    """Several factors at once, for the problems that nothing is chosen on."""
+    wide = 2 * PROBLEMS[problem]["width"]
+    return _rows(
+        (problem,),
+        {},
+        {"steps": 500, "batch": many, "width": wide, "depth": 6},
+        {"steps": 3000, "batch": few, "depth": 2},
+        {"steps": 400, "batch": few, "depth": 8},
+        {"steps": 2000, "batch": few, "width": wide},
+    )
+
+
+_WAVES, _GREY, _FLOW, _PINO = REPORTED_ON
+TINY = _rows(("burgers", _WAVES), {}, {"steps": 250}, {"depth": 2})
+#: What is measured before further seeds are, and after.
+FIRST = [
+    *_rows(CHOSEN_ON, {}, {"steps": 250}, {"steps": 4000}, {"batch": 160}, {"batch": 5}, {"depth": 16}, {"steps": 2000}),
+    *_rows((_WAVES, _GREY, _FLOW), {}, {"steps": 250}, {"steps": 4000}),
+    *_rows((_WAVES, _GREY), {"batch": 5}, {"batch": 160}),
+    *_rows((_FLOW,), {"batch": 2}, {"batch": 40}),
+    *_rows((_WAVES, _GREY, _FLOW), {"depth": 16}),
+]
+REST = [
+    *_rows(CHOSEN_ON, {"width": 64}, {"steps": 500}, {"depth": 2}, {"batch": 40}, {"depth": 8}),
+    *[s for p in REPORTED_ON for s in (_joint(p, 2, 20) if p == _FLOW else _joint(p)) if s not in FIRST],
+    *_rows((_PINO,), {"steps": 250}, {"batch": 5}, {"depth": 16}, {"steps": 4000}),
+    *_rows(CHOSEN_ON, {"steps": 4000, "batch": 5}, {"steps": 250, "batch": 160}),  # do the two act by themselves?
+    *_rows(CHOSEN_ON, {"aux": 0.13, "steps": 250}, {"refresh": 1, "batch": 160}, {"aux": 0.13, "steps": 2000}),
+    *_rows(CHOSEN_ON, {"skip": "identity"}, {"skip": "identity", "depth": 16}),
+    *_scaled(CHOSEN_ON, ("samples", 0.25), ("samples", 4), ("modes", 0.5), ("modes", 1.75), ("grid", 2)),
+    *_rows(("burgers", _WAVES), {"steps": 8000}),
+    *_rows(REPORTED_ON, {"depth": 2}, {"steps": 2000}, {"width": 48}),
+    *_scaled(REPORTED_ON, ("samples", 0.25)),
+    *_rows(CHOSEN_ON, {"batch": 10}, {"batch": 80}),
+    *_rows(("burgers", _WAVES), {"width": 128}),
+    *_rows(("darcy", "allen-cahn"), {"steps": 8000}),
+]
+SEEDED = _rows((*CHOSEN_ON, _WAVES, _GREY), {}, {"steps": 250}, {"batch": 5})
+
+
 @dataclass(frozen=True)
 class Law:
     """The experiment, for one optimizer.
@@ -148,64 +202,20 @@ class Law:
 
     # What is wanted
 
-    def settings(self) -> Iterator[Setting]:
+    def settings(self) -> list[Setting]:
         """All settings, in the order of what they tell."""
-        yield from dict.fromkeys([*self._first(), *(() if self.small else self._rest())])
-
-    def _first(self) -> Iterator[Setting]:
         if self.small:
-            yield from (
-                Setting.of(p, **c) for p in ("burgers", "korteweg-de-vries") for c in ({}, {"steps": 250}, {"depth": 2})
-            )
-            return
-        of = Setting.of
-        for problem in CHOSEN_ON:
-            yield of(problem)
-        for changes in ({"steps": 250}, {"steps": 4000}, {"batch": 160}, {"batch": 5}, {"depth": 16}, {"steps": 2000}):
-            yield from (of(problem, **changes) for problem in CHOSEN_ON)
-        for problem in REPORTED_ON[:3]:
-            ends = ({"batch": 2}, {"batch": 40}) if problem == "navier-stokes" else ({"batch": 5}, {"batch": 160})
-            for changes in ({}, {"steps": 250}, {"steps": 4000}, *ends, {"depth": 16}):
-                yield of(problem, **changes)
+            return TINY
+        return [s for s in FIRST + REST if self.optimizer == "soap" or not {"aux", "refresh"} & set(dict(s.changes))]
 
-    def _rest(self) -> Iterator[Setting]:
-        of, last = Setting.of, REPORTED_ON[-1]
-        for changes in ({"width": 64}, {"steps": 500}, {"depth": 2}, {"batch": 40}, {"depth": 8}):
-            yield from (of(problem, **changes) for problem in CHOSEN_ON)
-        for problem in REPORTED_ON:
-            yield of(problem)
-            yield from _joint(problem)
-        yield from (of(last, **changes) for changes in ({"steps": 250}, {"batch": 5}, {"depth": 16}, {"steps": 4000}))
-        for changes in ({"steps": 4000, "batch": 5}, {"steps": 250, "batch": 160}):  # do the two act by themselves?
-            yield from (of(problem, **changes) for problem in CHOSEN_ON)
-        for changes in ({"aux": 0.13, "steps": 250}, {"refresh": 1, "batch": 160}, {"aux": 0.13, "steps": 2000}):
-            yield from (of(problem, **changes) for problem in CHOSEN_ON if self.optimizer == "soap")
-        for changes in ({"skip": "identity"}, {"skip": "identity", "depth": 16}):
-            yield from (of(problem, **changes) for problem in CHOSEN_ON)
-        for problem in CHOSEN_ON:
-            at = PROBLEMS[problem]
-            yield from (of(problem, samples=n) for n in (at["samples"] // 4, at["samples"] * 4))
-            yield from (of(problem, modes=tuple(int(n * scale) for n in at["modes"])) for scale in (0.5, 1.75))
-            yield of(problem, grid=2 * at["grid"])
-        yield from (of(problem, steps=8000) for problem in ("burgers", "korteweg-de-vries"))
-        for problem in REPORTED_ON:
-            few = PROBLEMS[problem]["samples"] // 4
-            yield from (
-                of(problem, **changes) for changes in ({"depth": 2}, {"samples": few}, {"steps": 2000}, {"width": 48})
-            )
-        for changes in ({"batch": 10}, {"batch": 80}):
-            yield from (of(problem, **changes) for problem in CHOSEN_ON)
-        yield from (of(problem, width=128) for problem in ("burgers", "korteweg-de-vries"))
-        yield from (of(problem, steps=8000) for problem in ("darcy", "allen-cahn"))
-
-    def seeded(self) -> Iterator[Setting]:
+    def seeded(self) -> list[Setting]:
         """Those that get further seeds, to know the noise."""
-        for problem in () if self.small else (*CHOSEN_ON, "korteweg-de-vries", "gray-scott"):
-            yield from (Setting.of(problem, **changes) for changes in ({}, {"steps": 250}, {"batch": 5}))
+        return [] if self.small else SEEDED
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are still wanted, the most telling first; a pure function of the records."""
-        yield from self._searching(records, self._first())
+        settings, first = self.settings(), 0 if self.small else len(FIRST)
+        yield from self._searching(records, settings[:first])
         for setting in self.seeded():
             errors = self.errors(records, setting)
             if any(i not in errors for i in self.asked(records, setting)):
@@ -214,7 +224,7 @@ class Law:
             near = [i for i in sorted(errors) if abs(i - best) <= 2 and math.isfinite(errors[i])]
             missing = (self.run(setting, i, seed) for seed in SEEDS[1:] for i in near)
             yield from (run for run in missing if records.get(run) is None)
-        yield from self._searching(records, () if self.small else self._rest())
+        yield from self._searching(records, settings[first:])
 
     def _searching(self, records: Any, settings: Iterable[Setting]) -> Iterator[Run]:
         for setting in settings:
@@ -250,17 +260,6 @@ class Law:
         here, there = setting.factors, setting.centre.factors
         powers = {"steps": -0.4, "batch": 0.25, "depth": -0.5}
         return round(2 * sum(power * math.log2(here[k] / there[k]) for k, power in powers.items()))
-
-
-def _joint(problem: str) -> Iterable[Setting]:
-    """Several factors at once, for the problems that nothing is chosen on."""
-    few = 2 if problem == "navier-stokes" else 10
-    many = 20 if problem == "navier-stokes" else 80
-    width = PROBLEMS[problem]["width"]
-    yield Setting.of(problem, steps=500, batch=many, width=2 * width, depth=6)
-    yield Setting.of(problem, steps=3000, batch=few, depth=2)
-    yield Setting.of(problem, steps=400, batch=few, depth=8)
-    yield Setting.of(problem, steps=2000, batch=few, width=2 * width)
 
 
 def rates(errors: Mapping[int, float], start: int, most: int, least: int = -16) -> list[int]:
