@@ -1,0 +1,39 @@
+"""Experiments: each says which runs it still wants, given the records so far, and makes a text of what they hold.
+
+``wanted(records)`` and ``table(records)`` are pure functions of the records, which need no more than ``get(run)``: what a
+run gave, or None. ``python benchmarks/run.py`` trains what is wanted until nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from experiments.law import Law
+from neuralop_mup.tuning.records import Run
+
+__all__ = ["EXPERIMENTS", "Experiment"]
+
+
+class Experiment(Protocol):
+    """What ``benchmarks/run.py`` needs."""
+
+    about: str
+
+    def wanted(self, records: Any) -> Iterable[Run]:
+        """The runs that are missing, in the order in which they should be trained."""
+        ...
+
+    def table(self, records: Any) -> str:
+        """A page of what is done."""
+        ...
+
+    def tiny(self) -> Experiment:
+        """The same in a minute, to see that it works."""
+        ...
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "law": Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"}),
+    "law-adamw": Law("adamw", lr=0.008, most=12),
+}

@@ -1,0 +1,109 @@
+"""What errors over a few rates say: where the least one is, how sharp it is, and what another rate loses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from neuralop_mup.tuning.optimum import Interval, student
+
+__all__ = ["Curve", "mean_over", "power_of"]
+
+_NEAR = 1.0  # in factors of 2: what a parabola is fitted to
+_STEEP = math.log(2)  # and no error more than twice the least one
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Errors over rates, one setting's.
+
+    Attributes
+    ----------
+    errors : mapping of float to sequence of float
+        Rate → errors of its seeds, infinite where a run did not train.
+    """
+
+    errors: Mapping[float, Sequence[float]]
+
+    @cached_property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """log2 of the rates that trained, and the means of the logarithms of their errors."""
+        trained = {lr: own for lr, own in sorted(self.errors.items()) if all(map(math.isfinite, own))}
+        return np.log2(list(trained)), np.array([np.log(own).mean() for own in trained.values()])
+
+    @cached_property
+    def _parabola(self) -> tuple[float, float, float, float] | None:
+        """Vertex, curvature and the ends of a parabola around the lowest error; None where there is none inside."""
+        x, y = self.points
+        near = (abs(x - x[y.argmin()]) <= _NEAR + 1e-6) & (y <= y.min() + _STEEP)
+        if near.sum() < 3:
+            return None
+        a, b, _ = np.polyfit(x[near] - x[y.argmin()], y[near], 2)
+        vertex = x[y.argmin()] - b / (2 * a) if a > 0 else math.nan
+        return (vertex, 2 * a, x[near][0], x[near][-1]) if x[near][0] <= vertex <= x[near][-1] else None
+
+    @property
+    def best(self) -> float:
+        """log2 of the best rate: the vertex of the parabola, or the best one that was tried."""
+        x, y = self.points
+        return float(x[y.argmin()] if self._parabola is None else self._parabola[0])
+
+    @property
+    def curvature(self) -> float:
+        """Second derivative of log error by log2 of the rate at the best one; 0 where it is not known."""
+        return 0.0 if self._parabola is None else float(self._parabola[1])
+
+    @property
+    def inside(self) -> bool:
+        """Whether lower and higher rates were tried than the best of them."""
+        x, y = self.points
+        rates = np.log2(list(self.errors))
+        return bool(rates.min() < x[y.argmin()] < rates.max())
+
+    def regret(self, at: float) -> float:
+        """What a rate (log2 of it) loses, as a share of the least error.
+
+        Near the best one by the parabola, so that the lowest of some errors with noise is not taken for the least; further
+        off between the errors themselves, and beyond them by the slope at their end or the parabola, whichever is more.
+        Infinite from the first rate that did not train.
+        """
+        failed = [math.log2(lr) for lr, own in self.errors.items() if not all(map(math.isfinite, own))]
+        x, y = self.points
+        if any(at >= bad > self.best for bad in failed) or any(at <= bad < self.best for bad in failed):
+            return math.inf
+        near = self.curvature * (at - self.best) ** 2 / 2
+        if self._parabola is not None and self._parabola[2] <= at <= self._parabola[3]:
+            return math.expm1(near)
+        far = max(0.0, self._between(at) - y.min())
+        return math.expm1(far if x[0] <= at <= x[-1] else max(near, far))
+
+    def _between(self, at: float) -> float:
+        x, y = self.points
+        if len(x) < 2:
+            return float(y[0])
+        if x[0] <= at <= x[-1]:
+            return float(PchipInterpolator(x, y)(at))
+        end, before = (0, 1) if at < x[0] else (-1, -2)
+        return float(y[end] + (y[end] - y[before]) / (x[end] - x[before]) * (at - x[end]))
+
+
+def power_of(sizes: Sequence[float], best: Sequence[float]) -> float | None:
+    """The power of a factor by which the best rate (log2 of it) goes; None of one size."""
+    return None if len(set(sizes)) < 2 else float(np.polyfit(np.log2(sizes), best, 1)[0])
+
+
+def mean_over(values: Sequence[float]) -> Interval | None:
+    """Mean of independent values with Student's interval; None of none."""
+    if not values:
+        return None
+    mean = fmean(values)
+    if len(values) == 1:
+        return Interval(mean)
+    reach = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - reach, mean + reach)

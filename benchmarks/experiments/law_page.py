@@ -1,0 +1,188 @@
+"""The page of the experiment ``law``: best rates, powers of each factor, and what candidate laws lose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, stdev
+from typing import Any
+
+import numpy as np
+
+from experiments.curves import Curve, mean_over, power_of
+from experiments.law import CENTRE, CHOSEN_ON, PROBLEMS, Law, Setting
+from neuralop_mup.tuning.optimum import Interval, find_optimum
+
+__all__ = ["CANDIDATES", "Candidate", "fitted", "page"]
+
+FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")
+#: What a rate of one factor is told over, in laws.
+REFERENCE: dict[str, float] = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16}
+#: Changes that are no factor of a law: how something is trained, and which model.
+VARIANTS = ("skip", "refresh", "aux")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """lr = constant · Π (factor / reference)^power.
+
+    ``powers`` are given, and those of ``free`` are fitted, as is the constant where it is None.
+    """
+
+    name: str
+    powers: Mapping[str, float] = field(default_factory=dict)
+    free: tuple[str, ...] = ()
+    constant: float | None = None
+
+    def predict(self, setting: Setting) -> float:
+        """log2 of the rate."""
+        return math.log2(self.constant or 1.0) + sum(power * _size(setting, k) for k, power in self.powers.items())
+
+    def __str__(self) -> str:
+        powers = " ".join(f"{k}^{power:+.2f}" for k, power in self.powers.items() if power)
+        return f"{self.constant or 1:.3g} {powers}".strip()
+
+
+_ROOT = {"depth": -0.5}
+CANDIDATES = (
+    Candidate("the constant", _ROOT, constant=0.03),
+    Candidate("steps^-0.32", {"steps": -0.32, **_ROOT}),
+    Candidate("steps^-0.5", {"steps": -0.5, **_ROOT}),
+    Candidate("steps^-0.5, root of batch", {"steps": -0.5, "batch": 0.5, **_ROOT}),
+    Candidate("steps^-0.5, no depth", {"steps": -0.5}),
+    Candidate("steps^-0.5, 1/depth", {"steps": -0.5, "depth": -1.0}),
+    Candidate("constant fitted", _ROOT),
+    Candidate("steps fitted", _ROOT, ("steps",)),
+    Candidate("steps, depth fitted", {}, ("steps", "depth")),
+    Candidate("steps, batch, depth fitted", {}, ("steps", "batch", "depth")),
+    Candidate("width too", {}, ("steps", "batch", "depth", "width")),
+    Candidate("all fitted", {}, FACTORS),
+)
+
+
+def _size(setting: Setting, factor: str) -> float:
+    """log2 of a factor over its reference."""
+    value = setting.factors[factor]
+    return math.log2((value[0] if isinstance(value, tuple) else value) / REFERENCE[factor])
+
+
+def fitted(candidate: Candidate, curves: Mapping[Setting, Curve]) -> Candidate:
+    """The candidate with what is free fitted by least squares.
+
+    Weights are the curvatures, so that what is least is the sum of the regrets, as far as curves are parabolas.
+    """
+    if candidate.constant is not None:
+        return candidate
+    known = {s: c for s, c in curves.items() if c.curvature > 0}
+    roots = np.sqrt([c.curvature for c in known.values()])
+    off = np.array([c.best - candidate.predict(s) for s, c in known.items()])
+    columns = np.array([[1.0, *(_size(s, k) for k in candidate.free)] for s in known])
+    constant, *powers = np.linalg.lstsq(columns * roots[:, None], off * roots, rcond=None)[0]
+    found = dict(zip(candidate.free, map(float, powers), strict=True))
+    return Candidate(candidate.name, {**candidate.powers, **found}, constant=float(2**constant))
+
+
+def page(law: Law, records: Any) -> str:
+    """Everything that can be said of the settings that are done."""
+    curves = {s: Curve(errors) for s in law.settings() if (errors := _errors(law, records, s))}
+    plain = {s: c for s, c in curves.items() if not set(dict(s.changes)) & set(VARIANTS)}
+    lines = [f"# The best learning rate of {law.optimizer}", "", f"{len(curves)} of {len(set(law.settings()))} settings."]
+    for part in (_law_table(plain), _power_table(curves), _variant_table(curves), _rate_table(curves)):
+        lines += part
+    return "\n".join(lines) + "\n"
+
+
+def _errors(law: Law, records: Any, setting: Setting) -> dict[float, list[float]]:
+    """Rate → errors of its seeds, once the first seed's search is done; all seeds of the rates that have the most."""
+    found = [law.errors(records, setting, seed) for seed in law.seeds(setting)]
+    if not found[0] or any(i not in found[0] for i in law.asked(records, setting)):
+        return {}
+    return {law.rate(i): [own[i] for own in found if i in own] for i in found[0]}
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table's lines."""
+    return ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *("| " + " | ".join(r) + " |" for r in rows)]
+
+
+def _law_table(curves: Mapping[Setting, Curve]) -> list[str]:
+    chosen = {s: c for s, c in curves.items() if s.problem in CHOSEN_ON}
+    others = {s: c for s, c in curves.items() if s.problem not in CHOSEN_ON}
+    rows = []
+    for candidate in CANDIDATES:
+        if any(len({_size(s, k) for s in chosen}) < 2 for k in candidate.free) or not chosen:
+            continue
+        made = fitted(candidate, chosen)
+        rows.append([candidate.name, str(made), *_regrets(made, chosen), *_regrets(made, others)])
+    return [
+        "\n## What a law loses",
+        "\nRegret of its rate over the best one: median, ninth decile, largest. Fitted on "
+        f"{', '.join(CHOSEN_ON)} ({len(chosen)} settings), held against the others ({len(others)}).",
+        *table(["law", "rate", "median", "9/10", "most", "others: median", "9/10", "most"], rows),
+    ]
+
+
+def _regrets(law: Candidate, curves: Mapping[Setting, Curve]) -> list[str]:
+    found = [curve.regret(law.predict(setting)) for setting, curve in curves.items()]
+    if not found:
+        return ["–"] * 3
+    return [f"{x:.1%}" for x in (median(found), float(np.quantile(found, 0.9, method="higher")), max(found))]
+
+
+def _power_table(curves: Mapping[Setting, Curve]) -> list[str]:
+    rows = []
+    for factor in FACTORS:
+        for skip in ("linear", "identity") if factor == "depth" else ("linear",):
+            powers = {p: _power(curves, p, factor, skip) for p in PROBLEMS}
+            told = mean_over([power for power in powers.values() if power is not None])
+            if told is not None:
+                name = f"{factor}, identity skips" if skip == "identity" else factor
+                cells = ("–" if power is None else f"{power:+.2f}" for power in powers.values())
+                rows.append([name, *cells, _interval(told, "+.2f")])
+    return [
+        "\n## Powers",
+        "\nOf the best rate by one factor, the others at the centre; mean over the problems with Student's 95 % interval.",
+        *table(["factor", *PROBLEMS, "mean"], rows),
+    ]
+
+
+def _power(curves: Mapping[Setting, Curve], problem: str, factor: str, skip: str) -> float | None:
+    own = {"skip": skip} if skip != "linear" else {}
+    along = {s: c for s, c in curves.items() if s.problem == problem and {factor, *own} >= set(dict(s.changes))}
+    along = {s: c for s, c in along.items() if dict(s.changes).get("skip", "linear") == skip}
+    return power_of([2 ** _size(s, factor) for s in along], [c.best for c in along.values()])
+
+
+def _variant_table(curves: Mapping[Setting, Curve]) -> list[str]:
+    rows = []
+    for setting, curve in curves.items():
+        stock = Setting(setting.problem, tuple((k, v) for k, v in setting.changes if k not in VARIANTS))
+        if stock != setting and stock in curves:
+            drift = 2 ** (curve.best - curves[stock].best)
+            gain = math.exp(curve.points[1].min() - curves[stock].points[1].min())
+            rows.append([setting.problem, str(setting), f"× {drift:.2f}", f"× {gain:.3f}"])
+    head = "\n## Variants\n\nBest rate and least error, over those of the same setting without it."
+    return [head, *table(["problem", "setting", "best rate", "least error"], rows)]
+
+
+def _rate_table(curves: Mapping[Setting, Curve]) -> list[str]:
+    rows, noise = [], []
+    for setting, curve in curves.items():
+        most = max(map(len, curve.errors.values()))
+        seeded = {lr: own for lr, own in curve.errors.items() if len(own) == most}
+        found = find_optimum(seeded) if most > 1 else None
+        interval = "" if found is None or found.is_bound else f" [{found.low:.3g}, {found.high:.3g}]"
+        noise += [stdev(np.log(own)) for own in seeded.values() if most > 1 and all(map(math.isfinite, own))]
+        edge = "" if curve.inside else " (edge)"
+        errors = ", ".join(f"{lr:.3g}: {np.mean(own):.4f}" for lr, own in sorted(curve.errors.items()))
+        rows.append(
+            [setting.problem, str(setting), f"{2**curve.best:.3g}{interval}{edge}", f"{curve.curvature:.2f}", errors]
+        )
+    said = f" Two runs of one setting differ by {median(noise):.1%} (standard deviation, median)." if noise else ""
+    heads = ["problem", "setting", "best rate", "curvature", "errors by rate"]
+    return [f"\n## Best rates\n\nValidation errors.{said}", *table(heads, rows)]
+
+
+def _interval(told: Interval, form: str) -> str:
+    return f"{told.value:{form}}" + ("" if told.low is None else f" [{told.low:{form}}, {told.high:{form}}]")

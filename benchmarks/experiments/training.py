@@ -1,0 +1,91 @@
+"""One run of an experiment: an FNO on a problem for so many steps, trained as :func:`neuralop_mup.tune` trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from neuralop_mup.core.rules import RULE_VERSION
+from neuralop_mup.problems import ProblemData
+from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.records import Run
+from neuralop_mup.tuning.settings import Settings, optimizer_arguments
+from neuralop_mup.tuning.train import VERSION, Training, losses_of
+from problems import get_problem
+
+__all__ = ["STAGES", "run_of", "train"]
+
+#: Learning rates that a run passes through on its cosine. An epoch of the package's own training is a stage here, so that
+#: runs of any number of steps, samples and batch size have the same schedule.
+STAGES = 50
+
+
+def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
+    """A run by what its result depends on; no data is made for it.
+
+    Parameters
+    ----------
+    config : mapping
+        ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …
+    """
+    own = {k: v for k, v in config.items() if k not in ("problem", "data", "steps")}
+    content = {
+        **config,
+        "train": "benchmarks",
+        "version": {"training": VERSION, "rules": RULE_VERSION, "stages": STAGES},
+        "data": get_problem(config["problem"], **config["data"]).content(),
+        "optimizer_arguments": optimizer_arguments(Settings.of(own)),
+    }
+    return Run(content, config, **labels)
+
+
+def train(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Train it and measure its errors; see :class:`neuralop_mup.tuning.train.Training`."""
+    torch.set_num_threads(1)
+    problem, data = _data(config["problem"], tuple(config["data"].items()))
+    if config["steps"] % STAGES:
+        raise ValueError(f"steps = {config['steps']}, and must be a multiple of {STAGES}.")
+    paced = _Paced(data.train, data.val, data.test, config["steps"] // STAGES)
+    build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
+    losses = losses_of("l2", problem.n_dim, problem.losses())
+    own = {k: v for k, v in config.items() if k not in ("problem", "data", "steps")}
+    return Training(build, problem, paced, losses, problem.processor(data))({**own, "epochs": STAGES})
+
+
+@cache
+def _data(problem: str, arguments: tuple) -> tuple[Any, ProblemData]:
+    made = get_problem(problem, **dict(arguments))
+    return made, made.load()
+
+
+@dataclass(frozen=True, eq=False)
+class _Paced(ProblemData):
+    """Data of which an epoch is a given number of batches, all of the same size."""
+
+    batches: int = 1
+
+    def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
+        train, evals = super().loaders(batch_size, seed)
+        return _Stage(train, self.batches), evals
+
+
+class _Stage:
+    """The next so many batches of a loader, which begins anew wherever it ends; what is no whole batch is left out."""
+
+    def __init__(self, loader: Any, batches: int) -> None:
+        self.dataset, self.generator, self.batch_size = loader.dataset, loader.generator, loader.batch_size
+        self._batches, self._whole = batches, self._endless(loader)
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return (next(self._whole) for _ in range(self._batches))
+
+    def _endless(self, loader: Any) -> Iterator[dict[str, torch.Tensor]]:
+        while True:
+            yield from (batch for batch in loader if len(batch["x"]) == min(self.batch_size, len(self.dataset)))

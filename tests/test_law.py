@@ -1,0 +1,144 @@
+"""The experiments' runner, and the measurement of a law for the learning rate: a law that is planted is found."""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from neuralop_mup.tuning.engines import InlineEngine
+from neuralop_mup.tuning.records import Records
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
+curves = importlib.import_module("experiments.curves")
+experiment = importlib.import_module("experiments.law")
+law_page = importlib.import_module("experiments.law_page")
+training = importlib.import_module("experiments.training")
+
+LAW = run.EXPERIMENTS["law"]
+
+
+def planted(config):
+    """Error 0.1 at 0.02 (steps/1000)^-0.4 (batch/20)^0.2 (depth/4)^-0.5, e^0.15 more a factor of 2 off; none at 8 times."""
+    best = 0.02 * (config["steps"] / 1000) ** -0.4 * (config["batch_size"] / 20) ** 0.2
+    off = math.log2(config["lr"] / (best * (config["model"]["n_layers"] / 4) ** -0.5))
+    return 0.1 * math.exp(0.15 * off**2) if off < 3 else math.inf
+
+
+class Filled(dict):
+    """Records by a run's identity, and the passes that filled them."""
+
+    def get(self, run):
+        return super().get(run.id)
+
+    def fill(self, law, most=50):
+        for _ in range(most):
+            missing = {run.id: run for run in law.wanted(self)}
+            for key, wanted in missing.items():
+                loss = planted(wanted.config)
+                self[key] = {"outcome": "complete" if math.isfinite(loss) else "diverged", "loss": loss}
+            if not missing:
+                return self
+        raise AssertionError("the experiment never has enough")
+
+
+@pytest.fixture(scope="module")
+def filled():
+    return Filled().fill(LAW)
+
+
+def test_a_search_goes_on_at_an_edge_and_ends_around_the_best():
+    def search(error, start=0, most=10):
+        done = {}
+        while missing := [i for i in experiment.rates(done, start, most) if i not in done]:
+            done[missing[0]] = error(missing[0])
+        return sorted(done)
+
+    assert search(abs) == [-2, -1, 0, 1, 2]
+    assert search(lambda i: abs(i - 5)) == [-2, 0, 2, 3, 4, 5, 6]  # 4 and 6 are level: the first one is gone around
+    assert search(lambda i: math.inf if i > -3 else abs(i + 5), start=2) == [-6, -5, -4, -3, -2, 0, 2, 4]
+    assert search(lambda i: -i, most=4) == [-2, 0, 2, 3, 4]  # the highest rate that there is
+
+
+def test_all_settings_are_searched_in_few_runs(filled):
+    settings = list(LAW.settings())
+    assert len(settings) == len(set(settings)) > 120
+    for setting in settings:
+        errors = LAW.errors(filled, setting)
+        assert 4 <= len(errors) <= 8
+        assert curves.Curve({LAW.rate(i): [e] for i, e in errors.items()}).inside
+    assert all(len(LAW.errors(filled, s, seed=2)) >= 3 for s in LAW.seeded())
+
+
+def test_a_planted_law_is_found(filled):
+    found = {s: curves.Curve(law_page._errors(LAW, filled, s)) for s in LAW.settings()}
+    chosen = {s: c for s, c in found.items() if s.problem in experiment.CHOSEN_ON}
+    free = law_page.Candidate("", {}, law_page.FACTORS)
+    law = law_page.fitted(free, chosen)
+    assert law.constant == pytest.approx(0.02, rel=0.02)
+    expected = {**dict.fromkeys(law_page.FACTORS, 0.0), "steps": -0.4, "batch": 0.2, "depth": -0.5}
+    assert law.powers == pytest.approx(expected, abs=0.02)
+    assert max(c.regret(law.predict(s)) for s, c in found.items()) < 0.01
+    wrong = law_page.Candidate("", {"steps": -0.4, "batch": 0.2, "depth": -0.5}, constant=0.04)
+    assert [c.regret(wrong.predict(s)) for s, c in found.items()] == pytest.approx([math.expm1(0.15)] * len(found), abs=0.02)
+
+
+def test_the_page_tells_the_powers_and_what_laws_lose(filled):
+    text = LAW.table(filled)
+    assert f"{len(list(LAW.settings()))} of {len(list(LAW.settings()))} settings" in text
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()}
+    assert rows["steps"].endswith("-0.40 [-0.40, -0.40] |")
+    assert rows["batch"].endswith("+0.20 [+0.20, +0.20] |")
+    assert rows["depth, identity skips"].endswith("-0.50 [-0.50, -0.50] |")
+    assert "0.0% | 0.0%" in rows["steps, batch, depth fitted"]
+
+
+def test_the_page_of_half_an_experiment(filled):
+    some = Filled(dict(list(filled.items())[: len(filled) // 3]))
+    assert f" of {len(list(LAW.settings()))} settings" in LAW.table(some)
+    assert "\n0 of " in LAW.table(Filled())
+
+
+def test_regret_is_infinite_from_the_first_rate_that_does_not_train():
+    curve = curves.Curve({0.5: [0.2], 1.0: [0.1], 2.0: [0.2], 4.0: [math.inf]})
+    assert curve.best == pytest.approx(0)
+    assert curve.regret(1.0) == pytest.approx(1.0)  # a parabola through its three errors
+    assert curve.regret(1.5) < math.inf == curve.regret(2.0)
+
+
+def test_an_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    trained = []
+
+    def train(config):
+        if len(trained) == 9:
+            raise KeyboardInterrupt
+        trained.append(config["lr"])
+        return {"loss": planted(config)}
+
+    monkeypatch.setattr(run, "train", train)
+    with pytest.raises(KeyboardInterrupt), Records(tmp_path).held() as records:
+        run.fill(LAW.tiny(), records, InlineEngine())
+    before, trained = list(trained), []
+    with Records(tmp_path).held() as records:
+        monkeypatch.setattr(run, "train", lambda config: trained.append(config["lr"]) or {"loss": planted(config)})
+        run.fill(LAW.tiny(), records, InlineEngine())
+        assert not list(LAW.tiny().wanted(records))
+        assert "6 of 6 settings" in LAW.tiny().table(run._Kept(tmp_path))  # while it is being written
+        assert len(list((tmp_path / "workspace").iterdir())) == len(before) + len(trained)
+
+
+def test_a_run_has_exactly_its_steps_in_batches_of_one_size():
+    seen = []
+    config = LAW.tiny().run(experiment.Setting.of("burgers", steps=250), 0).config
+    config = {**config, "data": {"n_train": 25, "n_val": 4, "n_test": 4, "grid": 32}, "batch_size": 10}
+    _, data = training._data("burgers", tuple(config["data"].items()))
+    stage = training._Paced(data.train, data.val, data.test, 3).loaders(10, 0)[0]
+    for _ in range(2):
+        seen += [len(batch["x"]) for batch in stage]
+    assert seen == [10] * 6 and len(stage) == 3
+    result = training.train(
+        {**config, "model": {**config["model"], "n_modes": (8,)}, "base": {**config["base"], "n_modes": (8,)}}
+    )
+    assert result["steps"] == config["steps"] == 50 and result["loss"] < result["mean_loss"]
