@@ -1,6 +1,7 @@
 """MuSOAP and MuMuon against the same written out for one parameter, in double precision, whatever lies in a stack."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import neuralop_mup as nm
+from neuralop_mup.optim.matrix import scratch
 from neuralop_mup.optim.matrix.newton_schulz import BAND
 from neuralop_mup.optim.matrix.reference import muon_steps, soap_steps
 from support import small_fno
@@ -87,10 +89,12 @@ def trained(kind, members, n_steps, seed, **arguments):
     size=st.sampled_from(["rms", "schatten"]),
     weight_decay=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 1000),
+    piece=st.sampled_from([8, 100, 2**19]),
 )
-def test_soap(members, seed, **arguments):
+def test_soap(members, seed, piece, **arguments):
     assume(all(has_full_rank(layout, shape, arguments["period"]) for layout, shape in members))
-    start, gradients, params = trained(nm.MuSOAP, members, 5, seed, momentum=0.8, beta2=0.7, basis_beta=0.6, **arguments)
+    with mock.patch.dict(scratch._PIECE, cpu=piece):
+        start, gradients, params = trained(nm.MuSOAP, members, 5, seed, momentum=0.8, beta2=0.7, basis_beta=0.6, **arguments)
     for i, (layout, _) in enumerate(members):
         want = soap_steps(
             start[i], [g[i] for g in gradients], layout, lr=0.1, momentum=0.8, beta2=0.7, basis_beta=0.6, **arguments

@@ -49,7 +49,8 @@ class _ThroughPairs(torch.optim.Optimizer):
                     names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * group["amsgrad"]
                     self.state[p].update({name: torch.zeros_like(p) for name in names})
             states = [self.state[p] for p in params]
-            step = adamw if isinstance(self, torch.optim.AdamW) else adam
+            is_decoupled = isinstance(self, torch.optim.AdamW) or group.get("decoupled_weight_decay")
+            step = adamw if is_decoupled else adam
             step(
                 _pairs(params),
                 _pairs([p.grad for p in params if p.grad is not None]),
@@ -80,4 +81,4 @@ class _FusedAdamW(_ThroughPairs, torch.optim.AdamW):
 
 
 def _pairs(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [torch.view_as_real(x) if x.is_complex() else x for x in tensors]
+    return [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in tensors]

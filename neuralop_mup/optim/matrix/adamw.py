@@ -32,7 +32,7 @@ def adamw_step(group: Mapping[str, Any], states: MutableMapping[torch.Tensor, di
         [state["exp_avg_sq"] for state in own],
         [],
         [state["step"] for state in own],
-        foreach=group["foreach"],
+        foreach=group["foreach"] if capturable or not torch.is_tensor(group["lr"]) else False,
         capturable=capturable,
         has_complex=any(p.is_complex() for p in params),
         amsgrad=False,

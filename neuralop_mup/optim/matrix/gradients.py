@@ -32,6 +32,10 @@ class GradientCheck:
 
     def run(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Raise MupError where a gradient of this step, or of the one before, is bad, on any process."""
+        now = groups[0]["check"] == "now" or (groups[0]["check"] is None and groups[0]["params"][0].device.type == "cpu")
+        if not now:
+            self._refuse_the_last()
+            _own_memory(groups)
         found = [
             (group, i, as_real(local(p.grad)))
             for group in groups
@@ -41,10 +45,6 @@ class GradientCheck:
         if not found:
             return
         grads = [grad for *_, grad in found]
-        kind = grads[0].device.type
-        now = groups[0]["check"] == "now" or (groups[0]["check"] is None and kind == "cpu")
-        if not now:
-            self._refuse_the_last()
         norms = _norms(grads)
         fault = _fault(norms)
         _over_ranks(fault, groups)
@@ -77,6 +77,13 @@ class GradientCheck:
                 "gradients counted as zero in that step, and this one was not taken: look at the loss and the batch first, "
                 'then lower the learning rate, clip gradients, or skip the batch; check="now" names the parameter.'
             )
+
+
+def _own_memory(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Give gradients that are views of another kind (conjugated, negated, expanded) memory in which bits can be changed."""
+    for p in (p for group in groups for p in group["params"] if p.grad is not None and not is_sharded(p)):
+        if p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous():
+            p.grad = p.grad.resolve_conj().resolve_neg().contiguous()
 
 
 def _norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:

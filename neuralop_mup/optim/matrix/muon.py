@@ -204,11 +204,12 @@ def _is_single(p: torch.Tensor, layout: str) -> bool:
 
 def _blocks(stack: Stack, group: Mapping[str, Any]) -> _Blocks:
     """Those of this step; to what size matrices are filled up does not depend on which of them this process moves."""
-    if stack.comb.due.start not in stack.constants:
+    key = stack.comb.key
+    if key not in stack.constants:
         members = [pair for pair in zip(group["params"], group["layouts"], strict=True) if _is_single(*pair)]
         largest = [max(sides) for sides in zip(*(sorted(block_shape(*pair)) for pair in members), strict=True)]
-        stack.constants[stack.comb.due.start] = _Blocks(stack, largest if stack.key[0] == "single" else None)
-    return stack.constants[stack.comb.due.start]
+        stack.constants[key] = _Blocks(stack, largest if stack.key[0] == "single" else None)
+    return stack.constants[key]
 
 
 class _Blocks:

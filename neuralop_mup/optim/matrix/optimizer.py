@@ -34,6 +34,7 @@ __all__ = ["AUX_LR", "BASE_DEPTH", "MatrixOptimizer", "Members"]
 AUX_LR = 4e-3
 BASE_DEPTH = 4
 _CHECKS = ("now", "next")
+_NEW = ("foreach", "capturable", "check")
 
 Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
 
@@ -258,7 +259,7 @@ class MatrixOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Move parameters stack by stack; with ``index`` stacks are kept for the next step."""
         momentum = self.sharded_state[0]
-        found = tuple((id(p), p.data_ptr(), p.dtype, id(states[p]), id(states[p][momentum])) for p, _ in members)
+        found = tuple((id(p), p.data_ptr(), p.dtype, id(states[p]), states[p][momentum].data_ptr()) for p, _ in members)
         known, stacks = self._stacks.get(index, ((), []))
         if known != found or not all(stack.is_current() for stack in stacks):
             stacks = self._stacked(members, states, group)
@@ -312,6 +313,11 @@ class MatrixOptimizer(torch.optim.Optimizer):
                 f"This state is not of a {type(self).__name__} over the same parameters (their layouts differ): load it "
                 "into the optimizer and the model that it was saved from."
             )
+        # Settings that 0.1 did not have are ours.
+        groups = [
+            {**{key: own[key] for key in _NEW}, **theirs} for own, theirs in zip(self.param_groups, groups, strict=True)
+        ]
+        state_dict = {**state_dict, "param_groups": groups}
         self._check_state(state_dict)
         check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
         super().load_state_dict(state_dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -253,7 +254,7 @@ class MuSOAP(MatrixOptimizer):
             add_grams(x, tensors.grams, beta if i == 0 else 1.0, 1 - beta, scratch)
         if _renews(stack.step + 1, group["refresh"]):
             self._renew(tensors, stack.step + 1)
-        shares = _shares(found, 2 + comb.axis, stack.slots[0].grad.dtype)
+        shares = _shares(found, 2 + comb.axis, stack.slots[0].grad.dtype if settings.has_modes else None)
         lr = group["lr"] * comb.period  # a mode moves as far in one step as it would have in all that it waited
         for piece, x, share in zip(pieces, gradients, shares, strict=True):
             ahead = scratch.take("ahead", piece.shape, x)
@@ -296,18 +297,21 @@ class MuSOAP(MatrixOptimizer):
             block=block_shape(slot.p, slot.layout),
             first=stack.key[1],
             n_axes=len(slot.places[1]) or 1,
+            has_modes=math.prod(itertools.chain(*slot.split(comb)[3:])) > 1,
             measure_rank=step <= refresh or (step - 1) % refresh < comb.period,  # once for every mode
         )
 
 
-def _shares(found: Sequence[tuple[torch.Tensor, torch.Tensor]], axis: int, kept: torch.dtype) -> Sequence[torch.Tensor]:
+def _shares(
+    found: Sequence[tuple[torch.Tensor, torch.Tensor]], axis: int, kept: torch.dtype | None
+) -> Sequence[torch.Tensor]:
     """How much of its update each mode of each piece is worth, from what :func:`gradients_of_modes` found.
 
-    ``axis`` is that along which there are several pieces.
+    ``axis`` is that along which there are several pieces; ``kept`` the gradient's type, None where a layer has one mode.
     """
     squares, filled = found[0] if len(found) == 1 else (torch.cat(parts, axis) for parts in zip(*found, strict=True))
     share = squares > _NO_GRADIENT
-    if share[0].numel() > 1:
+    if kept is not None:
         flat = (len(share), -1)
         share = trust(squares.sqrt().view(flat), filled.view(flat), kept).view(share.shape).mul_(share)
     return [share] if len(found) == 1 else share.split([parts[0].shape[axis] for parts in found], axis)

@@ -36,6 +36,8 @@ class SoapSettings:
         For each of d_1 … d_r and of the free axes, whether it belongs to the first side of the block.
     n_axes : int
         r.
+    has_modes : bool
+        Whether a layer has several modes that move at this step, in this piece or in others.
     measure_rank : bool
         Whether the ratio of the two sizes of ``schatten`` is looked for at this step.
     """
@@ -45,6 +47,7 @@ class SoapSettings:
     block: tuple[int, int]
     first: tuple[bool, ...]
     n_axes: int
+    has_modes: bool
     measure_rank: bool
 
 
@@ -80,12 +83,12 @@ def add_grams(x: torch.Tensor, grams: list[torch.Tensor | None], beta: float, al
 def gradients_of_modes(x: torch.Tensor, settings: SoapSettings, scratch: Scratch) -> tuple[torch.Tensor, torch.Tensor]:
     """Σ|X|² of each mode, and how many of its numbers, complex ones whole, are not zero (layers, channels, *modes).
 
-    The latter is not looked at where a layer has one mode, which nothing can be compared with.
+    The latter is not looked at where a layer has one mode, which can be compared with nothing.
     """
     mixed = tuple(range(1, 1 + len(settings.first)))
     squares = _squares(x, settings.n_axes + 1, scratch)
     total = squares.sum(mixed)
-    return total, total if total[0].numel() == 1 else (squares > 0).sum(mixed, dtype=x.dtype)
+    return total, (squares > 0).sum(mixed, dtype=x.dtype) if settings.has_modes else total
 
 
 def soap_direction(

@@ -52,7 +52,7 @@ class SoapStack:
     def __init__(self, stack: Stack, momentum: str) -> None:
         (self.layers, self.based, self.free, self.channels, self.modes), _ = stack.key
         self._slots, self._averages, self._momentum = stack.slots, stack.buffers, momentum
-        self._pieces: dict[int, list[Piece]] = {}
+        self._pieces: dict[tuple[int, int], list[Piece]] = {}
         self.n_layers = len(stack.slots) * prod(self.layers)
         self.n_parts, self._parts_at = stack.slots[0].n_parts, 1 + len(self.layers) + len(self.based)
         self.grams, self.bases = self._squares("gram"), self._squares("basis")
@@ -70,10 +70,10 @@ class SoapStack:
 
     def pieces(self, comb: Comb) -> list[Piece]:
         """The modes of a comb, in pieces small enough for a cache."""
-        if comb.due.start not in self._pieces:
+        if comb.key not in self._pieces:
             n = -(-prod(self._shape(comb)) // piece_size(self.like.device))
-            self._pieces[comb.due.start] = [self._piece(piece) for piece in comb.pieces(n)]
-        return self._pieces[comb.due.start]
+            self._pieces[comb.key] = [self._piece(piece) for piece in comb.pieces(n)]
+        return self._pieces[comb.key]
 
     def _piece(self, comb: Comb) -> Piece:
         weights = [slot.view(slot.p.detach(), comb) for slot in self._slots]

@@ -42,6 +42,11 @@ class Comb:
     def __len__(self) -> int:
         return len(range(*self.due.indices(self.size)))
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Which comb of a stack it is."""
+        return self.period, self.due.start
+
     def pieces(self, n: int) -> list[Comb]:
         """Its entries in about n runs."""
         entries = range(*self.due.indices(self.size))
@@ -158,8 +163,8 @@ class Stack:
     def __init__(self, slots: list[Slot], key: tuple, step: int, period: int) -> None:
         self.slots, self.key, self.step, self.period = slots, key, step, period
         self.buffers: dict[str, torch.Tensor] = {}
-        self.constants: dict[str, Any] = {}
-        self._views: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self.constants: dict[Any, Any] = {}
+        self._views: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
 
     def adopt(
         self,
@@ -175,12 +180,12 @@ class Stack:
             view = stored(slot, own)
             view.copy_(slot.state[name])
             slot.state[name] = view
-            self._views.append((slot.state, name, view))
+            self._views.append((slot.state, name, view, view.data_ptr()))
 
     def is_current(self) -> bool:
         """Whether the states are still those that were adopted, and nobody stepped them elsewhere."""
         return all(slot.state.get("step") == self.step for slot in self.slots) and all(
-            state.get(name) is view for state, name, view in self._views
+            state.get(name) is view and view.data_ptr() == pointer for state, name, view, pointer in self._views
         )
 
     @property
