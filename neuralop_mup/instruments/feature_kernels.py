@@ -97,8 +97,8 @@ class Kernels:
         ours, theirs = ({name: len(k) for name, k in kernels.forward.items()} for kernels in (self, before))
         if ours != theirs:
             raise MupError(
-                f"These kernels are of the layers {ours} (with their numbers of samples), and those before of {theirs}: take "
-                "both of one model on one batch."
+                f"These kernels are of the layers {ours} (with their numbers of samples), and those before of {theirs}: "
+                "take both of one model on one batch."
             )
         pairs = [
             (layer, kind, now, getattr(before, kind)[layer])
