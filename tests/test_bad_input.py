@@ -42,7 +42,7 @@ def _refused(model, match, base=None, **kwargs):
         ({"base": {"in_channels": 4}}, "same in_channels"),
         ({"base": {"out_channels": 1}}, "same in_channels"),
         ({"base": {"n_modes": (0, 4)}}, r"at least 1 on every axis.*give \(1, 4\)"),
-        ({"base": {"n_modes": 4}}, "n_modes needs 2 numbers"),
+        ({"base": {"n_modes": 4}}, "give as many numbers"),
         ({"base": {"n_modes": (2, 2)}, "rule": "log-modes"}, "operator-norm"),
         ({"base": {"n_modes": (1, 3)}, "rule": "log-modes"}, "operator-norm"),
         ({"base": {"norm": "group_norm"}}, "which is no size"),

@@ -250,18 +250,6 @@ def test_the_monitor_records_them():
     assert {r["name"]: r["value"] for r in monitor.latest if r["kind"] == "learned_mult"} == groups
 
 
-def test_a_state_from_before_groups_named_their_multipliers():
-    """It holds the multiplier alone, which goes on to be applied."""
-    model, optimizer, rates = learned(nm.MuAdam, hyper_lr=0.5)
-    train(model, optimizer, range(3))
-    state = copy.deepcopy(optimizer.state_dict())
-    for group in state["param_groups"]:
-        del group["step_mults"]
-    _, other, _ = learned(nm.MuAdam, hyper_lr=0.5)
-    other.load_state_dict(state)
-    assert effective_lrs(other) == effective_lrs(optimizer) and set(rates.mults.values()) != {1.0}
-
-
 def scheduled():
     optimizer = nm.MuAdam(small_fno())
     torch.optim.lr_scheduler.StepLR(optimizer, 1)

@@ -115,10 +115,14 @@ LINE = r"'inner': nm.Place\(False, False\), 'lift': nm.Place\(\?, \?\)\}\)"
         (BY_NAME["uno"].build, {"width": 8}, r"from overrides \{'width': 8\}"),
         # Numbers of axes.
         *(
-            (BY_NAME["2d"].build, {"n_modes": modes}, r"2 axes: n_modes needs 2 numbers, one for each, such as \(\d, \d\)")
+            (
+                BY_NAME["2d"].build,
+                {"n_modes": modes},
+                r"n_modes = .*the model has .\d, \d.: give as many numbers, one for each",
+            )
             for modes in ((4,), 4, (4, 4, 4), ())
         ),
-        (_fno, {"n_modes": 4}, r"1 axis: n_modes needs 1 number, one for each, such as \(4,\)"),
+        (_fno, {"n_modes": 4}, r"n_modes = 4, and the model has \(8,\): give as many numbers"),
     ],
 )
 def test_models_and_bases_that_do_not_fit(build, base, match):
@@ -154,11 +158,11 @@ GROWING, LIFT, DROP = nm.Place(True, True), nm.Place(False, True), nm.Place(True
         (
             [GROWING] * 3,
             (1, 1),
-            r"of Net says by Place\(True, True\).*into 'lift' grow.*is 1 in the model and at base.*\(False, True\)",
+            r"registration of Net the axis 'in' of 'lift.weight' grows.*is 1 in the model and at base.*Place\(False, True\)",
         ),
-        ([LIFT, GROWING, GROWING], (1, 1), r"out of 'drop' grow.*there is 1.*give it Place\(True, False\)"),
-        ([GROWING] * 3, (2, 3), r"into 'lift' grow.*there are 2.*Place\(False, True\)"),
-        ([LIFT, GROWING, GROWING], (2, 3), r"out of 'drop' grow.*there are 3.*Place\(True, False\)"),
+        ([LIFT, GROWING, GROWING], (1, 1), r"'out' of 'drop.weight' grows.*is 1 in.*give 'drop' Place\(True, False\)"),
+        ([GROWING] * 3, (2, 3), r"'in' of 'lift.weight' grows.*is 2 in.*Place\(False, True\)"),
+        ([LIFT, GROWING, GROWING], (2, 3), r"'out' of 'drop.weight' grows.*is 3 in.*Place\(True, False\)"),
         ([LIFT, GROWING, DROP], (1, 1), None),
         ([LIFT, GROWING, DROP], (2, 3), None),
     ],
@@ -192,7 +196,7 @@ def test_a_parameter_of_one_entry_cannot_grow():
     nm.register_layer(
         Gated, {"weight": nm.Param("input", ("out", "in_fixed"), "fan_in"), "gate": nm.Param("vector", ("out",))}
     )
-    with pytest.raises(nm.MupError, match="Gated says that the axis 'out' of 'gate' grows.*1 entry.*write 'out_fixed'"):
+    with pytest.raises(nm.MupError, match="of Gated the axis 'out' of 'gate' grows.*it is 1 in.*write 'out_fixed'"):
         nm.parametrize(Gated(8), base=Gated(4))
 
 

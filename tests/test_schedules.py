@@ -112,10 +112,7 @@ def test_ratios_follow_the_plan_at_every_step(key, ours):
 def test_absolute_values_are_warned_of_once(key, ours):
     optimizer = ours(build(), LR, **OPTIMIZERS[ours])
     (message,) = told(optimizer, BREAKING[key])
-    if "eta_min" in key or key == "SWALR":
-        assert "all groups end at the same floor, 0.001 (eta_min" in message and "OneCycleLR" not in message
-    else:
-        assert "max_lr * g['lr_mult']" in message
+    assert "max_lr * g['lr_mult']" in message and "leave floors (eta_min, min_lr, swa_lr) at zero" in message
     assert any(g["name"] in message for g in optimizer.param_groups) or "the same learning rate" in message
 
 

@@ -79,8 +79,11 @@ def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
                 f"base changes {key!r} from {stored.get(key)!r} to {value!r}, which is no size: base may differ from the "
                 "model in width, modes and depth only, so that both are the same architecture."
             )
-        if key.endswith("n_modes"):
-            _check_axes(key, value, stored.get(key))
+        if key.endswith("n_modes") and _length(value) != _length(stored.get(key)):  # the constructor may say so too late
+            raise MupError(
+                f"base gives {key} = {value!r}, and the model has {stored.get(key)!r}: give as many numbers, one for each "
+                "axis."
+            )
 
     def build() -> nn.Module:
         # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
@@ -89,18 +92,8 @@ def build_base(model: nn.Module, overrides: Mapping) -> nn.Module:
     return _construct(build, f"{cls.__name__} at base {dict(overrides)}")
 
 
-def _check_axes(key: str, value: Any, own: Any) -> None:
-    """Refuse another number of axes than the model's: its constructor would say so in words of its own, or too late."""
-    if not isinstance(own, (list, tuple)):
-        return
-    axes = len(own)
-    if not isinstance(value, (list, tuple)) or len(value) != axes:
-        first = value[0] if isinstance(value, (list, tuple)) and value else value
-        example = tuple([first] * axes) if isinstance(first, int) else tuple(own)
-        raise MupError(
-            f"base gives {key} = {value!r}, and this model has {axes} {'axis' if axes == 1 else 'axes'}: {key} needs {axes} "
-            f"number{'' if axes == 1 else 's'}, one for each, such as {example!r}."
-        )
+def _length(value: Any) -> int | None:
+    return len(value) if isinstance(value, (list, tuple)) else None
 
 
 def _construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
@@ -284,26 +277,18 @@ def _check_places(found: Mapping[str, ParameterInfo], shapes: Shapes) -> None:
             continue
         direct = f.declared.place is not None and f.owner == f.declared.name and f.param.role != "vector"
         if kept := {kind: n for kind, n, b in channels[name] if n == b and (n == 1 or (direct and kind not in fixed))}:
-            raise _wrong_place(name, f, kept)
+            kind, n = next(iter(kept.items()))
+            remedy = f"write {_ENDS[kind]!r} for it"
+            if (place := f.declared.place) is not None:
+                right = Place(place.grows_in and "in" not in kept, place.grows_out and "out" not in kept)
+                remedy = (
+                    f"give {f.declared.name!r} Place({right.grows_in}, {right.grows_out}) (a class that stands in several "
+                    "places is registered by a function of layer and place)"
+                )
+            raise MupError(
+                f"By the registration of {f.declared.by} the axis {kind!r} of {name!r} grows with width, but it is {n} "
+                f"in the model and at base, {'while others grow' if n == 1 else 'and then none is of the data'}: {remedy}."
+            )
 
 
 _ENDS = {"in": "in_fixed", "out": "out_fixed"}
-
-
-def _wrong_place(name: str, f: ParameterInfo, kept: Mapping[str, int]) -> MupError:
-    declared = f.declared
-    assert declared is not None
-    kind, n = next(iter(kept.items()))
-    while_others = f"and at base{', while others of the model grow' if n == 1 else ', and then no channels of the data do'}"
-    if (place := declared.place) is None:
-        return MupError(
-            f"The registration of {declared.by} says that the axis {kind!r} of {name!r} grows with width, but it has {n} "
-            f"{'entry' if n == 1 else 'entries'} in the model {while_others}: write {_ENDS[kind]!r} for it."
-        )
-    right = Place(place.grows_in and "in" not in kept, place.grows_out and "out" not in kept)
-    return MupError(
-        f"The registration of {declared.by} says by Place({place.grows_in}, {place.grows_out}) that the channels "
-        f"{'into' if kind == 'in' else 'out of'} {declared.name!r} grow with width, but there "
-        f"{'is' if n == 1 else 'are'} {n} in the model {while_others}: give it Place({right.grows_in}, {right.grows_out}). "
-        "(A class that stands in several places is registered by a function of layer and place.)"
-    )

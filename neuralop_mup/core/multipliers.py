@@ -47,26 +47,25 @@ def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequ
 
 def check_training(values: Mapping[str, Any] | None) -> dict[str, tuple[int, int]]:
     """Validate how the training differs from base's: ``{"steps": (base's, the run's)}``, base's being no more."""
-    if not isinstance(values, (Mapping, type(None))):
-        raise MupError(f"training is {values!r}; give a dict such as {{'steps': (300, 3000)}}: at base, and here.")
-    checked = {}
-    for name, pair in (values or {}).items():
-        if name != "steps":
-            raise MupError(
-                f"training has the key {name!r}: learning rates are carried over steps alone. Samples and resolution need "
-                "no rule, and for batch size none was found to hold (docs/decisions.md)."
-            )
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise MupError(f"training['steps'] is {pair!r}; give two numbers, such as (300, 3000): at base, and here.")
-        for number in pair:
-            check_count("training['steps']", number, "steps")
-        if pair[0] > pair[1]:
-            raise MupError(
-                f"training['steps'] is {pair!r}: base trains longer than this run, so tuning it saves nothing, and the rule "
-                "was measured for runs that get longer. Give base no more steps than the run, in this order."
-            )
-        checked[name] = (int(pair[0]), int(pair[1]))
-    return checked
+    if values is None or values == {}:
+        return {}
+    if not isinstance(values, Mapping) or values.keys() != {"steps"}:
+        raise MupError(
+            f"training is {values!r}; give a dict such as {{'steps': (300, 3000)}}: at base, and here. Learning rates are "
+            "carried over steps alone: samples and resolution need no rule, and for batch size none was found to hold "
+            "(docs/decisions.md)."
+        )
+    pair = values["steps"]
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise MupError(f"training['steps'] is {pair!r}; give two numbers, such as (300, 3000): at base, and here.")
+    for number in pair:
+        check_count("training['steps']", number, "steps")
+    if pair[0] > pair[1]:
+        raise MupError(
+            f"training['steps'] is {pair!r}: base trains longer than this run, so tuning it saves nothing, and the rule "
+            "was measured for runs that get longer. Give base no more steps than the run, in this order."
+        )
+    return {"steps": (int(pair[0]), int(pair[1]))}
 
 
 def with_steps(training: Mapping[str, tuple[int, int]], size: Size, base: Size) -> tuple[Size, Size]:

@@ -36,59 +36,55 @@ def how_to_claim(model: nn.Module, name: str, claimed: Mapping[str, object]) -> 
     claimed : mapping
         All names that the walk has met, with what is said of them: a Place of each module that was reached.
     """
-    reached = (key for key, what in claimed.items() if isinstance(what, Place) and name.startswith(f"{key}."))
-    path = max(reached, key=len, default="")
-    module = model.get_submodule(path)
-    if registrations(module):
-        return _left_out(module, name.removeprefix(f"{path}."))
-    path, module = _narrowed(path, module, claimed)
-    return f"nobody registered {_named(module)} ({repr(path) if path else 'the model'}). {_line(path, module, claimed)}"
+    holders = (key for key, what in claimed.items() if isinstance(what, Place) and name.startswith(f"{key}."))
+    reached = max(holders, key=len, default="")
+    path, unregistered = name, None
+    while path != reached:
+        path = path.rpartition(".")[0]
+        if is_registered(model.get_submodule(path)):
+            unregistered = None  # what is in a known layer is that layer's business
+        elif not registrations(model.get_submodule(path)) and unregistered is None:  # and no container
+            unregistered = path
+    if unregistered is None:
+        return _left_out(model.get_submodule(reached), name.removeprefix(f"{reached}."))
+    module = model.get_submodule(unregistered)
+    where = repr(unregistered) if unregistered else "the model"
+    return f"nobody registered {type(module).__name__} ({where}). {_line(unregistered, module, claimed)}"
 
 
 def _left_out(module: nn.Module, rest: str) -> str:
     """What to do about a parameter of a known class whose adapters say nothing of it."""
-    cls, (first, _, inside) = _named(module), rest.partition(".")
-    known_itself = bool(registered_for(type(module)))
+    cls, first = type(module).__name__, rest.partition(".")[0]
     for key in registrations(module)[0].adapter(module, FIXED) if by_user(module) else ():
         if not hasattr(module, key.partition(".")[0]):
             known = [*dict(module.named_children()), *dict(module.named_parameters(recurse=False))]
             return (
                 f"the registration of {cls} names {key!r}, and {cls} has no such child or parameter: {nearest(key, known)}"
             )
-    if by_user(module) or not known_itself:
-        claims = claims_of(module, FIXED)
-        places = {key for key, claim in claims.items() if isinstance(claim.what, Place)}
-        named = [name for name, _ in module.named_parameters() if name not in claims.keys() - places]
-        left = [name for name in named if not any(name.startswith(f"{place}.") for place in places)]
-        entries, meaning = _entries(left)
-        children = (key for key in dict.fromkeys(n.partition(".")[0] for n in left if "." in n))
-        more = next((f" {_line(key, child)}" for key in children if not registrations(child := getattr(module, key))), "")
-        if known_itself:
-            return (
-                f"the adapter of {cls} says nothing of {first!r}. Add {entries} to its registration, where {meaning}.{more}"
-            )
-        line = f"nm.register_layer({cls}, {{{entries}}})"
-        return f"{cls} has {first!r} besides what it inherits, which is known. Write {line}, where {meaning}.{more}"
-    if not inside:
+    known_itself = bool(registered_for(type(module)))
+    if known_itself and not by_user(module):
         return (
-            f"the adapter of {cls} does not describe it in this configuration. Describe the class, or one derived from it, "
-            "with neuralop_mup.register_layer."
+            f"the adapter of {cls} says nothing of {first!r} in this configuration. Derive a class from {cls} and describe "
+            f"it with neuralop_mup.register_layer, {first!r} included (docs/third_party.md)."
         )
-    child = getattr(module, first)
-    line = "" if registrations(child) else f" {_line(first, child)}"
-    return (
-        f"the adapter of {cls} says nothing of {first!r}. Derive a class from {cls} and describe it with "
-        f"neuralop_mup.register_layer, {first!r} included (docs/third_party.md).{line}"
-    )
+    claims = claims_of(module, FIXED)
+    places = {key for key, claim in claims.items() if isinstance(claim.what, Place)}
+    named = [name for name, _ in module.named_parameters() if name not in claims.keys() - places]
+    left = [name for name in named if not any(name.startswith(f"{place}.") for place in places)]
+    entries, meaning = _entries(left)
+    if known_itself:
+        return f"the adapter of {cls} says nothing of {first!r}. Add {entries} to its registration, where {meaning}."
+    line = f"nm.register_layer({cls}, {{{entries}}})"
+    return f"{cls} has {first!r} besides what it inherits, which is known. Write {line}, where {meaning}."
 
 
-def _line(path: str, module: nn.Module, claimed: Collection[str] = ()) -> str:
+def _line(path: str, module: nn.Module, claimed: Collection[str]) -> str:
     """The line that registers a class, for the user to complete; a child whose parameters are all claimed stands alone."""
     inside = f"{path}." if path else ""
     names = [name for name, _ in module.named_parameters()]
     unclaimed = {name.partition(".")[0] for name in names if inside + name not in claimed}
     entries, meaning = _entries(names, {name.partition(".")[0] for name in names} - unclaimed)
-    return f"Write nm.register_layer({_named(module)}, {{{entries}}}), where {meaning}."
+    return f"Write nm.register_layer({type(module).__name__}, {{{entries}}}), where {meaning}."
 
 
 def _entries(names: Iterable[str], alone: Collection[str] = ()) -> tuple[str, str]:
@@ -98,25 +94,3 @@ def _entries(names: Iterable[str], alone: Collection[str] = ()) -> tuple[str, st
     parts = [f"{key!r}: " + (f"nm.Place({places[key]})" if child else "nm.Param(…)") for key, child in is_child.items()]
     meanings = ([_PLACE] if any(is_child.values()) else []) + ([_PARAM] if not all(is_child.values()) else [])
     return ", ".join(parts[:_SHOWN]) + (", …" if len(parts) > _SHOWN else ""), "; ".join(meanings)
-
-
-def _narrowed(path: str, module: nn.Module, claimed: Collection[str]) -> tuple[str, nn.Module]:
-    """A class that nobody registered, or the one in it that alone needs to be: what only holds that one does not."""
-    outermost = path, module
-    while True:
-        prefix = f"{path}." if path else ""
-        unclaimed = [name for name, _ in module.named_parameters() if prefix + name not in claimed]
-        children = {key: getattr(module, key) for key in dict.fromkeys(name.partition(".")[0] for name in unclaimed)}
-        own = any("." not in name for name in unclaimed)
-        if own or len({type(child) for child in children.values()}) != 1:
-            return outermost
-        key, child = next(iter(children.items()))
-        if is_registered(child):
-            return outermost
-        path, module = prefix + key, child
-        if not registrations(module):  # no container
-            outermost = path, module
-
-
-def _named(module: nn.Module) -> str:
-    return type(module).__name__

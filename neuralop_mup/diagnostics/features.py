@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from neuralop_mup.core.registry import is_registered, is_whole
 
-__all__ = ["call", "features", "features_and_silent", "inputs_of", "rms"]
+__all__ = ["call", "evaluating", "features", "features_and_silent", "inputs_of", "rms"]
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -21,6 +22,18 @@ def inputs_of(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, tor
 
 def call(model: nn.Module, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards each of its parts as it was: a part may be in eval mode by itself."""
+    training = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in training:
+            module.training = mode
 
 
 def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -51,14 +64,10 @@ def features_and_silent(
     hooks = [
         module.register_forward_hook(lambda _m, _in, out, name=name: look(name, out)) for name, module in _blocks(model)
     ]
-    training = [(module, module.training) for module in model.modules()]  # a part may be in eval mode by itself
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             call(model, x)
     finally:
-        for module, mode in training:
-            module.training = mode
         for hook in hooks:
             hook.remove()
     names = [name for name, _ in seen]

@@ -30,46 +30,28 @@ def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], 
         )
     result: dict[str, tuple[Callable[[], torch.Tensor], tuple[str, ...]]] = {}
     factors: dict[str, list[str]] = {}
+    tensors: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, FactorizedTensor)}
     for name, kinds in kernels_and_axes(model).items():
-        holder = _holder(model, name)
+        holder = next((tensor for tensor in tensors if name.startswith(f"{tensor}.")), None)
         axes = tuple(kind for kind in kinds if kind != "pair")
         if holder is None:
             # A layer of somebody else's: a plain parameter with channels and modes is a kernel.
             if any(kind.startswith("modes") for kind in axes) and not any(kind.startswith("rank") for kind in axes):
                 result[name] = (_read_plain(model.get_parameter(name), kinds), axes)
         elif name == f"{holder}.tensor":
-            result[_layer_of(holder)] = (_read_whole(model, holder), axes)
+            result[holder.removesuffix(".weight")] = (tensors[holder].to_tensor, axes)
         elif ".factors." in name:
-            position = 1 if isinstance(model.get_submodule(holder), TTTensor) else 0
+            position = 1 if isinstance(tensors[holder], TTTensor) else 0
             factors.setdefault(holder, []).append(axes[position])
     for holder, own in factors.items():
-        result[_layer_of(holder)] = (_read_whole(model, holder), tuple(own))
+        result[holder.removesuffix(".weight")] = (tensors[holder].to_tensor, tuple(own))
     return result
-
-
-def _read_whole(model: nn.Module, holder: str) -> Callable[[], torch.Tensor]:
-    tensor: Any = model.get_submodule(holder)
-    return tensor.to_tensor
-
-
-def _layer_of(holder: str) -> str:
-    return holder.removesuffix(".weight")
 
 
 def _read_plain(parameter: nn.Parameter, kinds: Sequence[str]) -> Callable[[], torch.Tensor]:
     if "pair" not in kinds:
         return lambda: parameter
     return lambda: torch.view_as_complex(parameter.movedim(kinds.index("pair"), -1).contiguous())
-
-
-def _holder(model: nn.Module, parameter: str) -> str | None:
-    """The (factorized) tensor that a parameter belongs to."""
-    path = parameter.split(".")[:-1]
-    while path:
-        if isinstance(model.get_submodule(".".join(path)), FactorizedTensor):
-            return ".".join(path)
-        path.pop()
-    return None
 
 
 def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:

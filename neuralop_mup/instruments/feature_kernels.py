@@ -43,7 +43,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.diagnostics.features import call, inputs_of
+from neuralop_mup.diagnostics.features import call, evaluating, inputs_of
 from neuralop_mup.diagnostics.kernel_norms import kernels_of
 from neuralop_mup.diagnostics.update_stats import check_inputs
 from neuralop_mup.errors import MupError
@@ -94,11 +94,11 @@ class Kernels:
         MupError
             If ``before`` is of other layers, or of another number of samples.
         """
-        shapes = [{name: k.shape for name, k in kernels.forward.items()} for kernels in (self, before)]
-        if shapes[0] != shapes[1]:
+        ours, theirs = ({name: len(k) for name, k in kernels.forward.items()} for kernels in (self, before))
+        if ours != theirs:
             raise MupError(
-                f"These kernels are of {_said(shapes[0])}, and those before of {_said(shapes[1])}: take both of one "
-                "model on one batch."
+                f"These kernels are of the layers {ours} (with their numbers of samples), and those before of {theirs}: "
+                "take both of one model on one batch."
             )
         pairs = [
             (layer, kind, now, getattr(before, kind)[layer])
@@ -155,7 +155,6 @@ def kernels(
     check_inputs(inputs)
     if inputs is None:
         raise MupError("kernels needs a batch: give the model's input as a tensor, or several by name.")
-    _check_several(max(t.shape[0] for t in (inputs.values() if isinstance(inputs, Mapping) else [inputs]) if t.ndim))
     model = unwrap(model)
     names = list(kernels_of(model))
     if not names:
@@ -190,13 +189,10 @@ def _called(model: nn.Module, inputs: Any, calls: dict[str, list]) -> Any:
         return keep
 
     handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in calls]
-    training = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        return call(model, inputs)
+        with evaluating(model):
+            return call(model, inputs)
     finally:
-        for module, mode in training:
-            module.training = mode
         for handle in handles:
             handle.remove()
 
@@ -217,7 +213,6 @@ def _told_apart(model: nn.Module, calls: dict[str, list], samples: int) -> dict[
                 f"the output is {samples} numbers, so the rows are not the samples: kernels are for models that hand each "
                 "Fourier layer the batch sample by sample, with an output of one number a sample."
             )
-    _check_several(samples)
     return {name: seen[0] for name, seen in calls.items()}
 
 
@@ -238,15 +233,12 @@ def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> to
             "What output gives has no gradient, and the kernels are made of gradients: compute it from the prediction with "
             "torch's operations alone, without detach, numpy or no_grad."
         )
-    return number
-
-
-def _check_several(samples: int) -> None:
-    if samples < 2:
+    if len(number) < 2:
         raise MupError(
-            f"A kernel compares samples, and this batch holds {samples}: give a batch of two or more, of shape "
+            f"A kernel compares samples, and this batch holds {len(number)}: give a batch of two or more, of shape "
             "(samples, channels, *grid)."
         )
+    return number
 
 
 def _gradients(number: torch.Tensor, layers: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
@@ -292,8 +284,3 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     phi = torch.einsum("akc,bkc->kab", v_hat, v_hat.conj())
     back = torch.einsum("akc,bkc->kab", g_hat.conj(), g_hat)
     return (phi * back).real.sum(0)
-
-
-def _said(shapes: Mapping[str, torch.Size]) -> str:
-    samples = next(iter(shapes.values()))[0]
-    return f"{len(shapes)} layers ({', '.join(shapes)}) on {samples} samples"

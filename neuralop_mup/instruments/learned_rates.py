@@ -37,7 +37,7 @@ from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.instruments.learned_units import check_schedulers, split, units_of
 from neuralop_mup.optim.step_hooks import Follower, follower_of
-from neuralop_mup.optim.step_settings import set_mult, step_lr
+from neuralop_mup.optim.step_settings import step_lr
 from neuralop_mup.validation import check_count, is_multiplier, is_number
 
 __all__ = ["LearnedRates"]
@@ -126,7 +126,6 @@ class LearnedRates:
             optimizer.register_step_post_hook(self._after),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
-            optimizer.register_load_state_dict_post_hook(self._apply),
         ]
         follower.attach(optimizer)
         setattr(optimizer, _LEARNING, True)
@@ -271,21 +270,14 @@ class LearnedRates:
                 "after."
             )
         parameters, last = dict(enumerate(_parameters(optimizer))), saved.get("last")
-        if not isinstance(last, Mapping) or not all(
-            i in parameters and torch.is_tensor(update) and update.shape == parameters[i].shape for i, update in last.items()
-        ):
+        shapes = {i: p.shape for i, p in parameters.items()}
+        if last is None or any(shapes.get(i) != update.shape for i, update in last.items()):
             raise MupError(
                 "The last updates in this optimizer state do not fit its parameters (their numbers or shapes differ): it "
                 "was cut off or edited; load it as optimizer.state_dict() gave it."
             )
         self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in last.items()}
         self._inside = False
-
-    def _apply(self, optimizer: torch.optim.Optimizer) -> None:
-        """States that were saved before ``step_mults`` was hold the multiplier alone."""
-        for groups in self._groups().values():
-            for group in groups:
-                set_mult(group, "learned_mult", group["learned_mult"])
 
 
 def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Tensor]) -> torch.Tensor | None:

@@ -11,6 +11,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.param_groups import number_equal_names
 from neuralop_mup.optim.step_settings import set_mult
 
 __all__ = ["check_schedulers", "split", "units_of"]
@@ -62,10 +63,7 @@ def split(groups: Sequence[dict[str, Any]], units: dict[torch.Tensor, str]) -> l
                 set_mult(part, "learned_mult", group.get("learned_mult", 1.0))
                 part["learned"] = {"steps": 0, "at_bound": 0, **group.get("learned", {}), "of": unit}
             parts.append(part)
-    names = [part.get("name") for part in parts]
-    for i, (part, name) in enumerate(zip(parts, names, strict=True)):
-        if name is not None and names.count(name) > 1:
-            part["name"] = f"{name} {names[: i + 1].count(name)}"
+    number_equal_names([part for part in parts if "name" in part])
     return parts
 
 

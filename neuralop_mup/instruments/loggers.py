@@ -26,7 +26,7 @@ def make_logger(to: Any) -> Logger | None:
     if to is None:
         return None
     if to == "wandb":
-        return _Wandb(_needed("wandb", to))
+        return partial(_write_to_wandb, _needed("wandb", to))
     if to == "tensorboard":
         to = _needed("torch.utils.tensorboard", to).SummaryWriter()
     if hasattr(to, "add_scalar"):
@@ -52,22 +52,13 @@ def _tag(record: Record) -> str:
     return f"mup/{record['kind']}/{record['name']}"
 
 
-class _Wandb:
+def _write_to_wandb(wandb: Any, step: int, records: list[Record]) -> None:
     """Into the active run, as neuralop's Trainer does it; without one nothing is logged."""
-
-    def __init__(self, wandb: Any) -> None:
-        self._wandb = wandb
-        self._run: Any = None
-
-    def __call__(self, step: int, records: list[Record]) -> None:
-        run = self._wandb.run
-        if run is None:
-            return
-        if run is not self._run:
-            run.define_metric("mup/*", step_metric="mup/step")
-            self._run = run
-        # No step and no commit of its own: neuralop's Trainer numbers wandb's rows by epochs and ends them.
-        self._wandb.log({**{_tag(r): r["value"] for r in records}, "mup/step": step}, commit=False)
+    if wandb.run is None:
+        return
+    wandb.run.define_metric("mup/*", step_metric="mup/step")  # again is nothing new
+    # No step and no commit of its own: neuralop's Trainer numbers wandb's rows by epochs and ends them.
+    wandb.log({**{_tag(r): r["value"] for r in records}, "mup/step": step}, commit=False)
 
 
 def _write_scalars(writer: Any, step: int, records: list[Record]) -> None:

@@ -82,9 +82,9 @@ class Monitor:
         self._step: Step | None = None
         self._handles: list[Any] = []
         kernels_of(unwrap(model))  # what cannot be measured is said now
-        self._log = make_logger(to) if _is_first() else None
         if not _is_first():
             return
+        self._log = make_logger(to)
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -104,14 +104,10 @@ class Monitor:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _measures_next(self) -> bool:
-        """Whether the step to come is one to measure."""
-        return (self._steps or 0) % self._every == 0
-
     def _call(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
         # Evaluation, and the monitor's own look, are without gradients. Before the first step it is not known yet where a
         # resumed run stands, so that batch is kept too.
-        if torch.is_grad_enabled() and (self._steps is None or self._measures_next()):
+        if torch.is_grad_enabled() and (self._steps or 0) % self._every == 0:
             self._called_with = by_name(model, args, kwargs)
 
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -120,7 +116,7 @@ class Monitor:
             if isinstance(self._log, CsvLogger):
                 self._log.resume(steps)
             self._steps = steps
-        if not self._measures_next():
+        if self._steps % self._every:
             self._called_with = None
             return
         inputs = self._called_with if self._probe is None else self._probe

@@ -72,23 +72,8 @@ def _check_modes(name: str, conv: nn.Module) -> None:
 
 def mode_kernels(model: nn.Module) -> dict[str, str]:
     """Parameters whose learning rate depends on modes, and the convolution (a module's name) that each belongs to."""
-    rows, model = get_plan(model).rows, unwrap(model)
-    return {
-        row.name: owner
-        for row in rows
-        if row.size is not None and row.size.modes and (owner := _owner(model, row.name)) is not None
-    }
-
-
-def _owner(model: nn.Module, parameter: str) -> str | None:
-    """The innermost module around ``parameter`` that has ``n_modes``."""
-    path = parameter.split(".")[:-1]
-    while path:
-        name = ".".join(path)
-        if hasattr(model.get_submodule(name), "n_modes"):
-            return name
-        path.pop()
-    return "" if hasattr(model, "n_modes") else None
+    rows = [row for row in get_plan(model).rows if row.size is not None and row.size.modes]
+    return {row.name: row.owner for row in rows if hasattr(unwrap(model).get_submodule(row.owner), "n_modes")}
 
 
 def growing_kernels(model: nn.Module) -> dict[str, str]:

@@ -18,8 +18,6 @@ _TOLERANCE = 1e-2
 _ROUNDING = 1e-6
 # Learning rates that somebody worked out and wrote down.
 _SAME = 1e-5
-# At the end of a cosine every learning rate is zero but for rounding, and those leftovers stand in no ratio.
-_NEGLIGIBLE = 1e-9
 
 
 def off_rule(
@@ -99,64 +97,31 @@ def _is_one(values: Sequence[float]) -> bool:
 def _off_base(groups: Sequence[Mapping[str, Any]], mults: Sequence[float], each: str) -> str | None:
     """What is wrong among groups whose learning rates ought to be these multiples of one number.
 
-    ``each`` is what a scheduler may be given for group g.
+    ``each`` is what a scheduler may be given for group g. What is off by little next to what a group started with tells
+    nothing: at the end of a cosine learning rates are zero but for rounding, or for a floor far below them.
     """
     if len(groups) < 2:
         return None
-    base = [float(g["lr"]) / mult for g, mult in zip(groups, mults, strict=True)]
-    if max(base) - min(base) <= _TOLERANCE * max(base):
+    lrs = [float(g["lr"]) for g in groups]
+    usual = median_low(lr / mult for lr, mult in zip(lrs, mults, strict=True))
+    expected = [usual * mult for mult in mults]
+    starts = [float(g["initial_lr"]) if readable(g.get("initial_lr")) else 0.0 for g in groups]
+    off = [abs(lr - e) / max(lr, e, start) for lr, e, start in zip(lrs, expected, starts, strict=True)]
+    worst = max(range(len(groups)), key=off.__getitem__)
+    if off[worst] <= _TOLERANCE:
         return None
-    starts = [float(g["initial_lr"]) / m for g, m in zip(groups, mults, strict=True) if readable(g.get("initial_lr"))]
-    if max(base) <= _NEGLIGIBLE * max(starts, default=0.0):
-        return None
-    if (floor := _floor(groups, mults)) is not None:
-        # A floor adds at most itself to each learning rate, next to what the group started with.
-        lowest = min(groups, key=lambda g: float(g["initial_lr"]))
-        if floor < _TOLERANCE * float(lowest["initial_lr"]):
-            return None
-        return (
-            f"Learning rates do not stand in the plan's ratios: all groups end at the same floor, {floor:.4g} (eta_min of a "
-            f"cosine, or swa_lr), and group {_name(lowest)} started at {float(lowest['initial_lr']):.4g}. Set the floor to "
-            "zero. Or give each group a share f of its own learning rate to end with: LambdaLR(optimizer, lambda t: f + "
-            "(1 - f) * (1 + math.cos(math.pi * t / steps)) / 2). (Said once for each optimizer.)"
-        )
-    lrs = {float(g["lr"]) for g in groups}
-    if len(lrs) == 1:
-        what = f"groups {_listed(groups)} have the same learning rate, {lrs.pop():.4g}"
+    if len(set(lrs)) == 1:
+        what = f"groups {_listed(groups)} have the same learning rate, {lrs[0]:.4g}"
     else:
-        usual = median_low(base)
-        i = max(range(len(base)), key=lambda i: abs(base[i] - usual))
-        what = (
-            f"group {_name(groups[i])} has a learning rate of {float(groups[i]['lr']):.4g}, where "
-            f"{usual * mults[i]:.4g} follows from the others"
-        )
+        name = _name(groups[worst])
+        what = f"group {name} has a learning rate of {lrs[worst]:.4g}, where {expected[worst]:.4g} follows from the others"
     return (
         f"Learning rates do not stand in the plan's ratios: {what}. A scheduler or callback set absolute values over the "
         "groups' own. Give it one value a group, e.g. "
         f"OneCycleLR(optimizer, max_lr=[{each} for g in optimizer.param_groups]), or one that scales; "
-        "leave floors (eta_min, min_lr) at zero or give them likewise. If you set a group's lr on purpose, set its "
+        "leave floors (eta_min, min_lr, swa_lr) at zero or give them likewise. If you set a group's lr on purpose, set its "
         "'lr_mult' with it. (Said once for each optimizer.)"
     )
-
-
-def _floor(groups: Sequence[Mapping[str, Any]], mults: Sequence[float]) -> float | None:
-    """The learning rate that all groups are on the way to, where a schedule that began in the plan's ratios has one.
-
-    Such a schedule is lr = floor + (initial_lr - floor) · a, with one 0 < a < 1 for all groups.
-    """
-    if not all(readable(g.get("initial_lr")) for g in groups):
-        return None
-    starts, lrs = ([float(g[key]) for g in groups] for key in ("initial_lr", "lr"))
-    bases = [start / mult for start, mult in zip(starts, mults, strict=True)]
-    low, high = min(range(len(groups)), key=starts.__getitem__), max(range(len(groups)), key=starts.__getitem__)
-    if starts[low] == starts[high] or max(bases) - min(bases) > _ROUNDING * max(bases):
-        return None
-    a = (lrs[high] - lrs[low]) / (starts[high] - starts[low])
-    if not 0 < a < 1:
-        return None
-    floor = (lrs[low] - a * starts[low]) / (1 - a)
-    follows = all(abs(floor + (s - floor) * a - lr) <= _ROUNDING * s for s, lr in zip(starts, lrs, strict=True))
-    return floor if follows and floor > 0 else None
 
 
 def _name(group: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from neuralop_mup.optim.step_hooks import check_family, rule_mult
 from neuralop_mup.optim.step_settings import set_mult
 from neuralop_mup.validation import check_number
 
-__all__ = ["param_groups"]
+__all__ = ["decay_factor", "number_equal_names", "param_groups"]
 
 
 def param_groups(
@@ -103,7 +103,10 @@ def param_groups(
         group["params"].append(parameters[row.name])
         if row.role not in group["name"]:
             group["name"].append(row.role)
-    return _name_groups(list(groups.values()), [key[0] for key in groups])
+    for (convolution, *_), group in groups.items():
+        roles = "+".join(sorted(group["name"], key=ROLES.index))
+        group["name"] = f"{roles} {convolution}" if convolution else roles
+    return number_equal_names(list(groups.values()))
 
 
 def decay_factor(plan: Plan) -> float:
@@ -111,12 +114,12 @@ def decay_factor(plan: Plan) -> float:
     return plan.length_factor**2
 
 
-def _name_groups(groups: list[dict[str, Any]], convolutions: list[str | None]) -> list[dict[str, Any]]:
-    """Name each group by its roles and its convolution, if it is of one; where that is the same, number them."""
-    roles = ["+".join(sorted(group["name"], key=ROLES.index)) for group in groups]
-    names = [f"{role} {conv}" if conv else role for role, conv in zip(roles, convolutions, strict=True)]
+def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups, of which those with one name are told apart by numbers behind it."""
+    names = [group["name"] for group in groups]
     for i, (group, name) in enumerate(zip(groups, names, strict=True)):
-        group["name"] = name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"
+        if names.count(name) > 1:
+            group["name"] = f"{name} {names[: i + 1].count(name)}"
     return groups
 
 

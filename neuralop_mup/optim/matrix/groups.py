@@ -13,7 +13,7 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.matrix.layouts import fourier_depth, matrix_layouts
-from neuralop_mup.optim.param_groups import decay_factor, param_groups
+from neuralop_mup.optim.param_groups import decay_factor, number_equal_names, param_groups
 
 __all__ = ["matrix_groups"]
 
@@ -66,8 +66,4 @@ def matrix_groups(
         group["params"] = [p for p in group["params"] if names[id(p)] not in layouts]
         group["param_names"] = [names[id(p)] for p in group["params"]]
         group["name"] = "aux " + "+".join(r for r in ROLES if r in {rows[name].role for name in group["param_names"]})
-    auxiliary = [group for group in auxiliary if group["params"]]
-    labels = [group["name"] for group in auxiliary]
-    for i, (group, label) in enumerate(zip(auxiliary, labels, strict=True)):
-        group["name"] = label if labels.count(label) == 1 else f"{label} {labels[: i + 1].count(label)}"
-    return groups + auxiliary
+    return groups + number_equal_names([group for group in auxiliary if group["params"]])
