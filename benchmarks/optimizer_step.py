@@ -61,11 +61,12 @@ def measure(n_modes: tuple[int, ...], grid: tuple[int, ...], rounds: int, width:
         return time.process_time() - start
 
     every: list[list[float]] = []
-    for i in range(rounds + 2):
+    # In the first steps MuSOAP measures ranks every time.
+    for i in range(rounds + 12):
         # Every second round runs the other way round, so that a drift of the machine's speed cancels.
         order = range(len(models)) if i % 2 else reversed(range(len(models)))
         times = {j: step(j) for j in order}
-        if i >= 2:
+        if i >= 12:
             every.append([times[j] for j in range(len(models))])
     cells = []
     for j in range(1, len(models)):

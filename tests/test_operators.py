@@ -90,10 +90,12 @@ def test_no_step_waits(kind, as_elsewhere, monkeypatch):
     assert [WAITS & set(step.counts) for step in steps] == [set()] * 21
 
 
+@pytest.mark.parametrize("pieces", [2**30, 2**18])
 @pytest.mark.parametrize("kind", KINDS)
-def test_temporaries(kind, as_elsewhere, monkeypatch):
-    """At most 2.5 times the bytes of one kernel, where kernels are large."""
+def test_temporaries(kind, pieces, as_elsewhere, monkeypatch):
+    """At most 2.5 times the bytes of one kernel, where kernels are large enough for a stack of their own."""
     monkeypatch.setattr(scratch, "_CHUNK_ELSEWHERE", 2**14)
+    monkeypatch.setattr(scratch, "_PIECE", {"cpu": pieces})
     model = nm.parametrize(FNO((32, 32), 1, 1, 32, n_layers=2), base={"hidden_channels": 16})
     kernel = model.fno_blocks.convs[0].weight.tensor
     steps = counted(kind, model, 12, skip=2)

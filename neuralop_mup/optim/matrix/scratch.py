@@ -37,4 +37,4 @@ def chunk_size(device: torch.device) -> int:
 
 def piece_size(device: torch.device) -> int:
     """How many real numbers to work on at a time."""
-    return _PIECE.get(device.type, 2 * _CHUNK_ELSEWHERE)
+    return _PIECE.get(device.type, _CHUNK_ELSEWHERE // 2)

@@ -265,7 +265,8 @@ class MuSOAP(MatrixOptimizer):
             update = soap_direction(ahead, x, piece.state, settings, share, size, scratch)
             if group["weight_decay"] != 0:
                 mul_each_(piece.weights, tensors.of_modes(1 - lr * group["weight_decay"] * (share > 0)))
-            sub_each_(piece.weights, tensors.of_slots(update, scratch))
+            free = ahead if update.data_ptr() == x.data_ptr() else x
+            sub_each_(piece.weights, tensors.of_slots(update, free))
 
     def _renew(self, tensors: SoapStack, step: int) -> None:
         """New bases; of a model in DistributedDataParallel those of its first process, lest replicas drift apart."""

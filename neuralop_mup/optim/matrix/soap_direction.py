@@ -139,7 +139,7 @@ def soap_direction(
     root = torch.sqrt(v, out=scratch.take("squares", v.shape, u))
     root.add_(floor, alpha=_NOISE / sqrt(prod(settings.block)))
     u.div_(root.unsqueeze(parts))
-    norm = _norm(u, parts, mixed, state, settings, scratch, free)
+    norm = _norm(u, parts, mixed, state, settings, scratch, (free, turned.view(-1)))
     factor = norm.add_(TINY).reciprocal_().mul_(share).mul_(size / _of_random(*settings.block))
     u.mul_(factor.unsqueeze(parts))
     return _rotated_back(u, state.bases, free)
@@ -194,7 +194,7 @@ def _norm(
     state: SoapState,
     settings: SoapSettings,
     scratch: Scratch,
-    free: torch.Tensor,
+    free: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
     """The norm by which operator norms are estimated: Frobenius', for ``schatten`` brought to that of low rank."""
     m, n = settings.block
@@ -206,13 +206,13 @@ def _norm(
     if state.low_rank is not None:
         ratio = state.low_rank.view(len(u), *(1,) * len(mixed), *state.low_rank.shape[1:])
         if settings.measure_rank:
-            ratio.copy_(_low_rank(u, norm, parts, settings, scratch, free))
+            ratio.copy_(_low_rank(u, norm, parts, settings, free))
         norm.mul_(ratio)
     return norm
 
 
 def _low_rank(
-    u: torch.Tensor, norm: torch.Tensor, parts: int, settings: SoapSettings, scratch: Scratch, free: torch.Tensor
+    u: torch.Tensor, norm: torch.Tensor, parts: int, settings: SoapSettings, free: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     """(Σσ⁴)^(1/4) over (Σσ²)^(1/2), and that over its value for random entries: 1 at full rank, more at low rank.
 
@@ -225,7 +225,7 @@ def _low_rank(
     other = [axis for axis, first in zip(axes, settings.first, strict=True) if not first]
     batch = [0, *range(2 + len(settings.first), u.ndim)]
     a = u.permute(parts, *batch, *one, *other)
-    a = free.view(a.shape).copy_(a)
+    a = free[0].view(a.shape).copy_(a)
     a.div_(
         norm.squeeze(tuple(range(1, 1 + len(settings.first))))
         .add(TINY)
@@ -233,7 +233,7 @@ def _low_rank(
     )
     a = a.view(len(a), -1, prod(u.shape[axis] for axis in one), prod(u.shape[axis] for axis in other))
     of_random = ((m + n + 2 - len(a)) / (m * n)) ** 0.25
-    ratio = _fourth_powers(a, scratch.take("products", (u.numel(),), u)).sqrt_().div_(of_random).view(norm.shape)
+    ratio = _fourth_powers(a, free[1]).sqrt_().div_(of_random).view(norm.shape)
     return torch.where(norm > 0, ratio, 1.0)
 
 

@@ -115,10 +115,10 @@ class SoapStack:
         modes = x.shape[x.ndim - len(self.modes) :]
         return x.view(len(self._slots), *self.layers, *self.based, self.n_parts, *self.free, *self.channels, *modes)
 
-    def of_slots(self, x: torch.Tensor, scratch: Scratch) -> list[torch.Tensor]:
-        """Such a tensor as one for each slot, parts on the last axis."""
+    def of_slots(self, x: torch.Tensor, free: torch.Tensor) -> list[torch.Tensor]:
+        """Such a tensor as one for each slot, parts on the last axis, in memory of as many numbers that is free."""
         pairs = self._opened(x).movedim(self._parts_at, -1)
-        return list(pairs if self.n_parts == 1 else scratch.take("pairs", pairs.shape, x).copy_(pairs))
+        return list(pairs if self.n_parts == 1 else free.view(pairs.shape).copy_(pairs))
 
     def of_modes(self, x: torch.Tensor) -> list[torch.Tensor]:
         """A number for each mode (layers, channels, *modes), to be multiplied onto the same."""
