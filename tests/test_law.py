@@ -134,7 +134,7 @@ def test_a_run_has_exactly_its_steps_in_batches_of_one_size():
     config = LAW.tiny().run(experiment.Setting.of("burgers", steps=250), 0).config
     config = {**config, "data": {"n_train": 25, "n_val": 4, "n_test": 4, "grid": 32}, "batch_size": 10}
     _, data = training._data("burgers", tuple(config["data"].items()))
-    stage = training._Paced(data.train, data.val, data.test, 3).loaders(10, 0)[0]
+    stage = training._Paced(data.train, data.val, data.test, batches=3).loaders(10, 0)[0]
     for _ in range(2):
         seen += [len(batch["x"]) for batch in stage]
     assert seen == [10] * 6 and len(stage) == 3

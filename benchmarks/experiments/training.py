@@ -49,7 +49,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     problem, data = _data(config["problem"], tuple(config["data"].items()))
     if config["steps"] % STAGES:
         raise ValueError(f"steps = {config['steps']}, and must be a multiple of {STAGES}.")
-    paced = _Paced(data.train, data.val, data.test, config["steps"] // STAGES)
+    paced = _Paced(data.train, data.val, data.test, batches=config["steps"] // STAGES)
     build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
     losses = losses_of("l2", problem.n_dim, problem.losses())
     own = {k: v for k, v in config.items() if k not in ("problem", "data", "steps")}
