@@ -10,7 +10,7 @@ from torch import nn
 import neuralop_mup as nm
 from cases import BY_NAME
 from neuralop_mup.optim.matrix import soap
-from neuralop_mup.optim.matrix.bases import first_basis, renewed
+from neuralop_mup.optim.matrix.bases import first_basis, orthonormal, renewed
 from neuralop_mup.optim.matrix.tensors import as_real
 from support import differing, random_gradients, small_fno, train
 
@@ -145,6 +145,24 @@ def test_bases_become_eigenvectors():
     assert (values.diff() < 0).all()
     assert torch.allclose(q @ torch.diag_embed(values) @ q.mT, c, atol=1e-6 * c.abs().max())
     assert torch.equal(renewed(torch.zeros_like(c), q), q)
+
+
+@pytest.mark.parametrize("d", [4, 64, 200])
+@pytest.mark.parametrize("kind", ["full", "low rank", "decaying"])
+def test_products_alone_are_as_accurate_as_householders(kind, d):
+    """Cholesky QR, which runs where there is no CPU: orthogonal, and its columns Householder's but for their signs, whatever
+    the eigenvalues; C + ε as :func:`renewed` has it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, d, 4 * d if kind == "full" else 3, generator=generator, dtype=torch.float64)
+    if kind == "decaying":
+        x = torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=torch.float64)).Q
+        x = x * torch.logspace(0, -3, d, dtype=torch.float64)
+    c = x @ x.mT
+    c = c / c.abs().amax() + 2.0**-24 * torch.eye(d, dtype=torch.float64)
+    y = c @ torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=torch.float64)).Q
+    got, want = orthonormal(y), torch.linalg.qr(y).Q
+    assert (got.mT @ got - torch.eye(d, dtype=torch.float64)).abs().max() < 1e-12
+    assert ((got * want).sum(1).abs() - 1).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("scale", [1e-28, 1e-18, 1e18, 1e28])
