@@ -408,6 +408,9 @@ def test_models_it_does_not_take(kind):
 OF_BOTH = [
     ({"nesterov": "no"}, "nesterov is 'no'; give True or False"),
     ({"process_group": "x"}, "is no group of processes"),
+    ({"foreach": "yes"}, "foreach is 'yes'; give True or False"),
+    ({"capturable": 1}, "capturable is 1; give True or False"),
+    ({"check": "later"}, "check is 'later': expected one of"),
     ({"lr": -0.1}, "lr is -0.1"),
     ({"lr": math.nan}, "lr is nan"),
     ({"lr": 2}, "lr is 2; .*size of each update"),

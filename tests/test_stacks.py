@@ -121,3 +121,17 @@ def test_states_of_the_last_release_load(kind):
         random_gradients(m, 1)
         o.step()
     assert differing(model, other) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_was_converted_after_a_step_is_refused(kind):
+    model = small_fno()
+    optimizer = kind(model)
+    random_gradients(model)
+    optimizer.step()
+    in_double(model)
+    random_gradients(model)
+    before = copy.deepcopy(model)
+    with pytest.raises(nm.MupError, match="are torch.float64 now, and their averages torch.float32: convert the model"):
+        optimizer.step()
+    assert differing(model, before) == 0

@@ -74,14 +74,8 @@ class MuMuon(MatrixOptimizer):
     process_group : torch.distributed.ProcessGroup, optional
         Ranks that hold the same gradients (DDP's) and share the work: each orthogonalizes a part of the blocks and sends
         it to the others. By default every rank does everything. Not kept by copies and pickles of the optimizer.
-    betas, eps, foreach : (float, float), float, bool
-        AdamW's.
-    capturable : bool
-        Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
-        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn.
-    check : {"now", "next"}, optional
-        When a gradient that is not finite is refused: at its own step, which waits for the device, the default on a CPU; or
-        at the next one, the default elsewhere: until then it counts as zero.
+    betas, eps, foreach, capturable, check
+        As for :class:`~neuralop_mup.MuSOAP`.
 
     Raises
     ------

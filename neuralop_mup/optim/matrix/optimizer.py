@@ -80,6 +80,8 @@ class MatrixOptimizer(torch.optim.Optimizer):
         check_number("weight_decay", weight_decay)
         check_number("eps", eps)
         check_flag("capturable", capturable)
+        if foreach is not None:
+            check_flag("foreach", foreach)
         if check is not None and check not in _CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), _CHECKS)}")
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
@@ -202,11 +204,7 @@ class MatrixOptimizer(torch.optim.Optimizer):
     @not_compiled
     def _step(self) -> None:
         groups = self.param_groups
-        if bad := next((g for g in groups if g["capturable"] and not torch.is_tensor(g["lr"])), None):
-            raise MupError(
-                f"The learning rate of group {bad.get('name')!r} is the number {bad['lr']!r}, which a captured step would "
-                "keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's schedulers do."
-            )
+        self._check_usable(groups)
         self._check.run(groups)
         scratch, sent = Scratch(), []
         with full_precision({p.device.type for group in groups for p in group["params"]}):
@@ -217,6 +215,22 @@ class MatrixOptimizer(torch.optim.Optimizer):
                     sent += self._matrices(index, group, members, scratch)
             if sent and self._process_group is not None:
                 broadcast_moved(sent, self._process_group)
+
+    def _check_usable(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse what was changed under the optimizer, before anything moves."""
+        if bad := next((g for g in groups if g["capturable"] and not torch.is_tensor(g["lr"])), None):
+            raise MupError(
+                f"The learning rate of group {bad.get('name')!r} is the number {bad['lr']!r}, which a captured step would "
+                "keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's schedulers do."
+            )
+        for group in groups:
+            for p in group["params"] if group["layouts"] is not None else ():
+                kept = self.state[p].get(self.sharded_state[0]) if p in self.state else None
+                if p.grad is not None and kept is not None and kept.dtype != wide_type(p):
+                    raise MupError(
+                        f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages {kept.dtype}: "
+                        "convert the model before the optimizer is built, and load its state then."
+                    )
 
     def _follow(self, group: Mapping[str, Any]) -> Members:
         """Parameters that have a gradient, after their momenta have followed it."""
