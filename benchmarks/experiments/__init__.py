@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from experiments.law import Law
+from experiments.reference import Reference
 from neuralop_mup.tuning.records import Run
 
 __all__ = ["EXPERIMENTS", "Experiment"]
@@ -36,4 +37,5 @@ class Experiment(Protocol):
 EXPERIMENTS: dict[str, Experiment] = {
     "law": Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"}),
     "law-adamw": Law("adamw", lr=0.008, most=12),
+    "reference": Reference(),
 }

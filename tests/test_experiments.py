@@ -1,0 +1,71 @@
+"""The experiments beside the law for the learning rate: what is planted in their records is on their pages."""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
+reference = importlib.import_module("experiments.reference")
+
+
+class Kept(dict):
+    """Records by a run's identity."""
+
+    def get(self, run):
+        return super().get(run.id)
+
+    @classmethod
+    def of(cls, experiment, measured):
+        """All that the experiment wants, as ``measured`` gives it of a configuration."""
+        kept = cls()
+        for wanted in experiment.wanted(kept):
+            kept[wanted.id] = {"outcome": "complete", "metrics": {}, **measured(wanted.config)}
+        assert not list(experiment.wanted(kept))
+        return kept
+
+    def some(self, share):
+        return Kept(list(self.items())[: int(share * len(self))])
+
+
+def rows(text):
+    """The first line of each name."""
+    found = {}
+    for line in text.splitlines():
+        found.setdefault(line.split(" | ")[0].removeprefix("| "), line)
+    return found
+
+
+def base_error(config):
+    """Least at a base of width 64, and under AdamW at 0.004 times the root of 32/width; modes mean nothing."""
+    width = config["base"]["hidden_channels"]
+    off = math.log2(config["lr"] / 0.004) + math.log2(width / 32) / 2 if config["optimizer"] == "adamw" else 0
+    return {"loss": 0.1 * 1.1 ** (abs(math.log2(width / 64)) + abs(off) + config["seed"])}
+
+
+def test_the_best_base_is_on_the_page():
+    experiment = run.EXPERIMENTS["reference"]
+    kept = Kept.of(experiment, base_error)
+    assert len(kept) == 2 * 4 * (5 * 9 - 3)  # on three problems a base is the same by its width and by its modes
+    text = experiment.table(kept)
+    assert "180 of 180 settings" in text
+    found = rows(text)
+    assert "| 0.1049 [0.1, 0.11] × 0.909 |" in found["width 64, n_modes of the model"]
+    assert "× 1.000 |" in found["width 32, n_modes 16 (reference)"]
+    assert "At lr 0.03 the best base is width 64, n_modes of the model, 0.909; the worst one has 1.331 times" in text
+    summary = rows(text.split("## adamw, all problems")[1])
+    assert summary["width 128, n_modes of the model"] == (
+        "| width 128, n_modes of the model | 1.000 | 1.100 | 1.210 | 1.000 | 5 |"
+    )
+    assert summary["width 32, n_modes 4"].endswith("| 1.100 | 1.000 | 1.100 | 1.000 | 0 |")
+
+
+def test_the_page_of_half_of_it_compares_bases_on_the_same_problems():
+    experiment = run.EXPERIMENTS["reference"]
+    kept = Kept.of(experiment, base_error)
+    assert "\n0 of 180 settings" in experiment.table(Kept())
+    text = experiment.table(kept.some(0.1))
+    assert "geometric mean over burgers." in text and "adamw" not in text and "| – |" in text
+    lost = {key: {**record, "outcome": "diverged", "loss": None} for key, record in kept.items()}
+    assert "inf [inf, inf]" in experiment.table(Kept(lost))
