@@ -418,3 +418,32 @@ def test_data_is_the_solution_of_its_initial_state(small):
     }[small.name]
     u0, u = (values.double().squeeze(1) for values in fine.train)  # one channel: no axis for it
     assert distance(SOLVERS[small.name](u0, **arguments), u) < 1e-5
+
+
+# Trajectories -----------------------------------------------------------------------------------------------
+
+STEPS = 3
+
+
+@pytest.mark.parametrize("name", ["korteweg-de-vries", "gray-scott", "navier-stokes"])
+def test_a_trajectory_is_one_longer_solution(name):
+    """The third state from the start, in steps of the trajectory and at once."""
+    small = SMALL.get(name, {"n_train": 2, "n_val": 2, "n_test": 1, "grid": 8, "time": 0.2, "spin_up": 1.0})
+    times = {"time_points": STEPS + 1} if name == "navier-stokes" else {}
+    data = get_problem(f"{name}-in-time", **small, states=6, every=2).generate()
+    x, y = get_problem(name, **{**small, **times, "time": STEPS * small["time"]}).generate().val
+    last = y[:, :, -1] if times else y  # of all its times
+    pairs = data.trajectory
+    assert pairs == 5 and len(data.val[0]) == 5 * small["n_val"] and len(data.train[0]) == 3 * small["n_train"]
+    assert torch.equal(data.val[0][::pairs], x[:, :, 0] if times else x)
+    assert torch.allclose(data.val[1][STEPS - 1 :: pairs], last, rtol=1e-4, atol=1e-5)
+
+
+def test_pairs_of_a_trajectory_follow_each_other(tmp_path):
+    small = get_problem("korteweg-de-vries-in-time", **SMALL["korteweg-de-vries"], states=6, every=2)
+    data = small.load(tmp_path)
+    again = small.load(tmp_path)
+    x, y = (values.unflatten(0, (-1, 5)) for values in again.val)
+    assert torch.equal(x[:, 1:], y[:, :-1]) and not torch.equal(x, y)
+    assert again.trajectory == data.trajectory == 5 and again.digest() == data.digest()
+    assert small.blank().counts() == data.counts() == {"train": 18, "val": 15, "test": 10}

@@ -9,6 +9,7 @@ from neuralop_mup.problems.base import Problem, named
 from problems.allen_cahn import AllenCahn, solve_allen_cahn
 from problems.gray_scott import GrayScott, solve_gray_scott
 from problems.korteweg_de_vries import KortewegDeVries, solve_korteweg_de_vries
+from problems.trajectories import FlowInTime, GrayScottInTime, KortewegDeVriesInTime
 
 __all__ = [
     "PROBLEMS",
@@ -24,6 +25,7 @@ __all__ = [
 PROBLEMS: dict[str, type[Problem]] = {
     **problems.PROBLEMS,
     **{cls.name: cls for cls in (KortewegDeVries, AllenCahn, GrayScott)},
+    **{cls.name: cls for cls in (KortewegDeVriesInTime, GrayScottInTime, FlowInTime)},
 }
 
 

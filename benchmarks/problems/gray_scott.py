@@ -189,11 +189,17 @@ class GrayScott(Problem):
     def _start_grid(self) -> int:
         return 2 * least_points(self.length)  # the sigmoid doubles the waves that count
 
+    def start(self, generators: list[np.random.Generator]) -> torch.Tensor:
+        """Initial states, on the solver's grid."""
+        fields = torch.stack([smooth_field(generators, self.fine_grid, self.length) for _ in range(2)], dim=1)
+        occupied = torch.sigmoid(3 * fields - 1)
+        return torch.stack((1 - occupied[:, 0] / 2, occupied[:, 1] / 4), dim=1)
+
+    def advance(self, state: torch.Tensor) -> torch.Tensor:
+        """The state ``time`` later, on the solver's grid."""
+        return solve_gray_scott(state, self.time, diffusion=self.diffusion, feed=self.feed, kill=self.kill)
+
     def solve(self, generators: list[np.random.Generator]) -> Pair:
         """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
-        n, stride = self.fine_grid, self.fine_grid // self.grid
-        fields = torch.stack([smooth_field(generators, n, self.length) for _ in range(2)], dim=1)
-        occupied = torch.sigmoid(3 * fields - 1)
-        start = torch.stack((1 - occupied[:, 0] / 2, occupied[:, 1] / 4), dim=1)
-        end = solve_gray_scott(start, self.time, diffusion=self.diffusion, feed=self.feed, kill=self.kill)
-        return start[..., ::stride, ::stride], end[..., ::stride, ::stride]
+        start, stride = self.start(generators), self.fine_grid // self.grid
+        return start[..., ::stride, ::stride], self.advance(start)[..., ::stride, ::stride]

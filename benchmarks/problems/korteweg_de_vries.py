@@ -168,10 +168,16 @@ class KortewegDeVries(Problem):
             return self.solver_grid
         return self.grid * math.ceil(_POINTS_TIMES_DISPERSION / (self.dispersion * self.grid))
 
+    def start(self, generators: list[np.random.Generator]) -> torch.Tensor:
+        """Initial states, on the solver's grid."""
+        normals = np.stack([generator.standard_normal((self.waves, 2)) for generator in generators])
+        return periodic_field(torch.from_numpy(normals), self.fine_grid)
+
+    def advance(self, state: torch.Tensor) -> torch.Tensor:
+        """The state ``time`` later, on the solver's grid."""
+        return solve_korteweg_de_vries(state, self.dispersion, self.time)
+
     def solve(self, generators: list[np.random.Generator]) -> Pair:
         """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
-        normals = np.stack([generator.standard_normal((self.waves, 2)) for generator in generators])
-        u0 = periodic_field(torch.from_numpy(normals), self.fine_grid)
-        u = solve_korteweg_de_vries(u0, self.dispersion, self.time)
-        stride = self.fine_grid // self.grid
-        return u0[:, ::stride], u[:, ::stride]
+        u0, stride = self.start(generators), self.fine_grid // self.grid
+        return u0[:, ::stride], self.advance(u0)[:, ::stride]

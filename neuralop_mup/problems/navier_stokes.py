@@ -378,17 +378,21 @@ class NavierStokes(SpaceTime):
         equation = NavierStokesEqnLoss(self.reynolds, self.forcing(self.grid), self.time)
         return {"initial": InitialConditionLoss(), "equation": equation}
 
-    def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
-        start, n = least_grid(self.reynolds), self.fine_grid
+    def start(self, generators: list[np.random.Generator]) -> torch.Tensor:
+        """States of the developed flow, on the solver's grid."""
+        start = least_grid(self.reynolds)
         modes = -(-start // 3)
         order = shell_order(modes)
         normals = np.stack([generator.standard_normal((modes**2, 4))[order] for generator in generators])
         w0 = torus_field(torch.from_numpy(normals), start)
         # Only a state of the flow is wanted here, so the steps are as long as is safe.
         w0 = solve_navier_stokes(w0, self.reynolds, self.spin_up, forcing=self.forcing(start), cfl=1.0)
-        times = np.linspace(0, self.time, self.time_points)
-        w = solve_navier_stokes(resample(w0, n), self.reynolds, times, forcing=self.forcing(n))
+        return resample(w0, self.fine_grid)
+
+    def solve(self, generators: list[np.random.Generator]) -> Pair:
+        """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
+        times, n = np.linspace(0, self.time, self.time_points), self.fine_grid
+        w = solve_navier_stokes(self.start(generators), self.reynolds, times, forcing=self.forcing(n))
         stride = n // self.grid
         w = w[..., ::stride, ::stride]
         return w[:, 0], w
