@@ -5,9 +5,12 @@ import math
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
-reference = importlib.import_module("experiments.reference")
+training = importlib.import_module("experiments.training")
 
 
 class Kept(dict):
@@ -69,3 +72,56 @@ def test_the_page_of_half_of_it_compares_bases_on_the_same_problems():
     assert "geometric mean over burgers." in text and "adamw" not in text and "| – |" in text
     lost = {key: {**record, "outcome": "diverged", "loss": None} for key, record in kept.items()}
     assert "inf [inf, inf]" in experiment.table(Kept(lost))
+
+
+def in_time(config):
+    """One step is best at 0.03, a rollout at 0.015, and lost at 0.12; the second seed's rollouts at 0.03."""
+    off, best = math.log2(config["lr"] / 0.03), 0 if config["seed"] == 1 else -1
+    rollout = training.LOST if off == 2 else 0.5 * 1.2 ** abs(off - best)
+    return {"loss": rollout, "metrics": {"validation_error": 0.1 * 1.5 ** abs(off)}}
+
+
+def test_what_choosing_by_one_step_loses_is_on_the_page():
+    experiment = run.EXPERIMENTS["rollout"]
+    kept = Kept.of(experiment, in_time)
+    assert len(kept) == 45
+    text = experiment.table(kept)
+    found = rows(text)
+    assert found["0.03"] == "| 0.03 | 0.1 [0.1, 0.1] | 0.5667 [0.5, 0.6] |"
+    assert found["0.12"] == "| 0.12 | 0.225 [0.225, 0.225] | inf [inf, inf] |"
+    # By one step always 0.03: wrong for two seeds of three. By another seed's rollouts: wrong for four pairs of six.
+    cells = found["korteweg-de-vries-in-time"].split(" | ")
+    assert cells[1] == "0.03" and cells[3:5] == ["20.0% [0.0%, 20.0%]", "20.0% [0.0%, 20.0%]"]
+    assert 0.015 < float(cells[2]) < 0.03
+
+
+def test_the_page_of_half_of_the_rollouts():
+    experiment = run.EXPERIMENTS["rollout"]
+    kept = Kept.of(experiment, in_time)
+    assert "\n0 of 3 problems" in experiment.table(Kept())
+    text = experiment.table(kept.some(0.5))
+    assert "\n2 of 3 problems" in text and "| gray-scott-in-time | 0.03 |" in text
+    lost = {key: {**record, "outcome": "diverged", "loss": None, "metrics": {}} for key, record in kept.items()}
+    assert "| korteweg-de-vries-in-time | – | – |" in experiment.table(Kept(lost))
+
+
+def test_a_run_in_time_keeps_both_errors(monkeypatch):
+    """Also one whose rollout leaves the numbers, and the rollout is the loop that one would write."""
+    (first, *_) = run.EXPERIMENTS["rollout"].tiny().wanted(Kept())
+    seen = {}
+
+    def watched(model, data, steps):
+        state, errors = data.states(0), []
+        for number in range(1, steps + 1):
+            state, truth = model(state), data.states(number)
+            errors.append(((state - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)).mean())
+        seen["error"] = float(torch.stack(errors).log().mean().exp())
+        return seen.get("told", seen["error"])
+
+    kept = training.train(first.config)
+    monkeypatch.setattr(training, "rollout_error", watched)
+    assert training.train(first.config)["loss"] == seen["error"] == pytest.approx(kept["loss"], rel=1e-5)
+    assert len(training._data(first.config["problem"], tuple(first.config["data"].items()))[1].val[0]) == 14
+    seen["told"] = math.inf
+    lost = training.train(first.config)
+    assert lost["loss"] == training.LOST and lost["validation_error"] == kept["validation_error"] != kept["loss"]

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from experiments.law import Law
 from experiments.reference import Reference
+from experiments.rollout import Rollout
 from neuralop_mup.tuning.records import Run
 
 __all__ = ["EXPERIMENTS", "Experiment"]
@@ -38,4 +39,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "law": Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"}),
     "law-adamw": Law("adamw", lr=0.008, most=12),
     "reference": Reference(),
+    "rollout": Rollout(),
 }

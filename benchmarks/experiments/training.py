@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,16 +12,21 @@ import torch
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import ProblemData
 from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.prediction import Predictor
 from neuralop_mup.tuning.records import Run
+from neuralop_mup.tuning.score import Score, Validation, rollout_error
 from neuralop_mup.tuning.settings import Settings, optimizer_arguments
 from neuralop_mup.tuning.train import VERSION, Training, losses_of
 from problems import get_problem
 
-__all__ = ["STAGES", "run_of", "train"]
+__all__ = ["LOST", "STAGES", "run_of", "train"]
 
 #: Learning rates that a run passes through on its cosine. An epoch of the package's own training is a stage here, so that
 #: runs of any number of steps, samples and batch size have the same schedule.
 STAGES = 50
+#: The error of a rollout that leaves the finite numbers.
+LOST = 1e6
+_NO_SETTINGS = ("problem", "data", "steps", "rollout")  # of a run of the package
 
 
 def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
@@ -31,8 +36,9 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
     ----------
     config : mapping
         ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …
+        With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`.
     """
-    own = {k: v for k, v in config.items() if k not in ("problem", "data", "steps")}
+    own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
     content = {
         **config,
         "train": "benchmarks",
@@ -47,13 +53,19 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     """Train it and measure its errors; see :class:`neuralop_mup.tuning.train.Training`."""
     torch.set_num_threads(1)
     problem, data = _data(config["problem"], tuple(config["data"].items()))
+    score = Score("rollout", partial(_rollout, steps=config["rollout"])) if "rollout" in config else None
     if config["steps"] % STAGES:
         raise ValueError(f"steps = {config['steps']}, and must be a multiple of {STAGES}.")
-    paced = _Paced(data.train, data.val, data.test, batches=config["steps"] // STAGES)
+    paced = _Paced(data.train, data.val, data.test, data.trajectory, batches=config["steps"] // STAGES)
     build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
     losses = losses_of("l2", problem.n_dim, problem.losses())
-    own = {k: v for k, v in config.items() if k not in ("problem", "data", "steps")}
-    return Training(build, problem, paced, losses, problem.processor(data))({**own, "epochs": STAGES})
+    own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
+    return Training(build, problem, paced, losses, problem.processor(data), score=score)({**own, "epochs": STAGES})
+
+
+def _rollout(model: Predictor, data: Validation, steps: int) -> float:
+    """A rollout's error, finite also where it leaves the numbers: else such a run would keep no validation error."""
+    return min(rollout_error(model, data, steps), LOST)
 
 
 @cache
