@@ -17,6 +17,7 @@ from neuralop_mup.core.rules import Size, length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.matrix.bases import first_basis, renewed
 from neuralop_mup.optim.matrix.layouts import block_shape, order, plain_layout, plain_sizes
+from neuralop_mup.optim.matrix.length import LengthCheck
 from neuralop_mup.optim.matrix.noise import trust
 from neuralop_mup.optim.matrix.optimizer import BASE_DEPTH, MatrixOptimizer
 from neuralop_mup.optim.matrix.scratch import Scratch
@@ -29,7 +30,7 @@ from neuralop_mup.optim.matrix.soap_direction import (
 from neuralop_mup.optim.matrix.soap_stack import SoapStack
 from neuralop_mup.optim.matrix.stack import Comb, Slot, Stack
 from neuralop_mup.optim.matrix.tensors import as_real, wide_type
-from neuralop_mup.torch_private import mul_each_, sub_each_
+from neuralop_mup.torch_private import mul_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
 __all__ = ["LR", "MAX_BASIS", "USUAL_STEPS", "MuSOAP", "usual_lr"]
@@ -82,7 +83,8 @@ class MuSOAP(MatrixOptimizer):
     steps : int, optional
         Number of optimizer steps of the whole training, instead of ``lr``: 0.03 at 1,000 steps, and at others what
         :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1. It is meant for a schedule that ends with the
-        training. Not for a model with ``parametrize(training=…)``: there ``lr`` is that of base's length.
+        training. A warning tells of a training that goes on beyond ``steps``, and of a schedule that ends long before.
+        Not for a model with ``parametrize(training=…)``: there ``lr`` is that of base's length.
     momentum : float
         Decay of the running mean of gradients.
     beta2 : float
@@ -220,6 +222,20 @@ class MuSOAP(MatrixOptimizer):
             check=check,
         )
 
+    @not_compiled
+    def _step(self) -> None:
+        steps = self.param_groups[0].get("steps")  # of a loaded state, as its learning rates are
+        if steps is not None:
+            groups = [group for group in self.param_groups if group["layouts"] is not None]
+            states = [self.state.get(p, {}) for group in groups for p in group["params"]]
+            taken = max((state.get("step", 0) for state in states), default=0)
+            self._length.before_step(steps, taken, _share_of_lr(groups))
+        super()._step()
+
+    @property
+    def _length(self) -> LengthCheck:
+        return self.__dict__.setdefault("_length_check", LengthCheck())
+
     def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
         """Momentum, second moments in the rotated coordinates, and each axis's Gram matrix and basis where it has one."""
         like: dict[str, Any] = {"dtype": wide_type(p).to_real(), "device": p.device}
@@ -346,6 +362,16 @@ def _check_steps(model: nn.Module, lr: float | None, steps: int) -> None:
             "base's length is carried to this one already: leave out steps and give the lr that was tuned at base, or leave "
             "out training in neuralop_mup.parametrize."
         )
+
+
+def _share_of_lr(groups: Sequence[Mapping[str, Any]]) -> float | None:
+    """The largest of the groups' learning rates over those that they were built with.
+
+    None where one is a tensor, which would have to be read from its device, or a group does not say what it was built with.
+    """
+    if any(torch.is_tensor(group["lr"]) or not (group.get("base_lr") and group.get("lr_mult")) for group in groups):
+        return None
+    return max((group["lr"] / (group["base_lr"] * group["lr_mult"]) for group in groups), default=None)
 
 
 def _shares(
