@@ -76,6 +76,8 @@ class MatrixOptimizer(torch.optim.Optimizer):
         check: str | None,
     ) -> None:
         self._check_rates(lr, aux_lr)
+        if settings.get("steps") is None:  # else nobody wrote lr, which may be as small as a long training wants it
+            self._warn_of_rates(lr, aux_lr)
         check_decay("betas", betas)
         check_number("weight_decay", weight_decay)
         check_number("eps", eps)
@@ -111,6 +113,8 @@ class MatrixOptimizer(torch.optim.Optimizer):
                 continue
             if value is None or not (is_number(value) and value <= 1):
                 raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
+
+    def _warn_of_rates(self, lr: float, aux_lr: float | None) -> None:
         if aux_lr is not None and aux_lr != AUX_LR and 0 < lr < aux_lr:
             warnings.warn(
                 f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of "
@@ -327,9 +331,10 @@ class MatrixOptimizer(torch.optim.Optimizer):
                 f"This state is not of a {type(self).__name__} over the same parameters (their layouts differ): load it "
                 "into the optimizer and the model that it was saved from."
             )
-        # Settings that 0.1 did not have are ours.
+        # Settings that 0.1 did not have are ours; but its learning rates, which are loaded, followed from no steps.
         groups = [
-            {**{key: own[key] for key in _NEW}, **theirs} for own, theirs in zip(self.param_groups, groups, strict=True)
+            {**{key: own[key] for key in _NEW}, **dict.fromkeys({"steps"} & own.keys()), **theirs}
+            for own, theirs in zip(self.param_groups, groups, strict=True)
         ]
         state_dict = {**state_dict, "param_groups": groups}
         self._check_state(state_dict)

@@ -12,9 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.core.rules import Size, length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.matrix.bases import first_basis, renewed
 from neuralop_mup.optim.matrix.layouts import block_shape, order, plain_layout, plain_sizes
+from neuralop_mup.optim.matrix.length import LengthCheck
 from neuralop_mup.optim.matrix.noise import trust
 from neuralop_mup.optim.matrix.optimizer import BASE_DEPTH, MatrixOptimizer
 from neuralop_mup.optim.matrix.scratch import Scratch
@@ -27,12 +30,14 @@ from neuralop_mup.optim.matrix.soap_direction import (
 from neuralop_mup.optim.matrix.soap_stack import SoapStack
 from neuralop_mup.optim.matrix.stack import Comb, Slot, Stack
 from neuralop_mup.optim.matrix.tensors import as_real, wide_type
-from neuralop_mup.torch_private import mul_each_, sub_each_
+from neuralop_mup.torch_private import mul_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
-__all__ = ["LR", "MAX_BASIS", "MuSOAP"]
+__all__ = ["LR", "MAX_BASIS", "USUAL_STEPS", "MuSOAP", "usual_lr"]
 
+# The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
+USUAL_STEPS = 1000
 PERIOD = 2
 REFRESH = 10
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
@@ -40,6 +45,16 @@ MAX_BASIS = 2048
 # Sums of squares below this are beyond float32's precision: no gradient.
 _NO_GRADIENT = 1e-35
 _SIZES = ("schatten", "rms")
+
+
+def usual_lr(steps: int | None = None) -> float:
+    """The learning rate of a training that was tuned nowhere: ``LR``, carried to ``steps`` by the rule for lengths.
+
+    No update is larger than the weights that it moves, so that it is at most 1.
+    """
+    if steps is None:
+        return LR
+    return min(1.0, LR * length_factor(Size(1, 1, steps=steps), Size(1, 1, steps=USUAL_STEPS)))
 
 
 class MuSOAP(MatrixOptimizer):
@@ -59,11 +74,17 @@ class MuSOAP(MatrixOptimizer):
     model : torch.nn.Module
         A parametrized model with Fourier kernels. The plan's initialisation stays in force, and so do its learning-rate
         multipliers for what AdamW trains; those of kernels and hidden layers do not apply here.
-    lr : float
+    lr : float, optional
         Size of an update: about the operator norm between root-mean-square sizes of features, in a model of ``base_depth``
-        Fourier layers; at most 1.
+        Fourier layers; at most 1. If not given it follows from ``steps``, and without these it is 0.03, which is meant for
+        trainings of about 1,000 steps.
     aux_lr : float, optional
-        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``.
+        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``.
+    steps : int, optional
+        Number of optimizer steps of the whole training, instead of ``lr``: 0.03 at 1,000 steps, and at others what
+        :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1. It is meant for a schedule that ends with the
+        training. A warning tells of a training that goes on beyond ``steps``, and of a schedule that ends long before.
+        Not for a model with ``parametrize(training=…)``: there ``lr`` is that of base's length.
     momentum : float
         Decay of the running mean of gradients.
     beta2 : float
@@ -108,8 +129,9 @@ class MuSOAP(MatrixOptimizer):
     Raises
     ------
     MupError
-        If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
-        not finite or its squares overflow, before anything is changed.
+        If the model is not parametrized, has no Fourier kernel, or a number is not usable; if ``steps`` is given beside
+        ``lr``, or for a model whose plan carries learning rates over lengths; in :meth:`step`, if a gradient is not finite
+        or its squares overflow, before anything is changed.
 
     Notes
     -----
@@ -119,7 +141,7 @@ class MuSOAP(MatrixOptimizer):
     group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
 
     ``load_state_dict`` takes the settings of the state, as torch's optimizers do: its ``refresh``, ``size``, ``period``,
-    learning rates and decays replace those given here.
+    learning rates, ``steps`` and decays replace those given here.
 
     References
     ----------
@@ -132,6 +154,11 @@ class MuSOAP(MatrixOptimizer):
     >>> import neuralop_mup as nm
     >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 16, "n_modes": (8,)})
     >>> optimizer = nm.MuSOAP(model, lr=0.03)
+
+    Tuned nowhere, for a training of 3,000 steps:
+
+    >>> model = nm.parametrize(FNO((16,), 1, 1, 64))
+    >>> optimizer = nm.MuSOAP(model, steps=3000)
     """
 
     sharded_state: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
@@ -140,9 +167,10 @@ class MuSOAP(MatrixOptimizer):
     def __init__(
         self,
         model: nn.Module,
-        lr: float = LR,
+        lr: float | None = None,
         aux_lr: float | None = None,
         *,
+        steps: int | None = None,
         momentum: float = 0.95,
         beta2: float = 0.95,
         basis_beta: float = 0.95,
@@ -160,6 +188,8 @@ class MuSOAP(MatrixOptimizer):
         capturable: bool = False,
         check: str | None = None,
     ) -> None:
+        if steps is not None:
+            _check_steps(model, lr, steps)
         for what, value in (("momentum", momentum), ("beta2", beta2), ("basis_beta", basis_beta)):
             check_decay(what, value)
         check_count("period", period, "steps")
@@ -169,9 +199,10 @@ class MuSOAP(MatrixOptimizer):
             raise MupError(f"size is {size!r}; {nearest(str(size), _SIZES)}")
         super().__init__(
             model,
-            lr,
+            usual_lr(steps) if lr is None else lr,
             aux_lr,
             settings={
+                "steps": None if steps is None else int(steps),
                 "momentum": momentum,
                 "beta2": beta2,
                 "basis_beta": basis_beta,
@@ -190,6 +221,20 @@ class MuSOAP(MatrixOptimizer):
             capturable=capturable,
             check=check,
         )
+
+    @not_compiled
+    def _step(self) -> None:
+        steps = self.param_groups[0].get("steps")  # of a loaded state, as its learning rates are
+        if steps is not None:
+            groups = [group for group in self.param_groups if group["layouts"] is not None]
+            states = [self.state.get(p, {}) for group in groups for p in group["params"]]
+            taken = max((state.get("step", 0) for state in states), default=0)
+            self._length.before_step(steps, taken, _share_of_lr(groups))
+        super()._step()
+
+    @property
+    def _length(self) -> LengthCheck:
+        return self.__dict__.setdefault("_length_check", LengthCheck())
 
     def new_state(self, p: torch.Tensor, layout: str, group: Mapping[str, Any]) -> dict[str, Any]:
         """Momentum, second moments in the rotated coordinates, and each axis's Gram matrix and basis where it has one."""
@@ -301,6 +346,32 @@ class MuSOAP(MatrixOptimizer):
             has_modes=math.prod(itertools.chain(*slot.split(comb)[3:])) > 1,
             measure_rank=step <= refresh or (step - 1) % refresh < comb.period,  # once for every mode
         )
+
+
+def _check_steps(model: nn.Module, lr: float | None, steps: int) -> None:
+    """Refuse a number of steps from which no learning rate can follow, or not alone."""
+    if lr is not None:
+        raise MupError(
+            f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: leave out "
+            "steps if lr was tuned, or lr."
+        )
+    check_count("steps", steps, "optimizer steps")
+    if training := get_plan(model).training:
+        raise MupError(
+            f"steps is {steps}, but the model was parametrized with training={dict(training)}, by which a learning rate of "
+            "base's length is carried to this one already: leave out steps and give the lr that was tuned at base, or leave "
+            "out training in neuralop_mup.parametrize."
+        )
+
+
+def _share_of_lr(groups: Sequence[Mapping[str, Any]]) -> float | None:
+    """The largest of the groups' learning rates over those that they were built with.
+
+    None where one is a tensor, which would have to be read from its device, or a group does not say what it was built with.
+    """
+    if any(torch.is_tensor(group["lr"]) or not (group.get("base_lr") and group.get("lr_mult")) for group in groups):
+        return None
+    return max((group["lr"] / (group["base_lr"] * group["lr_mult"]) for group in groups), default=None)
 
 
 def _shares(
