@@ -209,6 +209,7 @@ def plans(
         "epochs": epochs,
         "batch_size": preset.batch_size,
         "schedule": preset.schedule,
+        "optimizer": "adam",
         "device": device,
         **(fixed or {}),
     }
@@ -228,6 +229,7 @@ def plans(
             title=f"{name}, {size}",
             notes=notes,
             look=look,
+            whole=True,
             rule=experiment.rules[0],
             rules=searched,
             verify=True,

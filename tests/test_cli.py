@@ -16,6 +16,7 @@ import torch
 
 from neuralop_mup.cli import main, transfer
 from neuralop_mup.cli.coord_check import _Seeds
+from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 from neuralop_mup.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.tuning import Results, pipeline
 from neuralop_mup.tuning.pipeline import FNOs
@@ -47,13 +48,15 @@ def fake(monkeypatch):
         values = {k: [v.high] if hasattr(v, "high") else v for k, v in study.space.items()}
         points = [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
         best = points[len(points) // 2]
-        wanted = [("proxy", study.rules[0], params) for params in points] + [("target", rule, best) for rule in study.rules]
+        done = [(p, [{"outcome": "complete", "loss": 1.0 if p == best else 2.0}] * len(study.seeds)) for p in points]
+        carried = study.carried(done)  # between grid points, where nobody gave them
+        wanted = [("proxy", study.rules[0], params) for params in points] + [("target", r, carried) for r in study.rules]
         records = []
         for (size, rule, params), seed in itertools.product(wanted, study.seeds):
             lost = size == "target" and rule == getattr(run, "fails", None)
             outcome = {"outcome": "diverged", "error": "the loss is nan", "loss": None}
             if not lost:
-                outcome = {"outcome": "complete", "error": None, "loss": 1.0 if params == best else 2.0}
+                outcome = {"outcome": "complete", "error": None, "loss": 1.0 if params in (best, carried) else 2.0}
             done = {"size": size, "rule": rule, "params": params, "seed": seed, "metrics": {}, "seconds": 1.0}
             records.append({**done, **outcome})
         return Results(study, records, Path(folder))
@@ -126,7 +129,7 @@ def test_help_fits_a_screen_and_says_where_the_rest_is(verb, capsys):
         ("transfer --rule standard", "log-modes, none, operator-norm"),
         ("transfer --rules log-modes,nome", "'none'"),
         ("transfer --optimizer adm", "'adam'"),
-        ("transfer --aux_lr 0.01", "aux_lr is 0.01, but the optimizer is 'adam', which has none"),
+        ("transfer --optimizer adam --aux_lr 0.01", "aux_lr is 0.01, but the optimizer is 'adam', which has none"),
         ("transfer --search.aux_lr 0.01,0.02 --optimizer sgd", "the optimizer is 'sgd'"),
         ("transfer --device gpu", "such as cpu or cuda:0, or auto; it is 'gpu'"),
         ("transfer --preset papr", "'paper'"),
@@ -254,8 +257,13 @@ def test_defaults_and_paper_preset(fake):
     (stock, paper), calls = [call["study"] for call in fake.calls], fake.calls
     source = calls[1]["train"].source
     assert calls[0]["folder"] == Path("runs/burgers-transfer")
-    assert (stock.space["lr"][0], stock.space["lr"][-1], len(stock.space["lr"])) == (4e-3, 1.28e-1, 6)
-    assert stock.rules == ("operator-norm", "standard") and not stock.searched and len(stock.seeds) == 3
+    # 16 epochs of 20 batches at the target; an eighth would be 40 steps, and 125 are 8 epochs of 16: 0.03 √(1000/128).
+    assert stock.space["lr"] == pytest.approx([0.0839 * 2**i for i in (-2, -1, 0, 1, 2)], rel=5e-3)
+    # All zeros, as the fixture has it, lie in one mode.
+    assert stock.at == {"proxy": {"epochs": 8, "batches": 16, "stride": (4,)}, "target": {"training": {"steps": (128, 320)}}}
+    assert stock.fixed["optimizer"] == "soap" and stock.under == {"operator-norm": {"kernel_init": "small"}}
+    assert stock.rules == ("operator-norm",) and not stock.searched and len(stock.seeds) == 1
+    assert paper.at == {}  # its schedule is in epochs of the target
     assert paper.sizes["target"] == {"hidden_channels": 64, "n_modes": (1024,)}
     assert (source.viscosity, source.n_train) == (0.1, 100)
     assert paper.sizes["proxy"] == {"hidden_channels": 64, "n_modes": (6,)}
@@ -279,11 +287,14 @@ def test_search_storage_and_sampler(fake, sampler):
 
 
 def test_muon_has_learning_rates_of_its_own(fake):
-    """Those of Adam end below its best ones, and are no sizes of updates."""
+    """Those of Adam are no sizes of updates: the usual one times √(1000/80), since proxy and target have 80 steps."""
     assert main(words("transfer darcy --optimizer muon")) == 0
     assert main(words("transfer darcy --optimizer muon --lr 0.02,0.04")) == 0
     stock, given = (list(call["study"].space["lr"]) for call in fake.calls)
-    assert stock == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16]) and given == [0.02, 0.04]
+    assert stock == pytest.approx([MUON_LR * 12.5**0.5 * 2**i for i in (-2, -1, 0, 1, 2)], rel=5e-3) and given == [
+        0.02,
+        0.04,
+    ]
 
 
 def test_muon_tells_its_own_learning_rate_and_the_others_have_none(fake, capsys):
@@ -291,7 +302,7 @@ def test_muon_tells_its_own_learning_rate_and_the_others_have_none(fake, capsys)
     assert "aux_lr 0.004" in capsys.readouterr().out
     assert main(words("transfer --optimizer muon --aux_lr 0.008")) == 0
     assert main(words("transfer --optimizer muon --search.aux_lr 0.002,0.004")) == 0
-    assert main(["transfer"]) == 0
+    assert main(words("transfer --optimizer adam")) == 0
     stock, given, searched, adam = [call["study"].fixed for call in fake.calls]
     assert (stock["aux_lr"], given["aux_lr"], adam["aux_lr"]) == (0.004, 0.008, None) and "aux_lr" not in searched
     assert "| aux_lr " in Path("runs/burgers-transfer/report.md").read_text()
@@ -354,8 +365,8 @@ def test_a_given_schedule_replaces_the_presets(fake):
 
 
 def test_the_paper_clips_under_mup_only(fake):
-    assert main(words("transfer navier-stokes --preset paper")) == 0
-    assert main(words("transfer navier-stokes --preset paper --clip_spectral 0.1")) == 0
+    assert main(words("transfer navier-stokes --preset paper --optimizer adam")) == 0
+    assert main(words("transfer navier-stokes --preset paper --optimizer adam --clip_spectral 0.1")) == 0
     paper, given = [call["study"] for call in fake.calls]
     assert paper.under == {"operator-norm": {"clip_spectral": 0.01}} and paper.fixed["clip_spectral"] is None
     assert given.under == {} and given.fixed["clip_spectral"] == 0.1
@@ -366,7 +377,7 @@ def test_failed_target_exits_1_and_failed_naive_transfer_does_not(fake, capsys):
     assert main(["transfer"]) == 1
     assert "Training of the target failed under operator-norm" in capsys.readouterr().out
     fake.fails = "standard"
-    assert main(["transfer"]) == 0
+    assert main(words("transfer --rules standard")) == 0
     assert "under SP failed" in capsys.readouterr().out
 
 
@@ -391,8 +402,8 @@ def test_output_that_is_a_file_or_of_an_earlier_version(fake, elsewhere, capsys)
 
 def test_a_real_transfer_and_again(capsys):
     line = words(
-        f"transfer {TINY} --lr 0.001,0.01 --seeds 1 --epochs 1 --batch_size 4 --output out --verify --workers 1",
-        "--model.n_layers 2 --proxy.hidden_channels 4 --proxy.n_modes 4",
+        f"transfer {TINY} --lr 0.01,0.02 --seeds 1 --epochs 1 --batch_size 4 --output out --verify --workers 1",
+        "--rules standard --model.n_layers 2 --proxy.hidden_channels 4 --proxy.n_modes 4",
         "--target.hidden_channels 8 --target.n_modes 8",
     )
     assert main(line) == 0

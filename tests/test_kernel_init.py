@@ -107,8 +107,9 @@ def study_of(*argv):
         (("--optimizer", "soap"), "small"),
         (("--optimizer", "muon"), "small"),
         (("--optimizer", "soap", "--kernel_init", "default"), None),
-        ((), None),
-        (("--kernel_init", "small"), "small"),
+        ((), "small"),
+        (("--optimizer", "adam"), None),
+        (("--optimizer", "adam", "--kernel_init", "small"), "small"),
     ],
 )
 def test_searches_start_small_with_kernel_optimizers_and_sp_never_does(argv, expected, tmp_path):

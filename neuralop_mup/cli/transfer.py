@@ -59,17 +59,18 @@ def transfer(
     data: str = "",
     preset: Literal["cpu", "gpu", "paper"] = "cpu",
     lr: str = "",
-    seeds: PositiveInt = 3,
+    seeds: PositiveInt = 1,
     trials: PositiveInt | None = None,
     sampler: str | None = None,
     rule: Literal["operator-norm", "log-modes", "none"] = DEFAULT_RULE,
-    rules: tuple[str, ...] = ("standard",),
-    no_compare: bool = False,
+    rules: tuple[str, ...] = (),
     verify: bool = False,
     allow_large_proxy: bool = False,
     epochs: PositiveInt | None = None,
     batch_size: PositiveInt | None = None,
-    optimizer: str = "adam",
+    optimizer: str = "soap",
+    proxy_steps: PositiveInt | None = None,
+    proxy_stride: PositiveInt | None = None,
     aux_lr: PositiveFloat | None = None,
     kernel_init: Literal["default", "small"] | None = None,
     loss: str = "l2",
@@ -96,7 +97,7 @@ def transfer(
     search: Mapping[str, str],
     command: str,
 ) -> int:
-    """Tune a small FNO, train a large one with the same hyperparameters, compare with the naive way (arXiv 2506.19396).
+    """Check the learning rate at a cheap proxy, and train a large FNO with it (Algorithm 1 of arXiv 2506.19396).
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def transfer(
     preset
         sizes, data and epochs: cpu (minutes), gpu or paper
     lr
-        learning rates: LOW:HIGH in factors of 2, a comma list, log:LOW:HIGH [by preset, and beyond an edge]
+        learning rates: LOW:HIGH in factors of 2, a comma list, log:LOW:HIGH [five around the law's]
     seeds
         number of seeds
     trials
@@ -117,9 +118,7 @@ def transfer(
     rule
         rule that carries the values: operator-norm, log-modes, none
     rules
-        rules to compare it with, besides SP, a comma list; each costs as much as the target
-    no_compare
-        train the target under --rule only: half the cost of the target's runs, and no SP beside
+        rules to compare it with, a comma list, such as standard; each costs as much as the target
     verify
         search at the target too, to measure drift and regret
     allow_large_proxy
@@ -129,7 +128,11 @@ def transfer(
     batch_size
         samples a batch [by preset]
     optimizer
-        adam, adamw, neuralop-adamw, sgd, muon, soap
+        soap, muon, adam, adamw, neuralop-adamw, sgd
+    proxy_steps
+        optimizer steps of the proxy [an eighth of the target's, 125 at least]
+    proxy_stride
+        1: the proxy sees every point of the grid; 2: every 2nd [as the data allows]
     aux_lr
         learning rate of input, readout and vectors, for optimizers that have one [muon 0.004; soap 0.004]
     kernel_init
@@ -169,8 +172,6 @@ def transfer(
     """
     source = chosen(problem, data, problem_, data_, preset)
     folder = Path(output or f"runs/{source.title}-transfer")
-    if no_compare and rules != ("standard",):
-        raise MupError("--no-compare leaves out every comparison and --rules names some; give one of the two.")
     if lr and "lr" in search:
         raise MupError("--lr and --search.lr are the same; give one of them.")
     for name in rules:
@@ -183,7 +184,8 @@ def transfer(
     sample = source.load().sample() if in_files and (source.name, preset) not in PRESETS else None
     energy = None if sample is None else mode_energy(sample["x"], sample["y"])
     row = preset_of(source, preset, batch_size=max(batches) or None, energy=energy)
-    space = {"lr": searched("--lr", lr) if lr else log2_grid(*(choice.lrs or row.lr)), **space}
+    if lr or (choice.usual_steps is None and "lr" not in space):
+        space = {"lr": searched("--lr", lr) if lr else log2_grid(*row.lr), **space}
     if is_search(space) != (trials is not None):
         raise MupError(
             f"--trials {trials} is for searches over a distribution, such as --search.lr log:1e-3:1e-1; a grid runs every "
@@ -196,7 +198,6 @@ def transfer(
     fixed |= {"optimizer": optimizer_name(optimizer), "aux_lr": aux_lr or choice.aux_lr, "clip_spectral": clip_spectral}
     fixed |= {"weight_decay": weight_decay, "beta2": beta2, "device": device}
     sizes = _sizes(row, {**model, **proxy}, {**model, **target}, source.n_dim, from_data=energy is not None)
-    note = 'The rule "none", which leaves modes alone, is compared, too; for no comparison give --no-compare.'
     plan = tuning(
         FNOs(source.in_channels, source.out_channels, source.n_dim),
         source,
@@ -211,18 +212,20 @@ def transfer(
         under=row.under_mup if clip_spectral is None else {},
         title=f"μTransfer on {source.title}",
         flag="--proxy.n_modes",
-        notes=[note] if rules == ("none",) and rule != "none" else [],
         large=allow_large_proxy,
         look=not dry_run,
         rule=rule,
-        rules=[rule, *([] if no_compare else rules)],
-        naive=not no_compare,
+        rules=[rule, *rules],
+        naive=False,
         verify=verify,
         seeds=range(seeds),
         n_trials=trials,
         sampler=sampler,
         # A grid that the user gave is walked as it is.
-        extends={"lr": EXTENDS} if not lr and list(space) == ["lr"] else {},
+        extends={"lr": EXTENDS} if not lr and set(space) <= {"lr"} else {},
+        proxy_steps=proxy_steps,
+        proxy_stride=proxy_stride,
+        whole=preset == "paper",  # whose proxies differ from its targets in their modes alone
     )
     print(plan_text(plan))
     if dry_run:

@@ -10,12 +10,12 @@ from torch import nn
 from neuralop_mup.core.base_shapes import constructor_arguments
 from neuralop_mup.errors import MupError
 
-__all__ = ["MODES", "WIDTH", "in_words", "reference_base"]
+__all__ = ["MODES", "WIDTH", "WIDTHS", "in_words", "reference_base"]
 
 WIDTH = 32
 MODES = 16
 # What models call their width and their modes: neuralop's (GINO's begin with fno_), then PhysicsNeMo's.
-_WIDTHS = ("hidden_channels", "fno_hidden_channels", "latent_channels", "embed_dim")
+WIDTHS = ("hidden_channels", "fno_hidden_channels", "latent_channels", "embed_dim")
 _MODES = ("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "num_fno_modes")
 
 
@@ -34,10 +34,10 @@ def reference_base(model: nn.Module) -> dict[str, Any]:
             f"{name} keeps no constructor arguments, so it cannot be built at the reference size ({WIDTH} channels, "
             f"n_modes {MODES} on each axis): write it down, base=lambda: {name}(…), with these and all else as the model's."
         )
-    overrides: dict[str, Any] = {key: WIDTH for key in _WIDTHS if stored.get(key) is not None}
+    overrides: dict[str, Any] = {key: WIDTH for key in WIDTHS if stored.get(key) is not None}
     if not overrides:
         raise MupError(
-            f"None of the constructor arguments of {name} says how wide it is (known are {', '.join(_WIDTHS)}), so it has "
+            f"None of the constructor arguments of {name} says how wide it is (known are {', '.join(WIDTHS)}), so it has "
             f"no reference size: name a base, such as base={{'your_width': {WIDTH}}}."
         )
     for key in _MODES:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from neuralop_mup.validation import check_count
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor
 
-__all__ = ["SPLITS", "Loaders", "Pair", "ProblemData", "chunks_of", "normalizer_of", "parts_of"]
+__all__ = ["SPLITS", "Loaders", "Pair", "ProblemData", "Some", "chunks_of", "normalizer_of", "parts_of"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
@@ -110,6 +110,18 @@ class ProblemData:
         """Samples of each split."""
         return {name: len(pair[0]) for name in SPLITS if (pair := getattr(self, name)) is not None}
 
+    def coarser(self, stride: Sequence[int]) -> ProblemData:
+        """The same at every so manieth point of each axis; views, of tensors in memory.
+
+        Parameters
+        ----------
+        stride : sequence of int
+            One number an axis.
+        """
+        cut = (slice(None), slice(None), *(slice(None, None, step) for step in stride))
+        pairs = {name: tuple(values[cut] for values in getattr(self, name)) for name in self.counts()}
+        return replace(self, **pairs)
+
     def digest(self) -> str:
         """sha256 of the content of every split."""
         whole = hashlib.sha256()
@@ -177,6 +189,25 @@ def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int, **how: Any) -
         for name, part in parts.items()
     }
     return made.pop("train"), made
+
+
+class Some:
+    """The first so many batches of a loader, in each epoch those of a new order."""
+
+    def __init__(self, loader: Any, batches: int) -> None:
+        self.loader, self.batches = loader, batches
+        self.batch_size, self.dataset = loader.batch_size, loader.dataset
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """What draws the order."""
+        return self.loader.generator
+
+    def __len__(self) -> int:
+        return min(self.batches, len(self.loader))
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self.loader, self.batches)
 
 
 class _Named:

@@ -12,9 +12,9 @@ from neuralop_mup.tuning.outcome import is_complete, mean_and_std
 from neuralop_mup.tuning.proxy import training_notes
 from neuralop_mup.tuning.space import edge_of
 from neuralop_mup.tuning.study import the
-from neuralop_mup.tuning.summary import Results
+from neuralop_mup.tuning.summary import Results, seconds
 
-__all__ = ["chosen_by", "mean_metric", "other_losses", "verdict"]
+__all__ = ["chosen_by", "mean_metric", "other_losses", "price", "verdict"]
 
 Row = Mapping[str, Any]
 
@@ -32,7 +32,8 @@ def verdict(results: Results) -> list[str]:
     if len(study.sizes) == 1:
         said = _best(rows[0])
     else:
-        said = [*_carried(results, at_target), *_searched(results, at_target), *_cost(results, at_target), *_apart(results)]
+        said = [*_carried(results, at_target), *_price(results), *_searched(results, at_target)]
+        said += [*_cost(results, at_target), *_apart(results)]
     said += [*_scored(results), *_level(results, rows), *_edges(results, rows), *training_notes(results)]
     failed = [r for r in results.records if not is_complete(r)]
     if failed:
@@ -167,6 +168,21 @@ def _place(results: Results, row: Row) -> str:
     """``the target under SP``; at the base every rule is the same."""
     under = "" if row["size"] == results.study.base else f" under {say.rule_name(row['rule'])}"
     return "" if row["size"] is None else the(row["size"]) + under
+
+
+def price(results: Results) -> tuple[float, int] | None:
+    """What tuning took: its time over that of one training of the target, and its runs; None where a time is not known."""
+    study, rule = results.study, results.study.rules[0]
+    tuned, trained = results.walk(study.base, rule), [r for r in results.carried(study.target, rule) if is_complete(r)]
+    once = seconds(trained) / len(trained) if trained else 0.0
+    return (seconds(tuned) / once, len(tuned)) if once > 0 else None
+
+
+def _price(results: Results) -> list[str]:
+    found, study = price(results), results.study
+    if found is None:
+        return []
+    return [f"Tuning took {found[0]:.2f} of one training of {the(study.target)} ({found[1]} runs of {the(study.base)})."]
 
 
 def _cost(results: Results, rows: Mapping[str, Row]) -> list[str]:

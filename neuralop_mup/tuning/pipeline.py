@@ -21,7 +21,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Problem
 from neuralop_mup.problems.data import ProblemData
-from neuralop_mup.problems.mode_energy import off_grid
+from neuralop_mup.problems.mode_energy import mode_energy, off_grid
 from neuralop_mup.problems.sources import as_source
 from neuralop_mup.tuning import report
 from neuralop_mup.tuning.engines import cuda_devices, make_engine
@@ -29,9 +29,9 @@ from neuralop_mup.tuning.presets import EXTENDS, odd_grids_work
 from neuralop_mup.tuning.proxy import data_notes, modes_of
 from neuralop_mup.tuning.records import Records
 from neuralop_mup.tuning.runner import run
+from neuralop_mup.tuning.savings import coarser, narrower, shorter
 from neuralop_mup.tuning.score import score_of
-from neuralop_mup.tuning.settings import OPTIMIZERS, Choice, Settings, optimizer_name
-from neuralop_mup.tuning.space import log2_grid
+from neuralop_mup.tuning.settings import OPTIMIZERS, Settings, optimizer_name
 from neuralop_mup.tuning.study import Study
 from neuralop_mup.tuning.summary import Results
 from neuralop_mup.tuning.sweeps import transfer_study
@@ -48,6 +48,7 @@ _SEARCH = ("n_trials", "sampler")
 #: Operations in whose time a step does what no size changes: calls, the optimizer's loop, loading.
 _STEP = 2e8
 _PLACE = ("storage", "engine", "executor")
+_WHOLE = "sizes alone are compared"
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class Tuning:
             **({"score": self.training.score.name} if self.training.score else {}),
             **study.fixed,
             **{f"under {rule}": more for rule, more in study.under.items()},
+            **{f"at the {size}": more for size, more in study.at.items()},
         }
 
 
@@ -149,10 +151,10 @@ def tuning(
     build: Callable[..., nn.Module],
     source: Any,
     *,
-    base: Mapping[str, Any],
+    base: Mapping[str, Any] | None,
     target: Mapping[str, Any],
     folder: Path,
-    space: Mapping[str, Any],
+    space: Mapping[str, Any] | None,
     fixed: Mapping[str, Any],
     loss: Any = "l2",
     score: Any = None,
@@ -164,16 +166,21 @@ def tuning(
     notes: Sequence[str] = (),
     large: bool = False,
     look: bool = True,
+    whole: bool = False,
+    proxy_steps: int | None = None,
+    proxy_stride: int | None = None,
     **asked: Any,
 ) -> Tuning:
-    """Read the data, build both sizes, and refuse before anything is trained what would fail in every run.
+    """Read the data, build both sizes, choose the proxy, and refuse before anything is trained what would fail in every run.
 
     Parameters
     ----------
-    build, base, target, folder, space, loss, score, processor
+    build, base, target, folder, loss, score, processor, proxy_steps, proxy_stride
         As for :func:`tune`.
     source : object
         Whose ``load()`` gives the data.
+    space : mapping, optional
+        What is searched; learning rates that follow from the optimizer and the proxy's steps where it has none.
     fixed : mapping
         Settings of every run.
     kernel_init : str
@@ -190,6 +197,8 @@ def tuning(
         Whether a base as large as the target is meant.
     look : bool
         Whether the data of a problem is made, too; that of files is read in any case.
+    whole : bool
+        Whether the proxy trains as long as the target and sees every point, as where sizes alone are to be compared.
     **asked
         Of :func:`transfer_study`.
 
@@ -197,16 +206,20 @@ def tuning(
     ------
     MupError
     """
-    chosen_by = score_of(score)
+    chosen_by, own_base = score_of(score), base is None
     Records(folder)  # one that is no folder, or of an earlier version, is told before any data is made
+    if own_base and isinstance(target, Mapping):
+        base, why = narrower(target, None)
     sizes, modes = _sizes(build, base, target, large)
-    read = asked.pop("read", None)
+    read, choice = asked.pop("read", None), OPTIMIZERS[fixed["optimizer"]]
+    own_lrs = "lr" not in fixed and (space is None or (isinstance(space, Mapping) and "lr" not in space))
     study = transfer_study(
         proxy=base,
         target=target,
-        space=space,
+        space={"lr": choice.lrs(1000), **(space or {})} if own_lrs else space,
         fixed={k: v for k, v in fixed.items() if k not in (space or ())},
         keeps=True,
+        between=own_lrs,
         name=folder.resolve().name,
         **asked,
     )
@@ -220,7 +233,7 @@ def tuning(
     made = isinstance(source, Problem)  # which takes time, so that everything else is checked before
     data = source.blank() if made else source.load()
     source = source.fixed(data) if hasattr(source, "fixed") else source
-    batch_sizes = space["batch_size"] if isinstance(space.get("batch_size"), (list, tuple)) else [fixed["batch_size"]]
+    batch_sizes = study.space["batch_size"] if isinstance(study.space.get("batch_size"), list) else [fixed["batch_size"]]
     batch, n_train = max(batch_sizes), data.counts()["train"]
     if isinstance(data, ProblemData) and batch > n_train:
         raise MupError(
@@ -254,25 +267,46 @@ def tuning(
             f"{'×'.join(map(str, x_shape[1:]))} points: the installed neuralop's SpectralConv is wrong on odd numbers of "
             f"points, so choose an even grid, or leave out the last point of these axes ({crop} for files and arrays)."
         )
+    energy, own_processor = None, processor is not None
     if look or not made:
         data = source.load() if made else data
-        said = data_notes(data.sample(), data.counts()["val"], modes["proxy"], modes["target"], flag, isinstance(loss, str))
+        sample = data.sample()
+        energy = mode_energy(sample["x"], sample["y"]) if on_grid else None
+        if own_base:
+            base, why = narrower(target, energy)
+            sizes, modes = _sizes(build, base, target, large)
+            study = replace(study, sizes={**study.sizes, "proxy": dict(base)})
+        said = data_notes(sample, data.counts()["val"], modes["proxy"], modes["target"], flag, isinstance(loss, str))
         notes = [*notes, *said]
         processor = processor or (source.processor(data) if made else data.processor())
-    study = replace(study, notes=(*notes, *odd))
+    n_epochs, n_batches = fixed.get("epochs", 1), len(data.loaders(batch, 0)[0])
+    length = shorter(n_epochs, n_batches, asked=proxy_steps, refused=_WHOLE if whole else _not_shorter(fixed, study))
+    stride, grid = coarser(
+        x_shape[1:] if on_grid else (),
+        modes["proxy"],
+        energy,
+        asked=proxy_stride,
+        refused=_WHOLE if whole else _not_coarser(build, base, data, losses, own_processor, look or not made),
+    )
+    at = {size: dict(more) for size, more in length.at.items()}
+    if math.prod(stride) > 1:
+        at["proxy"] = {**at.get("proxy", {}), "stride": stride}
+    space = {**study.space, **({"lr": choice.lrs(length.steps[0])} if own_lrs else {})}
+    study = replace(study, notes=(*notes, *odd), at=at, space=space)
     training = Training(build, source, data, losses, processor, loss, chosen_by)
     if not made:
         training.values()  # what is wrong with the user's losses shows on a batch
     if look or not made or isinstance(score, str):  # a rollout of a problem is refused without its data
         training.scored(base)
-    n, points = data.counts()["train"] or 1, math.prod(x_shape[1:] if on_grid else ())
-    more = _STEP * math.ceil(n / batch)
-    costs = {which: (operations(model, points) * n + more) * fixed.get("epochs", 1) for which, model in sizes.items()}
+    points = math.prod(x_shape[1:] if on_grid else ())
+    seen = {"proxy": (length.steps[0], points / math.prod(stride)), "target": (length.steps[1], points)}
+    costs = {which: (operations(sizes[which], n) * batch + _STEP) * steps for which, (steps, n) in seen.items()}
     told = {"data": source.title}
     if hasattr(source, "description"):
         told |= {"read as": source.description, **source.readings}
     elif made:
         told["problem"] = {name: value for name, value in source.content().items() if name != "problem"}
+    told |= {**({"proxy": why} if own_base else {}), "steps": length.why, **({"grid": grid} if on_grid else {})}
     return Tuning(
         study,
         training,
@@ -283,6 +317,38 @@ def tuning(
         {k: n_params(m) for k, m in sizes.items()},
         told,
     )
+
+
+def _not_shorter(fixed: Mapping[str, Any], study: Study) -> str:
+    """Why the proxy must train as long as the target; empty where it need not."""
+    if searched := [name for name in ("epochs", "batch_size", "schedule") if name in study.space]:
+        return f"{searched[0]} is searched"
+    if fixed["optimizer"] == "sgd":
+        return "the rule for steps is not SGD's"
+    schedule = str(fixed.get("schedule", "cosine"))
+    return f"the schedule {schedule} is in epochs of the target" if schedule.startswith("halve") else ""
+
+
+def _not_coarser(
+    build: Callable[..., nn.Module], base: Mapping[str, Any], data: Any, losses: Any, processor: bool, looked: bool
+) -> str:
+    """Why the proxy must see every point of the grid; empty where it need not."""
+    if not looked:
+        return "the data is not made yet"
+    if not (isinstance(data, ProblemData) and torch.is_tensor(data.train[0])):
+        return "the data is read batch by batch"
+    if len(losses) > 1:
+        return "the losses beside the data's may depend on the grid"
+    if processor:
+        return "the processor given may depend on the grid"
+    few = data.coarser((2,) * (data.train[0].ndim - 2)).sample()
+    try:
+        with _looking(build), torch.no_grad():
+            model = build(**base).eval()
+            model(few["x"][:1].to(next(model.parameters()).device))
+    except Exception as error:  # the model is the user's
+        return f"the model does not take half as many ({type(error).__name__})"
+    return ""
 
 
 def _check_settings(study: Study, rule: str | None) -> None:
@@ -375,27 +441,32 @@ def tune(
     build: Callable[..., nn.Module],
     data: Any,
     *,
-    base: Mapping[str, Any],
     target: Mapping[str, Any],
     folder: str | Path,
+    base: Mapping[str, Any] | None = None,
     read: Mapping[str, Any] | None = None,
     loss: Any = "l2",
     score: Any = None,
     space: Mapping[str, Any] | None = None,
     rule: str = DEFAULT_RULE,
-    compare: Sequence[str] = ("standard",),
+    compare: Sequence[str] = (),
     verify: bool = False,
-    optimizer: Any = "adam",
-    epochs: int = 20,
+    optimizer: Any = "soap",
+    epochs: int = 50,
     batch_size: int = 20,
-    seeds: Iterable[int] = (0, 1, 2),
+    seeds: Iterable[int] = (0,),
+    proxy_steps: int | None = None,
+    proxy_stride: int | None = None,
     processor: Any = None,
     device: str = "auto",
     n_workers: int | None = None,
     progress: bool = True,
     **more: Any,
 ) -> Tuned:
-    """Find the learning rate of a model on data at a small size, and train the large size with it.
+    """Check the learning rate of a model on data at a cheap proxy, and train the large size with it.
+
+    The proxy is narrower than the target, trains for an eighth of its steps and sees every 2nd or 4th point of its grid, as
+    far as the data and the target allow it; what was chosen is printed, with its reason.
 
     Parameters
     ----------
@@ -409,11 +480,14 @@ def tune(
         arrays of shape ``(n, channels, *grid)``; a problem of :mod:`neuralop_mup.problems`; or a function that returns one
         of these, called in each process. Arrays are tensors or numpy's, those of splits cast to the model's precision.
         Batches are dicts with "x" and "y", or pairs.
-    base, target : mapping
-        Arguments of ``build`` for the small size, at which is tuned, and for the large one.
+    target : mapping
+        Arguments of ``build`` for the large size, the one that is wanted.
     folder : str or Path
         Keeps every run by its content, the target's weights and normalisation, and the report; the same call resumes there,
         and :func:`load_tuned` reads the target. Another call in the same folder shares the runs that are the same.
+    base : mapping, optional
+        Arguments of ``build`` for the proxy; without them the target's with a quarter of its width (16 at least) and, where
+        ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
     read : mapping, optional
         How files or a pair of arrays are read: ``x`` and ``y`` (keys), ``channels``, ``time_step``, ``split``, ``shuffle``,
         ``crop``, ``in_memory``, as in :class:`neuralop_mup.problems.OwnData`. What was read and how is told and stands in
@@ -430,7 +504,9 @@ def tune(
         batches of them; ``data.states(i)`` is state ``i`` of each trajectory. It is known by the names of its arguments.
         Infinity, or NaN, is a model that loses.
     space : mapping, optional
-        What is searched: ``lr`` (default: factors of 2 from 1e-3 to 6.4e-2), and for example ``lr_mult.spectral``.
+        What is searched: ``lr``, and for example ``lr_mult.spectral``. Without it these are five learning rates in factors
+        of 2 around what the law gives for the proxy's steps (:class:`neuralop_mup.MuSOAP`), or 1e-3 to 6.4e-2 under an
+        optimizer that has no law; up to two more beyond an edge where the best lies, and between them a parabola.
     rule : str
         The μP rule; see :func:`neuralop_mup.parametrize`.
     compare : sequence of str
@@ -438,12 +514,14 @@ def tune(
     verify : bool
         Search at the target, too, to measure what carrying missed.
     optimizer : str or class
-        "adam", "adamw", "neuralop-adamw", "sgd", "muon" or "soap"; the names of the classes, such as "MuSOAP", and the
-        classes themselves mean the same. With "muon" and "soap" the learning rates that are searched and ``kernel_init``
-        are those of that optimizer.
+        "soap", "muon", "adam", "adamw", "neuralop-adamw" or "sgd"; the names of the classes, such as "MuSOAP", and the
+        classes themselves mean the same.
     epochs, batch_size : int
-        ``batch_size`` holds for data that does not come as loaders.
+        Of the target. ``batch_size`` holds for data that does not come as loaders.
     seeds : iterable of int
+        With each the proxy and the target are trained.
+    proxy_steps, proxy_stride : int, optional
+        Optimizer steps of the proxy, and 1 for every point of the grid, 2 for every 2nd; chosen by default.
     processor : neuralop DataProcessor, optional
         Normalises batches; by default fitted to the training data where that is arrays or a file, and none for loaders.
         With it ``Tuned.predict`` works in the units of the data; without it that is refused.
@@ -469,8 +547,8 @@ def tune(
 
     Examples
     --------
-    >>> tuned = nm.tune(build, "heat.npz", base={"hidden_channels": 16, "n_modes": (8,)},
-    ...                 target={"hidden_channels": 64, "n_modes": (32,)}, folder="runs/heat")  # doctest: +SKIP
+    >>> target = {"hidden_channels": 64, "n_modes": (32,)}
+    >>> tuned = nm.tune(build, "heat.npz", target=target, folder="runs/heat")  # doctest: +SKIP
     """
     if not isinstance(folder, (str, Path)):
         raise MupError(f"folder={folder!r} must be the path of a folder for the runs.")
@@ -495,7 +573,7 @@ def tune(
         target=target,
         folder=Path(folder),
         read=read,
-        space={"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2))), **space} if isinstance(space or {}, Mapping) else space,
+        space=space,
         fixed=fixed,
         loss=loss,
         score=score,
@@ -507,6 +585,8 @@ def tune(
         verify=verify,
         seeds=seeds,
         extends={} if space else {"lr": EXTENDS},  # a grid that nobody gave
+        proxy_steps=proxy_steps,
+        proxy_stride=proxy_stride,
         **search,
     )
     if progress:
@@ -520,9 +600,3 @@ def tune(
     command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
     results, made = plan.run(n_workers=n_workers, devices=devices, command=command, progress=progress, **place)
     return load_target(results, made, build, processor)
-
-
-def _with_lrs(space: Any, choice: Choice) -> Any:
-    """The space with learning rates for the optimizer where it says none; what is no space is refused with the study."""
-    lrs = {"lr": log2_grid(*(choice.lrs or (1e-3, 6.4e-2)))}
-    return lrs if space is None else {**lrs, **space} if isinstance(space, Mapping) else space

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import pairwise
@@ -14,16 +14,17 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
-from neuralop_mup.core.multipliers import init_multipliers
-from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.core.multipliers import check_training, init_multipliers
+from neuralop_mup.core.rules import DEFAULT_RULE, Size, length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 from neuralop_mup.optim.matrix.muon import MuMuon
 from neuralop_mup.optim.matrix.optimizer import AUX_LR
 from neuralop_mup.optim.matrix.soap import LR as SOAP_LR
-from neuralop_mup.optim.matrix.soap import MuSOAP
+from neuralop_mup.optim.matrix.soap import USUAL_STEPS, MuSOAP
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 _MASTERS = ("lr_mult", "init_mult")
+#: Ends of a search under Adam, whose best learning rate no law gives.
+ADAM_LRS = (1e-3, 6.4e-2)
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class Choice:
         Whether it has betas, the second of which is the run's.
     lr : float
         Learning rate of a run that is given none.
-    lrs : (float, float), optional
-        Ends of what a search walks where the preset's learning rates (Adam's) are of another kind.
+    usual_steps : int, optional
+        Steps of a training for which ``lr`` is meant, where the law for the learning rate holds (docs/optimizers.md): then a
+        search is a check around it.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
     kernel_init : str
@@ -64,10 +68,17 @@ class Choice:
     make: Callable[..., torch.optim.Optimizer]
     betas: bool = True
     lr: float = 1e-3
-    lrs: tuple[float, float] | None = None
+    usual_steps: int | None = None
     aux_lr: float | None = None
     kernel_init: str = "default"
     arguments: frozenset[str] = frozenset()
+
+    def lrs(self, steps: int) -> list[float]:
+        """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""
+        if self.usual_steps is None:
+            return log2_grid(*ADAM_LRS)
+        usual = self.lr * length_factor(Size(1, 1, steps=steps), Size(1, 1, steps=self.usual_steps))
+        return [float(f"{min(1.0, usual * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if usual * 2 ** (i - 1) < 1]
 
 
 _MUON = frozenset({"momentum", "nesterov", "period", "damping", "base_depth", "eps"})
@@ -79,8 +90,8 @@ OPTIMIZERS: dict[str, Choice] = {
     "adamw": Choice(MuAdamW),
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
-    "muon": Choice(MuMuon, lr=MUON_LR, lrs=(1e-2, 1.6e-1), aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
-    "soap": Choice(MuSOAP, lr=SOAP_LR, lrs=(1e-2, 1.6e-1), aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
+    "muon": Choice(MuMuon, lr=MUON_LR, usual_steps=USUAL_STEPS, aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
+    "soap": Choice(MuSOAP, lr=SOAP_LR, usual_steps=USUAL_STEPS, aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
 }
 
 
@@ -141,6 +152,12 @@ class Settings:
         Master multipliers by role; a run may give ``lr_mult.spectral`` and the like.
     kernel_init : str
         How large Fourier kernels start: ``"default"`` or ``"small"``.
+    training : dict
+        How the training differs from the base's, as :func:`neuralop_mup.parametrize` takes it.
+    batches : int, optional
+        Batches of an epoch; by default all.
+    stride : tuple of int
+        Every so manieth point of each axis is seen; by default all.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -161,6 +178,9 @@ class Settings:
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     init_mult: Mapping[str, float] = field(default_factory=dict)
     kernel_init: str = "default"
+    training: Mapping[str, Any] = field(default_factory=dict)
+    batches: int | None = None
+    stride: Sequence[int] = ()
 
     @classmethod
     def of(cls, config: Mapping[str, Any] | Settings) -> Settings:
@@ -216,6 +236,7 @@ class Settings:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
             raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
         init_multipliers(self.init_mult, self.kernel_init)
+        check_training(self.training)
         halvings(self.schedule)
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")

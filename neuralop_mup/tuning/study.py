@@ -7,13 +7,14 @@ A *point* is one set of hyperparameters at one size under one rule, trained with
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
+from neuralop_mup.tuning.optimum import find_optimum
 from neuralop_mup.tuning.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.tuning.records import Records, Run, described
 from neuralop_mup.tuning.space import edge_of, is_distribution, is_number, params_key, points
@@ -22,6 +23,7 @@ from neuralop_mup.tuning.with_optuna import Search
 __all__ = ["Point", "Study", "the"]
 
 Params = Mapping[str, Any]
+_PAIRS = ("sizes", "base_rules", "under", "at")  # mappings whose keys JSON would turn into text
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class Study:
         Settings that every run has.
     under : mapping of str to dict
         Rule → settings that its runs have besides.
+    at : mapping of str to dict
+        Label of a size → settings that its runs have besides.
+    between : bool
+        Whether the best learning rate is taken between grid points, where a parabola has one (:func:`find_optimum`).
     extends : mapping of str to int
         Hyperparameter → by how many values its grid may grow at the base, one at a time, while the best one lies at an
         edge.
@@ -91,6 +97,8 @@ class Study:
     n_trials: int | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    at: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    between: bool = False
     extends: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     about: str = ""
@@ -124,7 +132,8 @@ class Study:
         model = {}
         if self.sizes[point.size] is not None:
             model = {"model": dict(self.sizes[point.size]), "base": dict(self.sizes[self.base]), "rule": point.rule}
-        return {**self.fixed, **self.under.get(point.rule, {}), **model, **point.params, "seed": seed}
+        own = {**self.under.get(point.rule, {}), **self.at.get(point.size, {})}
+        return {**self.fixed, **own, **model, **point.params, "seed": seed}
 
     def runs(self, point: Point) -> list[Run]:
         """A run for each seed."""
@@ -183,10 +192,25 @@ class Study:
         return lowest(((point.params, self.ends(point, records) or []) for point in wanted), len(self.seeds))[0]
 
     def centres(self, records: Records) -> dict[Any, Params | None]:
-        """Rule → the best point at the base under it; None where no point completed with every seed."""
+        """Rule → what is carried from the base under it; None where no point completed with every seed."""
         tuning = self.tuning(records)
         own = {rule: [p for p in tuning if p.rule == self.trained_as(self.base, rule)] for rule in self.rules}
-        return {rule: self.best(wanted, records) for rule, wanted in own.items()}
+        return {
+            rule: self.carried((point.params, self.ends(point, records) or []) for point in wanted)
+            for rule, wanted in own.items()
+        }
+
+    def carried(self, found: Iterable[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
+        """What is carried from points and their records: the best of them, with ``between`` at its learning rate's
+        optimum.
+        """
+        found = list(found)
+        best, _ = lowest(found, len(self.seeds))
+        if best is None or not self.between:
+            return best
+        beside = {p["lr"]: ends for p, ends in found if params_key({**p, "lr": 0}) == params_key({**best, "lr": 0})}
+        optimum = find_optimum({lr: [r["loss"] if is_complete(r) else None for r in ends] for lr, ends in beside.items()})
+        return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
     def extended(self, records: Records) -> Study:
         """The study with as many values beyond the edges of its grid as the base's best points have asked for so far."""
@@ -286,17 +310,20 @@ class Study:
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that was asked, as JSON."""
-        asked = {name: plain(getattr(self, name)) for name in ("name", "seeds", "rules", "searched", "n_trials", "about")}
-        asked |= {name: [[k, plain(v)] for k, v in getattr(self, name).items()] for name in ("sizes", "base_rules", "under")}
+        asked = {
+            name: plain(getattr(self, name))
+            for name in ("name", "seeds", "rules", "searched", "between", "n_trials", "about")
+        }
+        asked |= {name: [[k, plain(v)] for k, v in getattr(self, name).items()] for name in _PAIRS}
         asked |= {"fixed": plain(dict(self.fixed)), "space": {k: described(v) for k, v in self.space.items()}}
         return {**asked, "notes": plain(self.notes), "rule_version": RULE_VERSION}
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Study:
         """The study that these settings describe."""
-        pairs = {name: dict(settings[name]) for name in ("sizes", "base_rules", "under")}
+        pairs = {name: dict(settings[name]) for name in _PAIRS}
         tuples = {name: tuple(settings[name]) for name in ("seeds", "rules", "searched", "notes")}
-        as_they_are = {name: settings[name] for name in ("name", "n_trials", "about", "fixed")}
+        as_they_are = {name: settings[name] for name in ("name", "between", "n_trials", "about", "fixed")}
         return cls(**pairs, **tuples, **as_they_are, space={k: _read(v) for k, v in settings["space"].items()})
 
 

@@ -82,8 +82,13 @@ class Results:
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
         """Records at a size with the base's best values; none if there are no such."""
-        best = self._best(self.walk(self.study.base, rule))[0]
-        return self.of([self.study.point(size, rule, best)]) if best else []
+        centre = self._centre(rule)
+        return self.of([self.study.point(size, rule, centre)]) if centre else []
+
+    def _centre(self, rule: str | None) -> dict[str, Any] | None:
+        """What the base's runs carry under a rule."""
+        groups = by_point(self.walk(self.study.base, rule)).values()
+        return self.study.carried((group[0]["params"], group) for group in groups)
 
     # Optima
 
@@ -93,14 +98,15 @@ class Results:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The base's point of lowest mean loss over the seeds; a point with a failed seed does not compete.
+        """What the base carries: its point of lowest mean loss over the seeds, of which one with a failed seed is none; in
+        :func:`tune` and ``transfer`` with the learning rate of the parabola through it and its neighbours.
 
         Raises
         ------
         MupError
             If no point completed with every seed.
         """
-        best = self._best(self.walk(self.study.base, self.study.rules[0]))[0]
+        best = self._centre(self.study.rules[0])
         if best is None:
             what = the(self.study.base) if self.study.base else f"study {self.study.name!r}"
             raise MupError(
@@ -201,7 +207,7 @@ class Results:
         """The summary's row of a rule, at the last size by default."""
         study, size = self.study, self.study.target if size is None else size
         here, at_base, carried = self.walk(size, rule), self.walk(study.base, rule), self.carried(size, rule)
-        (best, best_loss), centre = self._best(here), self._best(at_base)[0]
+        (best, best_loss), centre = self._best(here), self._centre(rule)
         at_best = by_point(here)[params_key(best)] if best else []
         optimum, searched = self.optimum(here), here or self.walk(size, "standard")
         row: dict[str, Any] = {

@@ -20,6 +20,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import write_atomically
 from neuralop_mup.integrations.plan_files import fit_plan
+from neuralop_mup.tuning import findings
 from neuralop_mup.tuning import wording as say
 from neuralop_mup.tuning.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.tuning.outcome import is_complete, plain
@@ -34,7 +35,7 @@ from neuralop_mup.validation import check_count
 __all__ = ["Tuned", "lines_of_use", "load_target", "load_tuned", "name_of", "write_target"]
 
 _FILE = "target.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,13 +160,16 @@ class Tuned:
             where += f"; {say.params(others)}"
         seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
         loss = say.loss_of_row(self.results.row(made["rule"]), "transferred")
-        usual = {"rule": DEFAULT_RULE, "init_mult": {}, "kernel_init": "default"}
+        usual = {"rule": DEFAULT_RULE, "init_mult": {}, "kernel_init": "default", "training": {}}
         rest = "".join(f", {key}={made[key]!r}" for key, value in usual.items() if made[key] != value)
         size = _arguments(made["size"])
+        price = findings.price(self.results)
+        took = "" if price is None else f"; tuning took {price[0]:.2f} of one training of it"
         return "\n".join(
             (
                 f"lr {self.lr:g} at the {study.base} ({where})",
-                f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: {self.loss:.4g}",
+                f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: "
+                f"{self.loss:.4g}{took}",
                 f"target {size}, {n_params(self.model):,} parameters; kept in {self.results.folder}",
                 f"nm.parametrize({made['build']}({size}), base={made['base']}{rest})",
             )
@@ -195,6 +199,7 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "rule": study.rules[0],
         "init_mult": dict(settings.init_mult),
         "kernel_init": settings.kernel_init,
+        "training": {name: tuple(pair) for name, pair in settings.training.items()},
         "params": record["params"],
         "seed": record["seed"],
         "loss": record["loss"],
@@ -289,7 +294,7 @@ def load_target(
         )
     path = folder / made["weights"]
     content = read_weights(path)
-    made = {**made, "size": _tuples(made["size"]), "base": _tuples(made["base"])}
+    made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
     builder: Callable[..., nn.Module] = build or FNO
     try:
         model = builder(**made["size"])

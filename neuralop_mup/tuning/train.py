@@ -22,7 +22,7 @@ from neuralop_mup.core.parametrize import WIDER, parametrize
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.problems.base import Problem
-from neuralop_mup.problems.data import ProblemData
+from neuralop_mup.problems.data import ProblemData, Some
 from neuralop_mup.problems.sources import Stored
 from neuralop_mup.tuning.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.tuning.engines import Engine
@@ -153,9 +153,10 @@ class Training:
         self.build, self.source, self.losses, self.processor, self.told = build, source, losses, processor, told
         self.score, self._scores = score, {}
         self._data, self._fixed, self._shapes, self._sent = data, None, {}, None
+        self._seen: dict[tuple[int, ...], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_data": None, "source": self._sent or self.source}  # each process loads it
+        return {**self.__dict__, "_data": None, "_seen": {}, "source": self._sent or self.source}  # each process loads it
 
     @property
     def data(self) -> Any:
@@ -186,7 +187,15 @@ class Training:
                 rule=s.rule,
                 init_mult=dict(s.init_mult) or None,
                 kernel_init=s.kernel_init,
+                training=dict(s.training) or None,
             )
+
+    def data_of(self, s: Settings) -> Any:
+        """The data as a run sees it: at every point of the grid, or at some."""
+        key = tuple(s.stride)
+        if key not in self._seen:
+            self._seen[key] = self.data.coarser(key) if math.prod(key) > 1 else self.data
+        return self._seen[key]
 
     # What a run is
 
@@ -234,7 +243,7 @@ class Training:
         """
         found = []
         for _ in range(2):
-            with self._first_batch() as (sample, after):
+            with self._first_batch(self.data) as (sample, after):
                 like = sample["y"]
                 fixed = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like.dtype)
                 prediction, sample = after(fixed, sample)
@@ -253,12 +262,12 @@ class Training:
         return {"loss_weights": weights, "loss_values": _digits(found[0]), "processor": named, "prepared": _digits(sizes)}
 
     @contextmanager
-    def _first_batch(self) -> Iterator[tuple[dict[str, Any], Callable[..., Any]]]:
+    def _first_batch(self, data: Any) -> Iterator[tuple[dict[str, Any], Callable[..., Any]]]:
         """The first batch as the model gets it in training, and what makes of a prediction and it what losses get.
 
         No random number is used up, nor a place in the order of the samples.
         """
-        loader, processor = self.data.loaders(8, 0)[0], copy.deepcopy(self.processor)
+        loader, processor = data.loaders(8, 0)[0], copy.deepcopy(self.processor)
         order = getattr(loader, "generator", None)
         before = order and order.get_state()
         with torch.random.fork_rng(devices=[]), torch.no_grad(), quiet():
@@ -273,9 +282,9 @@ class Training:
             processor.train()
             yield processor.preprocess(sample), processor.postprocess
 
-    def first_loss(self, model: nn.Module) -> float:
+    def first_loss(self, model: nn.Module, s: Settings) -> float:
         """Loss of a batch before training: runs that began alike are known by it."""
-        with self._first_batch() as (sample, after):
+        with self._first_batch(self.data_of(s)) as (sample, after):
             prediction, sample = after(model.eval()(**sample), sample)
             loss = sum(weight * float(term(prediction, **sample)) for weight, term in self.losses.values())
         model.train()
@@ -306,7 +315,7 @@ class Training:
             before = record["metrics"].get("first_loss") if record is not None and is_complete(record) else None
             if before is not None:
                 with torch.random.fork_rng(devices=[]):
-                    now = self.first_loss(self.model(run.config))
+                    now = self.first_loss(self.model(run.config), Settings.of(run.config))
                 if not begins_alike(before, now):
                     raise MupError(
                         f"The runs in {records.folder} began with the loss {before:.6g}, and with the same model, data and "
@@ -357,8 +366,9 @@ class Training:
         """
         s, notes = Settings.of(config), []
         model = self.model(config, s)
-        begins = self.first_loss(model)
-        train, evals = self.data.loaders(s.batch_size, s.seed)
+        data, begins = self.data_of(s), self.first_loss(model, s)
+        train, evals = data.loaders(s.batch_size, s.seed)
+        train = train if s.batches is None else Some(train, s.batches)
         trainer = _Trainer(model=model.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
         trainer.optimizer = build_optimizer(model, s)
         trainer.scheduler = build_scheduler(trainer.optimizer, s)
@@ -382,10 +392,10 @@ class Training:
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
         if self.score is not None:
             with quiet():
-                measured |= self.score.measured(model, self.processor, self.data, measured["loss"])
+                measured |= self.score.measured(model, self.processor, data, measured["loss"])
         more = {"train_loss": float(metrics["avg_loss"]), "first_loss": begins, "seconds": trainer.seconds, "notes": notes}
         if keep:
-            x = self.data.sample()["x"]
+            x = data.sample()["x"]
             like = x[:1] if torch.is_tensor(x) and x.ndim > 2 else None
             more["weights"] = keep_weights(model, self.processor, folder and folder / WEIGHTS, like)
         return {**measured, **more, "n_params": n_params(model), "steps": len(train) * s.epochs}
