@@ -19,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 from experiments import EXPERIMENTS, Experiment
+from experiments.cheap import Cheap
 from experiments.training import train
 from neuralop_mup._version import __version__
 from neuralop_mup.tuning.engines import Engine, make_engine
@@ -77,6 +78,11 @@ def main() -> None:
         return
     experiment = EXPERIMENTS[args.experiment].tiny() if args.tiny else EXPERIMENTS[args.experiment]
     folder = args.folder or HERE / ("records-tiny" if args.tiny else "records")
+    if isinstance(experiment, Cheap):  # its runs are those of nm.tune, which keeps them itself
+        if not args.report:
+            experiment.fill(folder, args.workers)
+        sys.stdout.write(experiment.page(folder))
+        return
     if not args.report:
         with (
             Records(folder).held() as records,

@@ -125,3 +125,12 @@ def test_a_run_in_time_keeps_both_errors(monkeypatch):
     seen["told"] = math.inf
     lost = training.train(first.config)
     assert lost["loss"] == training.LOST and lost["validation_error"] == kept["validation_error"] != kept["loss"]
+
+
+def test_what_a_tuning_took_is_on_the_page(tmp_path):
+    """One small target: five learning rates at the proxy, five at the target, and the one that is carried."""
+    cheap = run.EXPERIMENTS["cheap"].tiny()
+    assert len(cheap.page(tmp_path).splitlines()) == 6  # nothing is done: the table's head alone
+    cheap.fill(tmp_path, 1)
+    row = rows(cheap.page(tmp_path))["burgers"].split(" | ")
+    assert float(row[1].split()[0]) > 0 and float(row[2].split()[0]) > 0.01 and row[-1].strip("| ") == "0"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from experiments.cheap import Cheap
 from experiments.law import Law
 from experiments.reference import Reference
 from experiments.rollout import Rollout
@@ -35,9 +36,10 @@ class Experiment(Protocol):
         ...
 
 
-EXPERIMENTS: dict[str, Experiment] = {
+EXPERIMENTS: dict[str, Experiment | Cheap] = {
     "law": Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"}),
     "law-adamw": Law("adamw", lr=0.008, most=12),
     "reference": Reference(),
     "rollout": Rollout(),
+    "cheap": Cheap(),
 }

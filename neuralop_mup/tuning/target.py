@@ -283,6 +283,7 @@ def load_target(
         errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
         why = next(errors, "none ran")
         raise MupError(f"No run of the target completed with {say.params(results.best)}: {why}")
+    build = None if getattr(build, "name", None) == "FNO" else build  # the command's own
     if build is not None and build is not FNO and made["is_fno"]:
         raise MupError(
             f"The study in {folder} trained neuralop's FNO and needs no function: nm.load_tuned({str(folder)!r})."
