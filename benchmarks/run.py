@@ -4,6 +4,7 @@
     python benchmarks/run.py law                # train what is missing, one process; interrupted, the same command goes on
     python benchmarks/run.py law --report       # the page of what is done, while it is trained or after
     python benchmarks/run.py law --tiny         # in a minute, to see that it works
+    python benchmarks/run.py law --report --write --folder benchmarks/results/law.jsonl   # from the runs that are kept here
 
 A run is kept by its content, in a folder that any number of experiments may share.
 """
@@ -11,6 +12,7 @@ A run is kept by its content, in a folder that any number of experiments may sha
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -34,6 +36,22 @@ class _Kept(Records):
 
     def place(self, run: Run, make: bool = False) -> Path:
         return self.folder / "workspace" / run.id
+
+
+class _Lines:
+    """Records in one file, a line a run: what it is called among an experiment's, and what it gave."""
+
+    def __init__(self, path: Path) -> None:
+        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        self._runs = {_called(line): line for line in lines}
+
+    def get(self, run: Run) -> dict | None:
+        """The record of a run; None where there is none."""
+        return self._runs.get(_called({**run.labels, **run.labels["params"]}))
+
+
+def _called(labels: Mapping) -> tuple:
+    return labels["size"], labels["lr"], labels["seed"]
 
 
 def fill(experiment: Experiment, records: Records, engine: Engine) -> None:
@@ -70,7 +88,8 @@ def main() -> None:
     parser.add_argument("experiment", choices=("list", *EXPERIMENTS), metavar="EXPERIMENT", help="or list")
     parser.add_argument("--tiny", action="store_true", help="few and short runs")
     parser.add_argument("--report", action="store_true", help="train nothing")
-    parser.add_argument("--folder", type=Path, help="of the records; default: benchmarks/records")
+    parser.add_argument("--write", action="store_true", help="write the page and its figure to benchmarks/results")
+    parser.add_argument("--folder", type=Path, help="of the records, or a file of them; default: benchmarks/records")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     args = parser.parse_args()
     if args.experiment == "list":
@@ -89,8 +108,13 @@ def main() -> None:
             closing(make_engine(None, None, train, args.workers, args.workers)) as engine,
         ):
             fill(experiment, records, engine)
-    text = experiment.table(_Kept(folder))
+    kept = _Lines(folder) if folder.is_file() else _Kept(folder)
+    text = experiment.table(kept)
     sys.stdout.write(text)
+    if args.write and not args.tiny:
+        (HERE / "results" / f"{args.experiment}.md").write_text(text, encoding="utf-8")
+        if hasattr(experiment, "draw"):
+            experiment.draw(kept, HERE / "results" / f"{args.experiment}.png")
 
 
 if __name__ == "__main__":

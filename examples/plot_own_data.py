@@ -47,20 +47,16 @@ def build(**size):
 # %%
 # Tune the small size, train the large one
 # ----------------------------------------
-# ``base`` is the small size, also called the proxy. ``n_workers=1`` keeps everything in this process; leave it out to use
-# all cores. Called again, the same line reads all of this from the folder.
+# The small size, the proxy, is chosen from the target and the data, and printed with the reasons. ``n_workers=1`` keeps
+# everything in this process; leave it out to use all cores. Called again, the same line reads all of this from the folder.
 tuned = nm.tune(
     build,
     folder / "heat.npz",
-    base={"hidden_channels": 8, "n_modes": (16,)},
     target={"hidden_channels": 64, "n_modes": (16,)},
-    space={"lr": nm.log2_grid(4e-3, 6.4e-2)},
-    epochs=4,
+    epochs=40,
     batch_size=16,
-    seeds=(0,),
     folder=folder / "run",
     n_workers=1,
-    progress=False,
 )
 print(tuned)
 print(f"report: {tuned.report.name}")

@@ -16,6 +16,7 @@ from neuralop_mup.tuning.optimum import Interval, student
 __all__ = ["Curve", "mean_over", "power_of"]
 
 _NEAR = 1.0  # in factors of 2: what a parabola is fitted to
+_BESIDE = 0.05  # in factors of 2; rates are rounded
 _STEEP = math.log(2)  # and no error more than twice the least one
 
 
@@ -81,7 +82,7 @@ class Curve:
         if self._parabola is not None and self._parabola[2] <= at <= self._parabola[3]:
             return math.expm1(near)
         far = max(0.0, self._between(at) - y.min())
-        return math.expm1(far if x[0] <= at <= x[-1] else max(near, far))
+        return math.expm1(far if x[0] - _BESIDE < at < x[-1] + _BESIDE else max(near, far))
 
     def _between(self, at: float) -> float:
         x, y = self.points

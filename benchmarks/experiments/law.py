@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from experiments.training import run_of
@@ -236,6 +237,12 @@ class Law:
 
         return page(self, records)
 
+    def draw(self, records: Any, path: Path) -> None:
+        """See :mod:`experiments.law_page`."""
+        from experiments.law_page import draw
+
+        draw(self, records, path)
+
     def seeds(self, setting: Setting) -> tuple[int, ...]:
         """Of a setting; further ones follow once the first has shown where the best rate lies."""
         return SEEDS if setting in set(self.seeded()) else SEEDS[:1]
@@ -253,7 +260,13 @@ class Law:
             if any(i not in errors for i in self.asked(records, setting.centre)):
                 return []
             start = min(errors, key=errors.__getitem__) + self._shift(setting)
-        return rates(self.errors(records, setting), max(-12, min(start, self.most - 2)), self.most)
+        found = rates(self.errors(records, setting), max(-12, min(start, self.most - 2)), self.most)
+        return found if self.small else list(dict.fromkeys([*found, self._by_the_law(setting)]))
+
+    def _by_the_law(self, setting: Setting) -> int:
+        """The rate next to sqrt(1000 / steps) sqrt(4 / depth) of the middle one, so that its regret is measured."""
+        f = setting.factors
+        return min(self.most, round(math.log2(1000 / f["steps"]) + math.log2(4 / f["depth"])))
 
     def _shift(self, setting: Setting) -> int:
         """A guess of how far the best rate lies from the centre's, only to begin there."""

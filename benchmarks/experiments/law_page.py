@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
@@ -12,15 +13,17 @@ import numpy as np
 
 from experiments.curves import Curve, mean_over, power_of
 from experiments.law import CENTRE, CHOSEN_ON, PROBLEMS, Law, Setting
+from neuralop_mup.plots import style
 from neuralop_mup.tuning.optimum import Interval, find_optimum
 
-__all__ = ["CANDIDATES", "Candidate", "fitted", "page"]
+__all__ = ["CANDIDATES", "OURS", "Candidate", "draw", "fitted", "page"]
 
 FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")
 #: What a rate of one factor is told over, in laws.
 REFERENCE: dict[str, float] = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16}
 #: Changes that are no factor of a law: how something is trained, and which model.
 VARIANTS = ("skip", "refresh", "aux")
+_ENOUGH = 4  # rates with every seed, to look for the best one among them
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,10 @@ class Candidate:
 
 
 _ROOT = {"depth": -0.5}
+#: What ``MuSOAP(model, steps=…)`` does, with its rule for depth.
+OURS = Candidate("0.03 steps^-0.5", {"steps": -0.5, **_ROOT}, constant=0.03)
 CANDIDATES = (
+    OURS,
     Candidate("the constant", _ROOT, constant=0.03),
     Candidate("steps^-0.32", {"steps": -0.32, **_ROOT}),
     Candidate("steps^-0.5", {"steps": -0.5, **_ROOT}),
@@ -83,10 +89,19 @@ def fitted(candidate: Candidate, curves: Mapping[Setting, Curve]) -> Candidate:
     return Candidate(candidate.name, {**candidate.powers, **found}, constant=float(2**constant))
 
 
+def curves_of(law: Law, records: Any) -> dict[Setting, Curve]:
+    """The settings that are done."""
+    return {s: Curve(errors) for s in law.settings() if (errors := _errors(law, records, s))}
+
+
+def _plain(curves: Mapping[Setting, Curve]) -> dict[Setting, Curve]:
+    return {s: c for s, c in curves.items() if not set(dict(s.changes)) & set(VARIANTS)}
+
+
 def page(law: Law, records: Any) -> str:
     """Everything that can be said of the settings that are done."""
-    curves = {s: Curve(errors) for s in law.settings() if (errors := _errors(law, records, s))}
-    plain = {s: c for s, c in curves.items() if not set(dict(s.changes)) & set(VARIANTS)}
+    curves = curves_of(law, records)
+    plain = _plain(curves)
     lines = [f"# The best learning rate of {law.optimizer}", "", f"{len(curves)} of {len(set(law.settings()))} settings."]
     for part in (_law_table(plain), _power_table(curves), _variant_table(curves), _rate_table(curves)):
         lines += part
@@ -94,11 +109,16 @@ def page(law: Law, records: Any) -> str:
 
 
 def _errors(law: Law, records: Any, setting: Setting) -> dict[float, list[float]]:
-    """Rate → errors of its seeds, once the first seed's search is done; all seeds of the rates that have the most."""
+    """Rate → errors, once the first seed's search is done: of all seeds at the rates that have all, or of the first.
+
+    Rates are compared by the same seeds, since an easy seed would make a rate look good.
+    """
     found = [law.errors(records, setting, seed) for seed in law.seeds(setting)]
     if not found[0] or any(i not in found[0] for i in law.asked(records, setting)):
         return {}
-    return {law.rate(i): [own[i] for own in found if i in own] for i in found[0]}
+    whole = [i for i in found[0] if all(i in own for own in found)]
+    found, rates = (found, whole) if len(whole) >= _ENOUGH else (found[:1], list(found[0]))
+    return {law.rate(i): [own[i] for own in found] for i in rates}
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -186,3 +206,32 @@ def _rate_table(curves: Mapping[Setting, Curve]) -> list[str]:
 
 def _interval(told: Interval, form: str) -> str:
     return f"{told.value:{form}}" + ("" if told.low is None else f" [{told.low:{form}}, {told.high:{form}}]")
+
+
+def draw(law: Law, records: Any, path: Path) -> None:
+    """The best rate of each setting over what the law says: on the line it is the law's, between the others within a factor
+    of two.
+    """
+    found = _plain(curves_of(law, records))
+    figure, axes = style.new_figure(5.2, 4.6)
+    ends = np.array([0.004, 0.16])
+    axes.fill_between(ends, ends / 2, ends * 2, color=style.FAINT, linewidth=0, zorder=0)
+    axes.plot(ends, ends, color=style.GREY, linewidth=1, zorder=1)
+    for number, problem in enumerate(PROBLEMS):
+        own = [(2 ** OURS.predict(s), 2**c.best) for s, c in found.items() if s.problem == problem]
+        if own:
+            colour, chosen = style.PALETTE[number], problem in CHOSEN_ON
+            label = problem.replace("-", " ") + (" (chosen on)" if chosen else "")
+            how = {"markerfacecolor": "white" if chosen else colour, "markeredgecolor": colour, "markersize": 5}
+            axes.plot(*zip(*own, strict=True), style.MARKERS[number], label=label, linestyle="none", alpha=0.85, **how)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = [0.005, 0.01, 0.02, 0.05, 0.1]
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("learning rate by the law", fontsize=style.TEXT)
+    axes.set_ylabel("best learning rate", fontsize=style.TEXT)
+    axes.legend(fontsize=style.SMALL, frameon=False, loc="upper left")
+    style.bare(axes)
+    style.save(figure, path)
