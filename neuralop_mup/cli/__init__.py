@@ -16,7 +16,8 @@ from neuralop_mup.errors import MupError, nearest
 __all__ = ["main"]
 
 _VERBS = {
-    "transfer": "tune a small FNO, train a large one with the same hyperparameters, compare with the naive way",
+    "compare": "train one FNO under Adam and under MuSOAP, as they come and tuned at a small size",
+    "transfer": "check the learning rate at a cheap proxy, and train a large FNO with it",
     "summary": "what μP makes of each parameter of a model",
     "coord-check": "do features and their updates keep their size as the model grows?",
     "data": "generate, list and draw the problems' data",

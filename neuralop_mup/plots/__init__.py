@@ -8,6 +8,7 @@ from neuralop_mup.plots.coord_check import plot_coord_check
 from neuralop_mup.plots.fields import plot_fields
 from neuralop_mup.plots.mode_energy import plot_mode_energy
 from neuralop_mup.plots.study import Curve, plot_panels
+from neuralop_mup.plots.ways import plot_ways
 
 __all__ = [
     "Curve",
@@ -15,4 +16,5 @@ __all__ = [
     "plot_fields",
     "plot_mode_energy",
     "plot_panels",
+    "plot_ways",
 ]

@@ -96,6 +96,8 @@ class Tuning:
         Size → cost of a run in floating-point operations, and parameters of the model.
     told : mapping
         What the report says of how the data was read.
+    steps : mapping
+        Size → optimizer steps of a run.
     """
 
     study: Study
@@ -106,6 +108,7 @@ class Tuning:
     costs: Mapping[str, float]
     parameters: Mapping[str, int]
     told: Mapping[str, Any]
+    steps: Mapping[str, int]
 
     def run(
         self, *, n_workers: int | None, devices: Sequence[str], command: str, progress: bool, engine: Any = None,
@@ -316,6 +319,7 @@ def tuning(
         costs,
         {k: n_params(m) for k, m in sizes.items()},
         told,
+        {which: steps for which, (steps, _) in seen.items()},
     )
 
 

@@ -1,0 +1,197 @@
+"""What the recipe gives: neuralop's model under Adam, and in μP under MuSOAP, each as it comes and with a learning rate that was
+found at a proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from torch import nn
+
+from neuralop_mup.core.reference_size import reference_base
+from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.tuning import wording as say
+from neuralop_mup.tuning.engines import cuda_devices, make_engine
+from neuralop_mup.tuning.outcome import is_complete
+from neuralop_mup.tuning.pipeline import Tuning, tuning
+from neuralop_mup.tuning.presets import EXTENDS
+from neuralop_mup.tuning.runner import run
+from neuralop_mup.tuning.summary import Results, seconds
+
+__all__ = ["ADAM_LR", "WAYS", "Comparison", "Way", "compare"]
+
+#: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
+ADAM_LR = 1e-3
+#: Name → what is done.
+WAYS = {
+    "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
+    "Adam, tuned small": "the same, at the learning rate that is best at the proxy's width",
+    "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
+    "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train the target.
+
+    Attributes
+    ----------
+    name : str
+        A key of :data:`WAYS`.
+    lr : float
+        Learning rate, at the proxy where one was tuned.
+    errors : tuple of float
+        On the test data where there is some, else on the validation data, seed by seed; infinite where training failed.
+    took : float
+        Seconds of one training of the target, in the mean.
+    tuning : float
+        Seconds of all that was trained to find the learning rate, for one seed.
+    """
+
+    name: str
+    lr: float
+    errors: tuple[float, ...]
+    took: float
+    tuning: float = 0.0
+
+    @property
+    def middle(self) -> float:
+        """Median over the seeds."""
+        return median(self.errors)
+
+    @classmethod
+    def of(cls, name: str, lr: float, trained: Sequence[Mapping[str, Any]], tuned: Sequence[Mapping[str, Any]] = ()) -> Way:
+        """From the records of its runs."""
+        done = [r for r in trained if is_complete(r)]
+        errors = [r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else float("inf") for r in trained]
+        once = seconds(done) / len(done) if done else 0.0
+        return cls(name, lr, tuple(errors), once, seconds(tuned) / max(1, len(trained)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ways to train one target, by their names, in the order of :data:`WAYS`."""
+
+    ways: Mapping[str, Way]
+    title: str
+    folder: Path
+
+    def table(self) -> str:
+        """A row a way: learning rate, error as median and range over the seeds, time."""
+        rows = [["way", "learning rate", "error", "range over seeds", "one training", "tuning"]]
+        for way in self.ways.values():
+            ends = f"{say.number(min(way.errors))} to {say.number(max(way.errors))}"
+            rows.append(
+                [way.name, f"{way.lr:.3g}", say.number(way.middle), ends, f"{way.took:.1f} s", f"{way.tuning:.1f} s"]
+            )
+        return say.aligned(rows)
+
+    def sentences(self) -> list[str]:
+        """What the medians say; ways whose ranges overlap are level."""
+        ours, base = self.ways["MuSOAP, as it comes"], self.ways["Adam, tuned small"]
+        said = [_between(ours, self.ways[name]) for name in ("Adam, as it comes", "Adam, tuned small")]
+        said.append(_between(self.ways["MuSOAP, checked"], ours))
+        ratio = ours.took / base.took if base.took else 0.0
+        return [*said, f"A training under MuSOAP took {ratio:.2f} times as long as one under Adam, with as many steps."]
+
+    def plot(self, path: str | Path) -> Path:
+        """Every seed's error, and the median of each way; see :func:`neuralop_mup.plots.plot_ways`."""
+        from neuralop_mup import plots
+
+        return plots.plot_ways({w.name: (w.errors, w.lr) for w in self.ways.values()}, path, title=self.title)
+
+
+def _between(way: Way, other: Way) -> str:
+    what = f"{way.name}, against {other.name}: error {say.number(way.middle)} against {say.number(other.middle)}"
+    if min(way.errors) <= max(other.errors) and min(other.errors) <= max(way.errors):
+        return f"{what} in the median, level within the seeds."
+    return f"{what} in the median, {way.middle / other.middle:.2f} times."
+
+
+def compare(
+    build: Callable[..., nn.Module],
+    data: Any,
+    *,
+    target: Mapping[str, Any],
+    folder: str | Path,
+    read: Mapping[str, Any] | None = None,
+    loss: Any = "l2",
+    epochs: int = 20,
+    batch_size: int = 20,
+    seeds: Iterable[int] = (0, 1, 2),
+    device: str = "cpu",
+    n_workers: int | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Train one target in four ways, with each seed.
+
+    Parameters
+    ----------
+    build, data, target, folder, read, loss, epochs, batch_size, seeds, device, n_workers, progress
+        As for :func:`neuralop_mup.tune`.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    MupError
+        If the data or the model cannot work, or has no Fourier kernel.
+    """
+    folder, seeds = Path(folder), tuple(seeds)
+    shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
+
+    def plan(optimizer: str, rule: str, **more: Any) -> Tuning:
+        return tuning(
+            build, data, base=None, target=target, folder=folder, read=read, loss=loss, space=None, rule=rule, naive=False,
+            seeds=seeds, fixed={**shared, "optimizer": optimizer}, extends={"lr": EXTENDS}, **more,
+        )  # fmt: skip
+
+    # Without μP nothing is known of how a learning rate carries to a longer training, so that proxy is narrower alone.
+    adam, soap = plan("adam", "standard", whole=True), plan("soap", DEFAULT_RULE, kernel_init="small")
+    n_steps = soap.steps["target"]
+    reference = {**target, **reference_base(build(**target))}
+    own = {"base": reference, "rule": DEFAULT_RULE, "kernel_init": "small"}
+
+    def results_of(made: Tuning) -> Results:
+        engine = make_engine(None, None, made.training, made.study.planned().total(), n_workers, _devices(device))
+        return run(made.study, made.training, folder=folder, engine=engine, costs=made.costs, progress=progress)
+
+    ways = {}
+    for name, made, lr, settings in (
+        ("Adam, as it comes", adam, ADAM_LR, {"base": reference, "rule": "standard"}),
+        ("Adam, tuned small", adam, None, {}),
+        ("MuSOAP, as it comes", soap, usual_lr(n_steps), own),
+        ("MuSOAP, checked", soap, None, {}),
+    ):
+        if progress:
+            print(f"{name}: {WAYS[name]}")
+        results = results_of(made if lr is None else _alone(made, lr, target, settings))
+        if lr is None:
+            rule = results.study.rules[0]
+            tuned = results.walk("proxy", rule)
+            ways[name] = Way.of(name, results.best["lr"], results.carried("target", rule), tuned)
+        else:
+            ways[name] = Way.of(name, lr, results.records)
+    return Comparison(ways, soap.title, folder)
+
+
+def _alone(made: Tuning, lr: float, target: Mapping[str, Any], settings: Mapping[str, Any]) -> Tuning:
+    """A study of the target at one learning rate, without any search."""
+    fixed = {**made.study.fixed, **settings, "model": dict(target)}
+    study = replace(
+        made.study, sizes={None: None}, rules=(None,), base_rules={}, under={}, at={}, fixed=fixed, keeps=False,
+        space={"lr": [lr]}, extends={}, between=False, notes=(),
+    )  # fmt: skip
+    return replace(made, study=study, costs={None: made.costs["target"]})
+
+
+def _devices(device: str) -> Sequence[str]:
+    return cuda_devices() if device in ("auto", "cuda") else []
