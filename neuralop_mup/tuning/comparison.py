@@ -1,4 +1,4 @@
-"""What the recipe gives: neuralop's model under Adam, and in μP under MuSOAP, each as it comes and with a learning rate that was
+"""What the recipe gives: neuralop's model under Adam, and in μP under MuSOAP, as they come and with a learning rate that was
 found at a proxy.
 """
 
