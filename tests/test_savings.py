@@ -10,10 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from neuralop.models import FNO
+from optuna.distributions import FloatDistribution
+from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.problems.mode_energy import mode_energy
+from neuralop_mup.tuning.pipeline import tuning
+from neuralop_mup.tuning.proxy import training_notes
 from neuralop_mup.tuning.savings import STAGES, coarser, narrower, shorter
 from neuralop_mup.tuning.settings import OPTIMIZERS
 
@@ -115,6 +120,75 @@ def test_tune_without_a_base(tmp_path, capsys):
     assert "training={'steps': (124, 400)}" in repr(tuned)
     again = nm.tune(build, (x, y), target=target, folder=tmp_path / "s", epochs=100, batch_size=20, n_workers=1)
     assert again.results.records == tuned.results.records
+
+
+def planned(tmp_path, data=None, **more):
+    """What tune would train, of waves on 64 points."""
+    data = tuple(np.asarray(v) for v in waves(3, n=100)) if data is None else data
+    space, rule = more.pop("space", None), more.pop("rule", DEFAULT_RULE)
+    asked = {"target": {"hidden_channels": 32, "n_modes": (16,)}, "base": None, "rule": rule, "naive": False, **more}
+    fixed = {"optimizer": "soap", "epochs": 100, "batch_size": 20}
+    return tuning(asked.pop("build", build), data, folder=tmp_path / "p", space=space, fixed=fixed, **asked)
+
+
+@pytest.mark.parametrize("rules", [{"rule": "standard"}, {"rules": ["standard"]}])
+def test_without_a_rule_for_steps_the_proxy_is_as_long(tmp_path, rules):
+    plan = planned(tmp_path, **rules)
+    assert "training" not in plan.study.at.get("target", {}) and "without μP" in plan.told["steps"]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_loader_of_fixed_order_is_seen_whole(tmp_path, shuffle):
+    """Else each epoch would be its first samples."""
+    train, val = (TensorDataset(*waves(3, n=n)) for n in (100, 20))
+    plan = planned(tmp_path, (DataLoader(train, 10, shuffle=shuffle), DataLoader(val, 10)))
+    assert ("training" in plan.study.at.get("target", {})) == shuffle
+
+
+class Pooled(torch.nn.Module):
+    """Takes 32 points and more: it halves them five times."""
+
+    def __init__(self, **size):
+        super().__init__()
+        self.fno = build(**size)
+
+    def forward(self, x, **_):
+        for _ in range(5):
+            torch.nn.functional.avg_pool1d(x[..., : x.shape[-1] // 32 * 32], 32)
+        return self.fno(x)
+
+
+@pytest.mark.parametrize(
+    ("more", "stride"),
+    [
+        ({}, (4,)),
+        ({"loss": lambda y_pred, y, **_: (y_pred - y).square().sum()}, None),
+        ({"score": lambda predictions, targets: (predictions - targets).square().mean()}, None),
+        ({"build": Pooled, "base": {"hidden_channels": 16, "n_modes": (8,)}}, (2,)),
+    ],
+    ids=["as it is", "own loss", "own score", "a model that takes half as many"],
+)
+def test_the_grid_is_coarser_only_where_everything_takes_it(tmp_path, more, stride):
+    plan = planned(tmp_path, **more)
+    assert plan.study.at["proxy"].get("stride") == stride
+
+
+def test_a_search_draws_from_the_rates_that_the_study_names(tmp_path):
+    space = {"weight_decay": FloatDistribution(0, 1e-3)}
+    study = planned(tmp_path, space=space, n_trials=3).study
+    assert study.search._space["lr"] == study.space["lr"] == OPTIMIZERS["soap"].lrs(124)
+
+
+def test_what_lies_between_grid_points_is_no_point_of_a_walk(tmp_path):
+    """The carried rate beside a grid point would spoil the parabola at the target; the base keeps the records of its own."""
+    x, y = (np.asarray(v) for v in waves(3, n=60))
+    target = {"hidden_channels": 20, "n_modes": (8,)}
+    tuned = nm.tune(build, (x, y), target=target, folder=tmp_path / "s", epochs=4, n_workers=1, verify=True, progress=False)
+    results, rule = tuned.results, "operator-norm"
+    walked = {r["params"]["lr"] for r in results.walk("target", rule)}
+    assert tuned.lr not in walked and walked == {r["params"]["lr"] for r in results.walk("proxy", rule)}
+    assert results.carried("proxy", rule) and results.carried("target", rule)[0]["params"]["lr"] == tuned.lr
+    assert any("was trained for" in said for said in training_notes(results))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from neuralop.models import FNO
 from torch import nn
+from torch.utils.data import Dataset, RandomSampler
 
 from neuralop_mup.core.classify import check_grid
 from neuralop_mup.core.parametrize import parametrize
@@ -37,6 +38,7 @@ from neuralop_mup.tuning.summary import Results
 from neuralop_mup.tuning.sweeps import transfer_study
 from neuralop_mup.tuning.target import Tuned, lines_of_use, load_target, name_of, write_target
 from neuralop_mup.tuning.train import Training, losses_of, n_params, quiet
+from neuralop_mup.tuning.with_optuna import Search
 from neuralop_mup.validation import check_positive
 
 __all__ = ["FNOs", "Tuning", "tune", "tuning"]
@@ -270,7 +272,7 @@ def tuning(
             f"{'×'.join(map(str, x_shape[1:]))} points: the installed neuralop's SpectralConv is wrong on odd numbers of "
             f"points, so choose an even grid, or leave out the last point of these axes ({crop} for files and arrays)."
         )
-    energy, own_processor = None, processor is not None
+    energy, own = None, {"processor": processor, "loss": not isinstance(loss, str), "score": callable(score)}
     if look or not made:
         data = source.load() if made else data
         sample = data.sample()
@@ -283,19 +285,21 @@ def tuning(
         notes = [*notes, *said]
         processor = processor or (source.processor(data) if made else data.processor())
     n_epochs, n_batches = fixed.get("epochs", 1), len(data.loaders(batch, 0)[0])
-    length = shorter(n_epochs, n_batches, asked=proxy_steps, refused=_WHOLE if whole else _not_shorter(fixed, study))
+    length = shorter(n_epochs, n_batches, asked=proxy_steps, refused=_WHOLE if whole else _not_shorter(fixed, study, data))
     stride, grid = coarser(
         x_shape[1:] if on_grid else (),
         modes["proxy"],
         energy,
         asked=proxy_stride,
-        refused=_WHOLE if whole else _not_coarser(build, base, data, losses, own_processor, look or not made),
+        takes=_takes(build, base, sample),
+        refused=_WHOLE if whole else _not_coarser(data, losses, own, look or not made),
     )
     at = {size: dict(more) for size, more in length.at.items()}
     if math.prod(stride) > 1:
         at["proxy"] = {**at.get("proxy", {}), "stride": stride}
     space = {**study.space, **({"lr": choice.lrs(length.steps[0])} if own_lrs else {})}
-    study = replace(study, notes=(*notes, *odd), at=at, space=space)
+    search = study.search and Search(space, study.n_trials, asked.get("sampler"))
+    study = replace(study, notes=(*notes, *odd), at=at, space=space, search=search)
     training = Training(build, source, data, losses, processor, loss, chosen_by)
     if not made:
         training.values()  # what is wrong with the user's losses shows on a batch
@@ -323,8 +327,12 @@ def tuning(
     )
 
 
-def _not_shorter(fixed: Mapping[str, Any], study: Study) -> str:
+def _not_shorter(fixed: Mapping[str, Any], study: Study, data: Any) -> str:
     """Why the proxy must train as long as the target; empty where it need not."""
+    if "standard" in study.rules:
+        return "without μP no rule carries a learning rate to more steps"
+    if not isinstance(data, ProblemData) and not _is_shuffled(data.parts["train"]):
+        return "the loader's order is fixed, so that a shorter epoch would be its first samples alone"
     if searched := [name for name in ("epochs", "batch_size", "schedule") if name in study.space]:
         return f"{searched[0]} is searched"
     if fixed["optimizer"] == "sgd":
@@ -333,26 +341,38 @@ def _not_shorter(fixed: Mapping[str, Any], study: Study) -> str:
     return f"the schedule {schedule} is in epochs of the target" if schedule.startswith("halve") else ""
 
 
-def _not_coarser(
-    build: Callable[..., nn.Module], base: Mapping[str, Any], data: Any, losses: Any, processor: bool, looked: bool
-) -> str:
-    """Why the proxy must see every point of the grid; empty where it need not."""
+def _is_shuffled(part: Any) -> bool:
+    """Whether each epoch has another order: of data sets here, and of loaders with a random sampler."""
+    return isinstance(part, Dataset) or isinstance(getattr(part, "sampler", None), RandomSampler)
+
+
+def _not_coarser(data: Any, losses: Any, own: Mapping[str, Any], looked: bool) -> str:
+    """Why the proxy must see every point of the grid; empty where it need not, as far as the model takes it."""
     if not looked:
         return "the data is not made yet"
     if not (isinstance(data, ProblemData) and torch.is_tensor(data.train[0])):
         return "the data is read batch by batch"
     if len(losses) > 1:
         return "the losses beside the data's may depend on the grid"
-    if processor:
-        return "the processor given may depend on the grid"
-    few = data.coarser((2,) * (data.train[0].ndim - 2)).sample()
-    try:
-        with _looking(build), torch.no_grad():
-            model = build(**base).eval()
-            model(few["x"][:1].to(next(model.parameters()).device))
-    except Exception as error:  # the model is the user's
-        return f"the model does not take half as many ({type(error).__name__})"
-    return ""
+    mine = next((name for name, given in own.items() if given), None)
+    return f"the {mine} given may depend on the grid" if mine else ""
+
+
+def _takes(build: Callable[..., nn.Module], base: Mapping[str, Any], sample: Mapping[str, Any]) -> Callable[..., bool]:
+    """Whether the proxy gives fields like y, with all of its modes, at every so manieth point."""
+
+    def takes(stride: Sequence[int]) -> bool:
+        cut = (slice(0, 1), slice(None), *(slice(None, None, step) for step in stride))
+        x, y = sample["x"][cut], sample["y"][cut]
+        try:
+            with _looking(build), torch.no_grad():
+                model = build(**base).eval()
+                check_grid(model, tuple(x.shape[2:]))
+                return model(x.to(next(model.parameters()).device)).shape == y.shape
+        except Exception:  # the model is the user's
+            return False
+
+    return takes
 
 
 def _check_settings(study: Study, rule: str | None) -> None:

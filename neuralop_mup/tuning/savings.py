@@ -7,7 +7,7 @@ length of the training; a coarser grid that holds the data's spectrum needs no r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,7 @@ def shorter(epochs: int, batches: int, *, asked: int | None = None, refused: str
 
 def coarser(
     points: Sequence[int], modes: Sequence[int] | None, energy: ModeEnergy | None, *, asked: int | None = None,
-    refused: str = "",
+    takes: Callable[[Sequence[int]], bool] = lambda stride: True, refused: str = "",
 ) -> tuple[tuple[int, ...], str]:  # fmt: skip
     """Every so manieth point of each axis that the proxy needs to see.
 
@@ -146,6 +146,8 @@ def coarser(
         Of the data.
     asked : int, optional
         The stride that the user asked for, on every axis.
+    takes : callable
+        Whether the proxy takes a stride on each axis.
     refused : str
         Why every point is needed, if it is.
 
@@ -167,25 +169,29 @@ def coarser(
         if asked not in (None, 1):
             raise MupError(f"proxy_stride = {asked} cannot be: {refused}.")
         return (1,) * len(points), f"every point: {refused}"
-    modes = modes or (0,) * len(points)
+    # Of layers that differ, or of kernels on other axes than the data, `takes` knows.
+    modes = modes if modes and len(modes) == len(points) else (0,) * len(points)
     allowed = [
         [s for s in ((asked,) if asked else STRIDES) if _holds(n, s, need, asked is not None)]
         for n, need in zip(points, modes, strict=True)
     ]
     if asked:
-        if not all(allowed):
+        if not all(allowed) or not takes((asked,) * len(points)):
             raise MupError(
                 f"proxy_stride = {asked} on {_times(points)} points cannot be: it must leave an even number of points on "
-                f"each axis, as many as the proxy's n_modes, {_times(modes)}, at least. Give another one, or fewer modes."
+                f"each axis, as many as the proxy's n_modes, {_times(modes)}, at least, and the model must take them. Give "
+                "another one, or fewer modes."
             )
         return (asked,) * len(points), f"every {asked}th of {_times(points)}, as asked"
     stride = tuple(next((s for s in own if _keeps(energy, axis, points[axis] // s)), 1) for axis, own in enumerate(allowed))
+    while math.prod(stride) > 1 and not takes(stride):
+        stride = tuple(max(1, s // 2) for s in stride)
     coarse = [n // s for n, s in zip(points, stride, strict=True)]
     if math.prod(stride) > 1:
         return stride, f"{_times(coarse)} instead of {_times(points)} points, which hold {100 * ENOUGH:g} % of the energy"
     if not any(allowed):
         return stride, f"every point: fewer than {_times(points)} would be too few for the proxy's modes"
-    return stride, f"every point: half as many would lose more than {100 * (1 - ENOUGH):.1g} % of the energy"
+    return stride, f"every point: half as many lose more than {100 * (1 - ENOUGH):.1g} % of the energy, or the model refuses"
 
 
 def _holds(points: int, stride: int, modes: int, was_asked: bool) -> bool:

@@ -14,7 +14,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.optimum import Optimum, drift_between, find_optimum, regret_between
 from neuralop_mup.tuning.outcome import first_failure, is_complete, lowest, mean_and_std, mean_loss, score
 from neuralop_mup.tuning.records import put
-from neuralop_mup.tuning.space import edge_of, is_number, params_key
+from neuralop_mup.tuning.space import edge_of, is_number, params_key, points
 from neuralop_mup.tuning.study import Point, Study, the
 
 __all__ = ["Results", "by_point", "seconds"]
@@ -77,12 +77,19 @@ class Results:
         return [r for r in self.records if (r["size"], r["rule"]) == (size, rule)]
 
     def walk(self, size: str | None, rule: str | None) -> list[Record]:
-        """Records over the whole space; none where it was not walked."""
-        return self.cell(size, rule) if size == self.study.base or rule in self.study.searched else []
+        """Records over the whole space; none where it was not walked. What was carried between grid points is not of it."""
+        if size == self.study.base:
+            return self.cell(size, rule)
+        if rule not in self.study.searched:
+            return []
+        grid = {params_key(p) for p in points(self.study.space)}
+        return [r for r in self.cell(size, rule) if params_key(r["params"]) in grid]
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
-        """Records at a size with the base's best values; none if there are no such."""
-        centre = self._centre(rule)
+        """Records at a size with the base's best values, of which the base itself has those of its grid; none if there are
+        no such.
+        """
+        centre = self._best(self.walk(size, rule))[0] if size == self.study.base else self._centre(rule)
         return self.of([self.study.point(size, rule, centre)]) if centre else []
 
     def _centre(self, rule: str | None) -> dict[str, Any] | None:
