@@ -79,6 +79,10 @@ def test_the_grid_holds_the_data_and_the_modes(frequency, modes, stride):
     assert coarser((64,), (modes,), mode_energy(*waves(frequency)))[0] == (stride,)
 
 
+def test_every_point_of_an_odd_grid_may_be_asked_for():
+    assert coarser((65,), (16,), mode_energy(*waves(3, points=65)), asked=1) == ((1,), "every point, as asked")
+
+
 def test_axes_and_points_by_themselves():
     x = torch.randn(20, 1, 64, 30, generator=torch.Generator().manual_seed(0)).cumsum(1)
     smooth = waves(2)[0][:20, :, :, None] * torch.ones(30)

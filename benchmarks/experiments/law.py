@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.training import run_of
+from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 
@@ -264,9 +265,9 @@ class Law:
         return found if self.small else list(dict.fromkeys([*found, self._by_the_law(setting)]))
 
     def _by_the_law(self, setting: Setting) -> int:
-        """The rate next to sqrt(1000 / steps) sqrt(4 / depth) of the middle one, so that its regret is measured."""
+        """The rate next to the law's, the middle one over steps and depth, so that its regret is measured."""
         f = setting.factors
-        return min(self.most, round(math.log2(1000 / f["steps"]) + math.log2(4 / f["depth"])))
+        return min(self.most, round(2 * math.log2(usual_lr(f["steps"], 1e-3) / 1e-3 * math.sqrt(4 / f["depth"]))))
 
     def _shift(self, setting: Setting) -> int:
         """A guess of how far the best rate lies from the centre's, only to begin there."""

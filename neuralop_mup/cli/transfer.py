@@ -184,7 +184,7 @@ def transfer(
     sample = source.load().sample() if in_files and (source.name, preset) not in PRESETS else None
     energy = None if sample is None else mode_energy(sample["x"], sample["y"])
     row = preset_of(source, preset, batch_size=max(batches) or None, energy=energy)
-    if lr or (choice.usual_steps is None and "lr" not in space):
+    if lr or (not choice.by_steps and "lr" not in space):
         space = {"lr": searched("--lr", lr) if lr else log2_grid(*row.lr), **space}
     if is_search(space) != (trials is not None):
         raise MupError(

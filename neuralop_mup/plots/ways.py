@@ -48,6 +48,6 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
     axes.minorticks_off()
     axes.grid(axis="x", color=style.FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.set_xlabel("test error", fontsize=style.TEXT)
+    axes.set_xlabel("error", fontsize=style.TEXT)
     style.bare(axes)
     return style.finish(figure, path, title, ["dot: one seed", "bar: median"])

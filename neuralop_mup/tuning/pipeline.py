@@ -272,7 +272,7 @@ def tuning(
             f"{'×'.join(map(str, x_shape[1:]))} points: the installed neuralop's SpectralConv is wrong on odd numbers of "
             f"points, so choose an even grid, or leave out the last point of these axes ({crop} for files and arrays)."
         )
-    energy, own = None, {"processor": processor, "loss": not isinstance(loss, str), "score": callable(score)}
+    energy, own = None, {"processor": processor is not None, "loss": not isinstance(loss, str), "score": callable(score)}
     if look or not made:
         data = source.load() if made else data
         sample = data.sample()

@@ -169,6 +169,8 @@ def coarser(
         if asked not in (None, 1):
             raise MupError(f"proxy_stride = {asked} cannot be: {refused}.")
         return (1,) * len(points), f"every point: {refused}"
+    if asked == 1:
+        return (1,) * len(points), "every point, as asked"
     # Of layers that differ, or of kernels on other axes than the data, `takes` knows.
     modes = modes if modes and len(modes) == len(points) else (0,) * len(points)
     allowed = [
@@ -182,7 +184,7 @@ def coarser(
                 f"each axis, as many as the proxy's n_modes, {_times(modes)}, at least, and the model must take them. Give "
                 "another one, or fewer modes."
             )
-        return (asked,) * len(points), f"every {asked}th of {_times(points)}, as asked"
+        return (asked,) * len(points), f"{_times([n // asked for n in points])} of {_times(points)} points, as asked"
     stride = tuple(next((s for s in own if _keeps(energy, axis, points[axis] // s)), 1) for axis, own in enumerate(allowed))
     while math.prod(stride) > 1 and not takes(stride):
         stride = tuple(max(1, s // 2) for s in stride)

@@ -15,14 +15,14 @@ from neuralop.training import AdamW
 from torch import nn
 
 from neuralop_mup.core.multipliers import check_training, init_multipliers
-from neuralop_mup.core.rules import DEFAULT_RULE, Size, length_factor
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 from neuralop_mup.optim.matrix.muon import MuMuon
 from neuralop_mup.optim.matrix.optimizer import AUX_LR
 from neuralop_mup.optim.matrix.soap import LR as SOAP_LR
-from neuralop_mup.optim.matrix.soap import USUAL_STEPS, MuSOAP
+from neuralop_mup.optim.matrix.soap import MuSOAP, usual_lr
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
@@ -54,9 +54,9 @@ class Choice:
         Whether it has betas, the second of which is the run's.
     lr : float
         Learning rate of a run that is given none.
-    usual_steps : int, optional
-        Steps of a training for which ``lr`` is meant, where the law for the learning rate holds (docs/optimizers.md): then a
-        search is a check around it.
+    by_steps : bool
+        Whether ``lr`` goes by the law for the learning rate (docs/optimizers.md), around which a search is a check. That
+        was measured for MuSOAP; MuMuon's updates are of the same kind.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
     kernel_init : str
@@ -68,16 +68,16 @@ class Choice:
     make: Callable[..., torch.optim.Optimizer]
     betas: bool = True
     lr: float = 1e-3
-    usual_steps: int | None = None
+    by_steps: bool = False
     aux_lr: float | None = None
     kernel_init: str = "default"
     arguments: frozenset[str] = frozenset()
 
     def lrs(self, steps: int) -> list[float]:
         """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""
-        if self.usual_steps is None:
+        if not self.by_steps:
             return log2_grid(*ADAM_LRS)
-        usual = self.lr * length_factor(Size(1, 1, steps=steps), Size(1, 1, steps=self.usual_steps))
+        usual = usual_lr(steps, self.lr)
         return [float(f"{min(1.0, usual * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if usual * 2 ** (i - 1) < 1]
 
 
@@ -90,8 +90,8 @@ OPTIMIZERS: dict[str, Choice] = {
     "adamw": Choice(MuAdamW),
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
-    "muon": Choice(MuMuon, lr=MUON_LR, usual_steps=USUAL_STEPS, aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
-    "soap": Choice(MuSOAP, lr=SOAP_LR, usual_steps=USUAL_STEPS, aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
+    "muon": Choice(MuMuon, lr=MUON_LR, by_steps=True, aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
+    "soap": Choice(MuSOAP, lr=SOAP_LR, by_steps=True, aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
 }
 
 

@@ -47,14 +47,14 @@ _NO_GRADIENT = 1e-35
 _SIZES = ("schatten", "rms")
 
 
-def usual_lr(steps: int | None = None) -> float:
-    """The learning rate of a training that was tuned nowhere: ``LR``, carried to ``steps`` by the rule for lengths.
+def usual_lr(steps: int | None = None, lr: float = LR) -> float:
+    """The learning rate of a training that was tuned nowhere: ``lr``, carried to ``steps`` by the rule for lengths.
 
     No update is larger than the weights that it moves, so that it is at most 1.
     """
     if steps is None:
-        return LR
-    return min(1.0, LR * length_factor(Size(1, 1, steps=steps), Size(1, 1, steps=USUAL_STEPS)))
+        return lr
+    return min(1.0, lr * length_factor(Size(1, 1, steps=steps), Size(1, 1, steps=USUAL_STEPS)))
 
 
 class MuSOAP(MatrixOptimizer):
