@@ -74,6 +74,26 @@ def test_the_page_of_half_of_it_compares_bases_on_the_same_problems():
     assert "inf [inf, inf]" in experiment.table(Kept(lost))
 
 
+def decayed(config):
+    """Best at a weight decay that forgets in 20 epochs, so that every factor of 4 beside it costs 10 %."""
+    epochs = 20 / config["data"]["n_train"] / config["lr"] / max(config.get("weight_decay", 0.0), 1e-9)
+    return {"loss": 0.1 * 1.1 ** min(3.0, abs(math.log(epochs / 20, 4))) * 1.02 ** config["seed"]}
+
+
+def test_what_weight_decay_gains_is_on_the_page():
+    experiment = run.EXPERIMENTS["decay"]
+    kept = Kept.of(experiment, decayed)
+    assert len(kept) == 9 * 5 * 2
+    text = experiment.table(kept)
+    # Burgers: 20 of 800 samples a step at lr 0.03: 0.025 / (0.03 · 0.05) is 17 epochs, within a root of 4 of 20. Without
+    # weight decay the error is 1.1³ times the least.
+    row = next(line for line in text.splitlines() if line.startswith("| burgers | centre "))
+    assert row.endswith(" | 0.05 | 16.7 |") and f"| {1.1 ** (math.log(20 / 16.67, 4) - 3):.3f} [" in row
+    # A quarter of the samples wants four times the weight decay.
+    assert next(line for line in text.splitlines() if "| samples 200 |" in line).endswith(" | 0.2 | 16.7 |")
+    assert "\n4 of 9 settings" in experiment.table(kept.some(0.5))
+
+
 def in_time(config):
     """One step is best at 0.03, a rollout at 0.015, and lost at 0.12; the second seed's rollouts at 0.03."""
     off, best = math.log2(config["lr"] / 0.03), 0 if config["seed"] == 1 else -1

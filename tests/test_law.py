@@ -95,6 +95,18 @@ def test_the_page_tells_the_powers_and_what_laws_lose(filled):
     assert "0.0% | 0.0%" in rows["steps, batch, depth fitted"]
 
 
+def test_what_a_search_of_one_seed_loses_to_another_is_on_the_page():
+    """Two of three seeds are best at 1, the third at 2, each by a parabola of curvature 2 a in log error."""
+    a = 0.05
+    errors = {2.0**i: [math.exp(a * (i - best) ** 2) for best in (0, 0, 1)] for i in (-2, -1, 0, 1, 2)}
+    setting = experiment.Setting.of("gray-scott", steps=1000, depth=4)  # for which the law says 0.03
+    text = "\n".join(law_page._search_table({setting: curves.Curve({0.03 * lr: own for lr, own in errors.items()})}))
+    # The mean of seeds 0 and 2 is best half a factor of two above 1: the rate of seed 1 and the law's lose a / 4 there, and
+    # so for seeds 1 and 2. Seeds 0 and 1 are best at 1, where the law is right and the rate of seed 2 loses a.
+    lost = f"{math.expm1(a / 4):.1%}"
+    assert text.endswith(f"| others | 3 | {lost} | {math.expm1(a):.1%} | {math.expm1(a):.1%} | {lost} | {lost} | {lost} |")
+
+
 def test_the_page_of_half_an_experiment(filled):
     some = Filled(dict(list(filled.items())[: len(filled) // 3]))
     assert f" of {len(list(LAW.settings()))} settings" in LAW.table(some)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from experiments.cheap import Cheap
+from experiments.decay import Decay
 from experiments.law import Law
 from experiments.reference import Reference
 from experiments.rollout import Rollout
@@ -36,9 +37,11 @@ class Experiment(Protocol):
         ...
 
 
+_LAW = Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"})
 EXPERIMENTS: dict[str, Experiment | Cheap] = {
-    "law": Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"}),
+    "law": _LAW,
     "law-adamw": Law("adamw", lr=0.008, most=12),
+    "decay": Decay(_LAW),
     "reference": Reference(),
     "rollout": Rollout(),
     "cheap": Cheap(),

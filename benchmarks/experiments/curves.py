@@ -32,6 +32,11 @@ class Curve:
 
     errors: Mapping[float, Sequence[float]]
 
+    @property
+    def seeds(self) -> int:
+        """How many each rate has at least."""
+        return min(map(len, self.errors.values()))
+
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """log2 of the rates that trained, and the means of the logarithms of their errors."""

@@ -103,7 +103,7 @@ def page(law: Law, records: Any) -> str:
     curves = curves_of(law, records)
     plain = _plain(curves)
     lines = [f"# The best learning rate of {law.optimizer}", "", f"{len(curves)} of {len(set(law.settings()))} settings."]
-    for part in (_law_table(plain), _power_table(curves), _variant_table(curves), _rate_table(curves)):
+    for part in (_law_table(plain), _search_table(plain), _power_table(curves), _variant_table(curves), _rate_table(curves)):
         lines += part
     return "\n".join(lines) + "\n"
 
@@ -144,10 +144,37 @@ def _law_table(curves: Mapping[Setting, Curve]) -> list[str]:
 
 
 def _regrets(law: Candidate, curves: Mapping[Setting, Curve]) -> list[str]:
-    found = [curve.regret(law.predict(setting)) for setting, curve in curves.items()]
+    return _spread([curve.regret(law.predict(setting)) for setting, curve in curves.items()])
+
+
+def _spread(found: Sequence[float]) -> list[str]:
+    """Median, ninth decile and largest."""
     if not found:
         return ["–"] * 3
     return [f"{x:.1%}" for x in (median(found), float(np.quantile(found, 0.9, method="higher")), max(found))]
+
+
+def _search_table(curves: Mapping[Setting, Curve]) -> list[str]:
+    """What the best rate of one seed loses where other seeds judge it, beside what the law loses there."""
+    rows = []
+    for name, here in (("chosen on", True), ("others", False)):
+        searched, ours = [], []
+        for setting, curve in curves.items():
+            own = [{lr: [errors[seed]] for lr, errors in curve.errors.items()} for seed in range(curve.seeds)]
+            if len(own) < 2 or (setting.problem in CHOSEN_ON) != here:
+                continue
+            for seed, errors in enumerate(own):
+                rest = {lr: [*e[:seed], *e[seed + 1 :]] for lr, e in curve.errors.items()}
+                searched.append(Curve(rest).regret(Curve(errors).best))
+                ours.append(Curve(rest).regret(OURS.predict(setting)))
+        if searched:
+            rows.append([name, str(len(searched)), *_spread(searched), *_spread(ours)])
+    return [
+        "\n## What a search loses",
+        "\nRegret of the rate that is best for one seed, judged by the other seeds, and of the law's rate judged by the "
+        "same ones: median, ninth decile, largest.",
+        *table(["problems", "searches", "median", "9/10", "most", "the law: median", "9/10", "most"], rows),
+    ]
 
 
 def _power_table(curves: Mapping[Setting, Curve]) -> list[str]:
