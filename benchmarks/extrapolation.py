@@ -27,8 +27,9 @@ from lr_transfer import HERE, MOVES, RESULTS, SPACE, plan, size_of
 from neuralop_mup.plots import style
 from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning.engines import LocalEngine
+from neuralop_mup.tuning.fno import FNOs
+from neuralop_mup.tuning.looking import operations
 from neuralop_mup.tuning.optimum import Optimum, find_optimum, student
-from neuralop_mup.tuning.pipeline import FNOs, operations
 from neuralop_mup.tuning.runner import run
 
 SMALL, BASE, TARGET = (8, 16, 32), 16, 128

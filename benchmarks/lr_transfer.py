@@ -19,7 +19,8 @@ from typing import Any
 import neuralop_mup as nm
 from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning import report
-from neuralop_mup.tuning.pipeline import FNOs, Tuning, tuning
+from neuralop_mup.tuning.fno import FNOs
+from neuralop_mup.tuning.pipeline import Tuning, tuning
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -18,7 +18,8 @@ from typing import Any
 
 from neuralop_mup.problems import Problem
 from neuralop_mup.tuning import report
-from neuralop_mup.tuning.pipeline import FNOs, Tuning, tuning
+from neuralop_mup.tuning.fno import FNOs
+from neuralop_mup.tuning.pipeline import Tuning, tuning
 from neuralop_mup.tuning.presets import SIZES, odd_grids_work, preset_of, problem_with
 from neuralop_mup.tuning.space import log2_grid
 

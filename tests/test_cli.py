@@ -18,8 +18,8 @@ from neuralop_mup.cli import main, transfer
 from neuralop_mup.cli.coord_check import _Seeds
 from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 from neuralop_mup.problems import PROBLEMS, Problem, get_problem
-from neuralop_mup.tuning import Results, pipeline
-from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning import Results, looking, pipeline
+from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.presets import PRESETS, SIZES, preset_of
 
 TINY = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
@@ -333,7 +333,7 @@ def test_a_gpu_that_is_not_there_is_told(capsys):
 
 @pytest.mark.parametrize("works", [False, True])
 def test_an_odd_grid_is_told_where_the_layer_is_wrong_on_it(works, fake, capsys, monkeypatch):
-    monkeypatch.setattr(pipeline, "odd_grids_work", lambda: works)
+    monkeypatch.setattr(looking, "odd_grids_work", lambda: works)
     assert main(words("transfer darcy-pino --preset paper")) == 0
     told = "61×61 points: the installed neuralop's SpectralConv is wrong on odd numbers of points"
     page = Path("runs/darcy-pino-transfer/report.md").read_text()

@@ -9,7 +9,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 import paper
 from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning import presets
-from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.fno import FNOs
 
 
 def plan_of(name, size, tmp_path, **asked):

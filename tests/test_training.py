@@ -6,7 +6,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
 from neuralop_mup.problems import get_problem
-from neuralop_mup.tuning.pipeline import FNOs, operations
+from neuralop_mup.tuning.fno import FNOs
+from neuralop_mup.tuning.looking import operations
 from neuralop_mup.tuning.settings import OPTIMIZERS, Settings, build_optimizer
 from support import train_run, training_of
 

@@ -18,7 +18,7 @@ import neuralop_mup as nm
 from neuralop_mup.cli import main
 from neuralop_mup.problems import get_problem
 from neuralop_mup.problems.sources import as_source
-from neuralop_mup.tuning import pipeline
+from neuralop_mup.tuning import looking
 from neuralop_mup.tuning.checkpoint import keep_weights, read_weights
 from neuralop_mup.tuning.settings import optimizer_name
 from support import differing
@@ -397,7 +397,7 @@ def test_an_output_on_a_finer_grid_is_not_taken_for_channels(tmp_path):
 
 
 def test_few_samples_and_odd_grids_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "odd_grids_work", lambda: False)
+    monkeypatch.setattr(looking, "odd_grids_work", lambda: False)
     odd = [tuple(f[..., :-1] for f in pair) for pair in (fields(), fields(8, 1))]
     with pytest.warns(UserWarning) as warned:
         tuned = tuned_on(tmp_path / "s", odd)

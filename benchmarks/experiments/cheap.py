@@ -13,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from neuralop_mup.tuning import Results, findings, wording
-from neuralop_mup.tuning.pipeline import FNOs, tune
+from neuralop_mup.tuning.fno import FNOs
+from neuralop_mup.tuning.pipeline import tune
 from problems import get_problem
 
 __all__ = ["Cheap"]

@@ -11,7 +11,7 @@ import torch
 
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import ProblemData
-from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.prediction import Predictor
 from neuralop_mup.tuning.records import Run
 from neuralop_mup.tuning.score import Score, Validation, rollout_error

@@ -12,7 +12,7 @@ from neuralop_mup.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning.comparison import WAYS, compare
-from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.presets import preset_of
 
 #: Without a word: Burgers' equation at a size that takes a minute and a half on two cores.

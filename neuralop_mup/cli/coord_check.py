@@ -22,7 +22,7 @@ from neuralop_mup.files import write_atomically
 from neuralop_mup.problems import Problem
 from neuralop_mup.tuning import report, wording
 from neuralop_mup.tuning.engines import make_engine
-from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.proxy import data_notes, modes_of
 from neuralop_mup.tuning.runner import run as run_study
 from neuralop_mup.tuning.settings import OPTIMIZERS, build_optimizer, optimizer_name

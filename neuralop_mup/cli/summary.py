@@ -12,7 +12,7 @@ from neuralop_mup.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.core.planning import make_plan
 from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.pipeline import FNOs
+from neuralop_mup.tuning.fno import FNOs
 
 
 def run(argv: list[str]) -> int:

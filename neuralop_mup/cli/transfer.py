@@ -17,8 +17,9 @@ from neuralop_mup.problems import Problem
 from neuralop_mup.problems.mode_energy import mode_energy
 from neuralop_mup.tuning import report, wording
 from neuralop_mup.tuning.engines import RayEngine, cuda_devices
+from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.outcome import is_complete
-from neuralop_mup.tuning.pipeline import FNOs, Tuning, tuning
+from neuralop_mup.tuning.pipeline import Tuning, tuning
 from neuralop_mup.tuning.presets import EXTENDS, PRESETS, Preset, preset_of
 from neuralop_mup.tuning.settings import OPTIMIZERS, optimizer_name
 from neuralop_mup.tuning.space import is_search, log2_grid

@@ -1,33 +1,25 @@
-"""``tune``: a model and data in; the learning rate, the trained target and a report out. The one pipeline, of the command, "
-"too."""
+"""``tune``: a model and data in; the learning rate, the trained target and a report out. Of the command, too."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from neuralop.models import FNO
 from torch import nn
-from torch.utils.data import Dataset, RandomSampler
 
-from neuralop_mup.core.classify import check_grid
-from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Problem
-from neuralop_mup.problems.data import ProblemData
-from neuralop_mup.problems.mode_energy import mode_energy, off_grid
-from neuralop_mup.problems.sources import as_source
 from neuralop_mup.tuning import report
 from neuralop_mup.tuning.engines import cuda_devices, make_engine
-from neuralop_mup.tuning.presets import EXTENDS, odd_grids_work
-from neuralop_mup.tuning.proxy import data_notes, modes_of
+from neuralop_mup.tuning.looking import SeenData, Sizes, not_coarser, not_shorter, operations
+from neuralop_mup.tuning.presets import EXTENDS
+from neuralop_mup.tuning.proxy import data_notes
 from neuralop_mup.tuning.records import Records
 from neuralop_mup.tuning.runner import run
 from neuralop_mup.tuning.savings import coarser, narrower, shorter
@@ -37,11 +29,11 @@ from neuralop_mup.tuning.study import Study
 from neuralop_mup.tuning.summary import Results
 from neuralop_mup.tuning.sweeps import transfer_study
 from neuralop_mup.tuning.target import Tuned, lines_of_use, load_target, name_of, write_target
-from neuralop_mup.tuning.train import Training, losses_of, n_params, quiet
+from neuralop_mup.tuning.train import Training
 from neuralop_mup.tuning.with_optuna import Search
 from neuralop_mup.validation import check_positive
 
-__all__ = ["FNOs", "Tuning", "tune", "tuning"]
+__all__ = ["Tuning", "tune", "tuning"]
 
 #: Settings of a run that may be given to :func:`tune`, or searched.
 _SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap")
@@ -51,35 +43,6 @@ _SEARCH = ("n_trials", "sampler")
 _STEP = 2e8
 _PLACE = ("storage", "engine", "executor")
 _WHOLE = "sizes alone are compared"
-
-
-@dataclass(frozen=True)
-class FNOs:
-    """What builds neuralop's FNO for data of so many channels and axes."""
-
-    in_channels: int
-    out_channels: int
-    n_dim: int
-
-    name = "FNO"
-    on_meta = True  # a model that is only looked at needs no memory
-
-    def __call__(self, **size: Any) -> FNO:
-        """The model of that size.
-
-        Raises
-        ------
-        MupError
-            If the constructor refuses the arguments.
-        """
-        kwargs = {"in_channels": self.in_channels, "out_channels": self.out_channels, **size}
-        n_modes = kwargs.get("n_modes")
-        if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
-            raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
-        try:
-            return FNO(**kwargs)
-        except Exception as error:  # the constructor's reason is what the user needs
-            raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -161,6 +124,7 @@ def tuning(
     folder: Path,
     space: Mapping[str, Any] | None,
     fixed: Mapping[str, Any],
+    read: Mapping[str, Any] | None = None,
     loss: Any = "l2",
     score: Any = None,
     processor: Any = None,
@@ -180,7 +144,7 @@ def tuning(
 
     Parameters
     ----------
-    build, base, target, folder, loss, score, processor, proxy_steps, proxy_stride
+    build, base, target, folder, read, loss, score, processor, proxy_steps, proxy_stride
         As for :func:`tune`.
     source : object
         Whose ``load()`` gives the data.
@@ -215,164 +179,75 @@ def tuning(
     Records(folder)  # one that is no folder, or of an earlier version, is told before any data is made
     if own_base and isinstance(target, Mapping):
         base, why = narrower(target, None)
-    sizes, modes = _sizes(build, base, target, large)
-    read, choice = asked.pop("read", None), OPTIMIZERS[fixed["optimizer"]]
+    sizes = Sizes.of(build, base, target, large)
     own_lrs = "lr" not in fixed and (space is None or (isinstance(space, Mapping) and "lr" not in space))
-    study = transfer_study(
-        proxy=base,
-        target=target,
-        space={"lr": choice.lrs(1000), **(space or {})} if own_lrs else space,
-        fixed={k: v for k, v in fixed.items() if k not in (space or ())},
-        keeps=True,
-        between=own_lrs,
-        name=folder.resolve().name,
-        **asked,
-    )
+    lrs = OPTIMIZERS[fixed["optimizer"]].lrs
     under = {**(under or {}), **({} if kernel_init == "default" else {"kernel_init": kernel_init})}
-    study = replace(study, under={rule: under for rule in study.rules if rule != "standard" and under})
-    for rule in study.rules:  # what a rule or a setting refuses it would refuse in every run
-        with _looking(build):
-            parametrize(build(**target), base=lambda: build(**base), rule=rule, init=not getattr(build, "on_meta", False))
-        _check_settings(study, rule)
-    source = as_source(source, read, next(sizes["target"].parameters()).dtype.to_real())
-    made = isinstance(source, Problem)  # which takes time, so that everything else is checked before
-    data = source.blank() if made else source.load()
-    source = source.fixed(data) if hasattr(source, "fixed") else source
-    batch_sizes = study.space["batch_size"] if isinstance(study.space.get("batch_size"), list) else [fixed["batch_size"]]
-    batch, n_train = max(batch_sizes), data.counts()["train"]
-    if isinstance(data, ProblemData) and batch > n_train:
-        raise MupError(
-            f"A batch of {batch} is larger than the training data, {n_train} samples: each epoch would be one step. "
-            f"Take a batch_size of {n_train} at most, better a tenth of it, or more data."
-        )
-    sample = data.sample()
-    on_grid = not off_grid(sample)
-    losses = losses_of(loss, sample["x"].ndim - 2 if torch.is_tensor(sample["x"]) else 2, getattr(source, "losses", dict)())
-    first = {k: v[:2] if on_grid and torch.is_tensor(v) else v for k, v in sample.items()}
-    if isinstance(loss, str) and torch.is_tensor(first["y"]) and first["y"].is_complex():
-        raise MupError(
-            f"loss={loss!r} with complex targets: neuralop's losses are of real fields. Give a function of your own "
-            "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
-        )
-    for letter in "xy" if on_grid else ():
-        if not torch.isfinite(sample[letter]).all():
-            raise MupError(
-                f"{letter} of the training data has entries that are not finite: remove these samples or fill them in."
-            )
-    if processor is None:  # a user's may change the shapes
-        _check_batch(build, base, first, compare=isinstance(loss, str))
-    elif not all(hasattr(processor, name) for name in ("preprocess", "postprocess", "to")):
-        raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
-    for size in sizes.values() if on_grid else ():
-        check_grid(size, tuple(sample["x"].shape[2:]))  # the layers cut what is beyond it, and nothing would tell
-    x_shape, odd = (tuple(sample["x"].shape[1:]) if on_grid else None), []
-    if on_grid and any(points % 2 for points in x_shape[1:]) and not odd_grids_work():
-        crop = source.option(crop=True) if hasattr(source, "option") else "read={'crop': True}"
-        odd.append(
-            f"{'×'.join(map(str, x_shape[1:]))} points: the installed neuralop's SpectralConv is wrong on odd numbers of "
-            f"points, so choose an even grid, or leave out the last point of these axes ({crop} for files and arrays)."
-        )
-    energy, own = None, {"processor": processor is not None, "loss": not isinstance(loss, str), "score": callable(score)}
-    if look or not made:
-        data = source.load() if made else data
-        sample = data.sample()
-        energy = mode_energy(sample["x"], sample["y"]) if on_grid else None
+    own_space = {"lr": lrs(1000), **(space or {})} if own_lrs else space
+    study = _study(sizes, own_space, fixed, under, keeps=True, between=own_lrs, name=folder.resolve().name, **asked)
+    data = SeenData.of(source, read, sizes.dtype)
+    batch = max(study.space["batch_size"] if isinstance(study.space.get("batch_size"), list) else [fixed["batch_size"]])
+    losses = data.losses(loss)
+    data.check(batch, loss)
+    _check_fit(sizes, data, loss, processor)
+    own = {"processor": processor is not None, "loss": not isinstance(loss, str), "score": callable(score)}
+    if look:
+        data = data.load()
+    if data.is_loaded:
         if own_base:
-            base, why = narrower(target, energy)
-            sizes, modes = _sizes(build, base, target, large)
+            base, why = narrower(target, data.energy)
+            sizes = Sizes.of(build, base, target, large)
             study = replace(study, sizes={**study.sizes, "proxy": dict(base)})
-        said = data_notes(sample, data.counts()["val"], modes["proxy"], modes["target"], flag, isinstance(loss, str))
-        notes = [*notes, *said]
-        processor = processor or (source.processor(data) if made else data.processor())
-    n_epochs, n_batches = fixed.get("epochs", 1), len(data.loaders(batch, 0)[0])
-    length = shorter(n_epochs, n_batches, asked=proxy_steps, refused=_WHOLE if whole else _not_shorter(fixed, study, data))
+        n_val, modes = data.data.counts()["val"], sizes.modes
+        notes = [*notes, *data_notes(data.sample, n_val, modes["proxy"], modes["target"], flag, isinstance(loss, str))]
+        processor = processor or data.processor()
+    n_epochs, n_batches = fixed.get("epochs", 1), len(data.data.loaders(batch, 0)[0])
+    length = shorter(n_epochs, n_batches, asked=proxy_steps, refused=_WHOLE if whole else not_shorter(fixed, study, data))
     stride, grid = coarser(
-        x_shape[1:] if on_grid else (),
-        modes["proxy"],
-        energy,
+        data.grid,
+        sizes.modes["proxy"],
+        data.energy,
         asked=proxy_stride,
-        takes=_takes(build, base, sample),
-        refused=_WHOLE if whole else _not_coarser(data, losses, own, look or not made),
+        takes=partial(sizes.takes, data.sample),
+        refused=_WHOLE if whole else not_coarser(data, losses, own),
     )
-    at = {size: dict(more) for size, more in length.at.items()}
+    at = length.at
     if math.prod(stride) > 1:
         at["proxy"] = {**at.get("proxy", {}), "stride": stride}
-    space = {**study.space, **({"lr": choice.lrs(length.steps[0])} if own_lrs else {})}
+    space = {**study.space, **({"lr": lrs(length.steps[0])} if own_lrs else {})}
     search = study.search and Search(space, study.n_trials, asked.get("sampler"))
-    study = replace(study, notes=(*notes, *odd), at=at, space=space, search=search)
-    training = Training(build, source, data, losses, processor, loss, chosen_by)
-    if not made:
+    study = replace(study, notes=(*notes, *data.grid_notes()), at=at, space=space, search=search)
+    training = Training(build, data.source, data.data, losses, processor, loss, chosen_by)
+    if not data.is_made:
         training.values()  # what is wrong with the user's losses shows on a batch
-    if look or not made or isinstance(score, str):  # a rollout of a problem is refused without its data
+    if data.is_loaded or isinstance(score, str):  # a rollout of a problem is refused without its data
         training.scored(base)
-    points = math.prod(x_shape[1:] if on_grid else ())
-    seen = {"proxy": (length.steps[0], points / math.prod(stride)), "target": (length.steps[1], points)}
-    costs = {which: (operations(sizes[which], n) * batch + _STEP) * steps for which, (steps, n) in seen.items()}
-    told = {"data": source.title}
-    if hasattr(source, "description"):
-        told |= {"read as": source.description, **source.readings}
-    elif made:
-        told["problem"] = {name: value for name, value in source.content().items() if name != "problem"}
-    told |= {**({"proxy": why} if own_base else {}), "steps": length.why, **({"grid": grid} if on_grid else {})}
+    steps = dict(zip(sizes.models, length.steps, strict=True))
+    told = {**data.told, **({"proxy": why} if own_base else {}), "steps": length.why}
     return Tuning(
         study,
         training,
         folder,
-        title or f"{name_of(build)} on {source.title}",
-        x_shape,
-        costs,
-        {k: n_params(m) for k, m in sizes.items()},
-        told,
-        {which: steps for which, (steps, _) in seen.items()},
+        title or f"{name_of(build)} on {data.source.title}",
+        tuple(data.sample["x"].shape[1:]) if data.on_grid else None,
+        _costs(sizes, steps, batch, math.prod(data.grid), math.prod(stride)),
+        sizes.parameters,
+        {**told, **({"grid": grid} if data.on_grid else {})},
+        steps,
     )
 
 
-def _not_shorter(fixed: Mapping[str, Any], study: Study, data: Any) -> str:
-    """Why the proxy must train as long as the target; empty where it need not."""
-    if "standard" in study.rules:
-        return "without μP no rule carries a learning rate to more steps"
-    if not isinstance(data, ProblemData) and not _is_shuffled(data.parts["train"]):
-        return "the loader's order is fixed, so that a shorter epoch would be its first samples alone"
-    if searched := [name for name in ("epochs", "batch_size", "schedule") if name in study.space]:
-        return f"{searched[0]} is searched"
-    if fixed["optimizer"] == "sgd":
-        return "the rule for steps is not SGD's"
-    schedule = str(fixed.get("schedule", "cosine"))
-    return f"the schedule {schedule} is in epochs of the target" if schedule.startswith("halve") else ""
-
-
-def _is_shuffled(part: Any) -> bool:
-    """Whether each epoch has another order: of data sets here, and of loaders with a random sampler."""
-    return isinstance(part, Dataset) or isinstance(getattr(part, "sampler", None), RandomSampler)
-
-
-def _not_coarser(data: Any, losses: Any, own: Mapping[str, Any], looked: bool) -> str:
-    """Why the proxy must see every point of the grid; empty where it need not, as far as the model takes it."""
-    if not looked:
-        return "the data is not made yet"
-    if not (isinstance(data, ProblemData) and torch.is_tensor(data.train[0])):
-        return "the data is read batch by batch"
-    if len(losses) > 1:
-        return "the losses beside the data's may depend on the grid"
-    mine = next((name for name, given in own.items() if given), None)
-    return f"the {mine} given may depend on the grid" if mine else ""
-
-
-def _takes(build: Callable[..., nn.Module], base: Mapping[str, Any], sample: Mapping[str, Any]) -> Callable[..., bool]:
-    """Whether the proxy gives fields like y, with all of its modes, at every so manieth point."""
-
-    def takes(stride: Sequence[int]) -> bool:
-        cut = (slice(0, 1), slice(None), *(slice(None, None, step) for step in stride))
-        x, y = sample["x"][cut], sample["y"][cut]
-        try:
-            with _looking(build), torch.no_grad():
-                model = build(**base).eval()
-                check_grid(model, tuple(x.shape[2:]))
-                return model(x.to(next(model.parameters()).device)).shape == y.shape
-        except Exception:  # the model is the user's
-            return False
-
-    return takes
+def _study(
+    sizes: Sizes, space: Mapping[str, Any] | None, fixed: Mapping[str, Any], under: Mapping[str, Any], **asked: Any
+) -> Study:
+    """What is asked, with all that a run would refuse of it refused."""
+    fixed = {k: v for k, v in fixed.items() if k not in (space or ())}
+    study = transfer_study(proxy=sizes.base, target=sizes.target, space=space, fixed=fixed, **asked)
+    study = replace(study, under={rule: under for rule in study.rules if rule != "standard" and under})
+    for rule in study.rules:
+        sizes.check_rule(rule)
+        _check_settings(study, rule)
+    return study
 
 
 def _check_settings(study: Study, rule: str | None) -> None:
@@ -383,82 +258,21 @@ def _check_settings(study: Study, rule: str | None) -> None:
         check_positive("lr", settings.lr)  # a run of rate zero is one, but none that could be chosen
 
 
-def _sizes(
-    build: Callable[..., nn.Module], base: Mapping[str, Any], target: Mapping[str, Any], large: bool
-) -> tuple[dict[str, nn.Module], dict[str, Any]]:
-    """The models of both sizes, to be looked at, and their modes."""
-    if not callable(build):
-        raise MupError(f"build={build!r} must be a function: build(**size) returns a fresh model of that size.")
-    sizes, modes = {}, {}
-    for name, which, size in (("base", "proxy", base), ("target", "target", target)):
-        if not isinstance(size, Mapping):
-            raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
-        try:
-            with _looking(build):
-                sizes[which] = build(**size)
-            if not isinstance(sizes[which], nn.Module):
-                raise MupError(
-                    f"build(**{dict(size)}) returns {sizes[which]!r}, and must return a model, a torch.nn.Module."
-                )
-            modes[which] = modes_of(size, sizes[which])
-        except MupError:
-            raise
-        except Exception as error:  # the function is the user's
-            raise MupError(f"build(**{dict(size)}) fails at the {name}: {type(error).__name__}: {error}") from error
-    counts = {which: n_params(model) for which, model in sizes.items()}
-    if counts["proxy"] >= counts["target"] and not large:
-        raise MupError(
-            f"The base has {counts['proxy']:,} parameters and the target {counts['target']:,}: tuning the base saves "
-            "nothing. Make it smaller in width or modes."
-        )
-    return sizes, modes
+def _check_fit(sizes: Sizes, data: SeenData, loss: Any, processor: Any) -> None:
+    """MupError for models that do not take the data, and for a processor that is none."""
+    first = {k: v[:2] if data.on_grid and torch.is_tensor(v) else v for k, v in data.sample.items()}
+    if processor is None:  # a user's may change the shapes
+        sizes.check_batch(first, compare=isinstance(loss, str))
+    elif not all(hasattr(processor, name) for name in ("preprocess", "postprocess", "to")):
+        raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
+    if data.on_grid:
+        sizes.check_grid(data.grid)
 
 
-@contextmanager
-def _looking(build: Any) -> Iterator[None]:
-    """For models that are only looked at: no random numbers are used up and, where that can be, no memory."""
-    where = torch.device("meta") if getattr(build, "on_meta", False) else nullcontext()
-    with torch.random.fork_rng(devices=[]), quiet(), where:
-        yield
-
-
-def operations(model: nn.Module, points: int) -> float:
-    """Floating-point operations of a training step for a sample, counted from shapes: for comparing costs before spending
-    them.
-
-    A pointwise map costs 2 operations a weight and grid point, a kernel's complex product 8 a weight; backward is twice
-    forward. Fourier transforms, activations, losses and the optimizer are left out.
-    """
-    maps = [p for p in model.parameters() if p.ndim > 1 and min(p.shape[:2]) > 0]
-    return 3.0 * sum(8 * p.numel() if p.is_complex() else 2 * p.numel() * points for p in maps)
-
-
-def _check_batch(build: Callable[..., nn.Module], base: Mapping[str, Any], few: Mapping[str, Any], compare: bool) -> None:
-    """Refuse a model that does not take the data or does not give fields like y: one forward pass at the base."""
-    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in few.items() if torch.is_tensor(v))
-    call = f"{name_of(build)}(**{dict(base)})"
-    with _looking(build), torch.no_grad():
-        model = build(**base).eval()
-        where = next(model.parameters()).device
-        few = {k: v.to(where) if torch.is_tensor(v) else v for k, v in few.items()}
-        x, channels = few["x"], getattr(model, "in_channels", None)
-        try:
-            out = model(**few)
-        except Exception as error:  # the model is the user's
-            last = torch.is_tensor(x) and x.ndim > 2 and channels == x.shape[-1] != x.shape[1]
-            do = (
-                "Its channels are last: give x.movedim(-1, 1), and y likewise."
-                if last
-                else "Fields are (n, channels, *grid); the model must take as many channels as x has."
-            )
-            raise MupError(
-                f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. {do}"
-            ) from error
-    if compare and isinstance(out, torch.Tensor) and out.shape[1:] != few["y"].shape[1:]:
-        raise MupError(
-            f"The model of {call} gives fields of shape {tuple(out.shape[1:])} for a batch with {shapes}: "
-            "they must be like y. Give it as many out_channels as y has channels."
-        )
+def _costs(sizes: Sizes, steps: Mapping[str, int], batch: int, points: int, fewer: int) -> dict[str, float]:
+    """Operations of a run of each size; the proxy sees one point in ``fewer``."""
+    seen = {"proxy": points // fewer, "target": points}
+    return {which: (operations(sizes.models[which], seen[which]) * batch + _STEP) * n for which, n in steps.items()}
 
 
 def tune(
