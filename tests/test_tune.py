@@ -149,6 +149,8 @@ def test_masters_losses_and_workers(tmp_path):
         ),
         ({"data": (fields(), fields(8)), "batch_size": 64}, "A batch of 64 is larger than the training data, 32 samples"),
         ({"target": {"hidden_channels": 8, "n_modes": (64,)}}, "beyond the grid"),
+        ({"data": fields(40), "lr": 0.1}, r"no argument 'lr'; space=\{'lr': \[…\]\} gives the values"),
+        ({"data": fields(40), "epoch": 5}, "no argument 'epoch'; did you mean 'epochs'"),
         ({"data": fields(40), "read": {"shufle": 1}}, "read has no argument 'shufle'; did you mean 'shuffle'"),
         ({"data": loaders(), "read": {"x": "a"}}, "read= says how files or a pair"),
         ({"data": fields(40), "read": "channels=last"}, "must be a dict of how files are read"),

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.tuning import report
 from neuralop_mup.tuning.engines import cuda_devices, make_engine
 from neuralop_mup.tuning.looking import SeenData, Sizes, not_coarser, not_shorter, operations
@@ -396,7 +396,9 @@ def tune(
     choice = OPTIMIZERS[optimizer_name(optimizer)]
     kernel_init = more.pop("kernel_init", choice.kernel_init)
     if more:
-        raise MupError(f"tune has no argument {next(iter(more))!r}; see help(neuralop_mup.tune).")
+        name, known = next(iter(more)), [*tune.__kwdefaults__, "kernel_init", *_SETTINGS, *_SEARCH, *_PLACE]
+        hint = "space={'lr': […]} gives the values that it tries." if name == "lr" else nearest(name, known)
+        raise MupError(f"tune has no argument {name!r}; {hint}")
     fixed = {
         "optimizer": optimizer_name(optimizer),
         "epochs": epochs,
