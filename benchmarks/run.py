@@ -4,7 +4,8 @@
     python benchmarks/run.py law                # train what is missing, one process; interrupted, the same command goes on
     python benchmarks/run.py law --report       # the page of what is done, while it is trained or after
     python benchmarks/run.py law --tiny         # in a minute, to see that it works
-    python benchmarks/run.py law --report --write --folder benchmarks/results/law.jsonl   # from the runs that are kept here
+    python benchmarks/run.py law --report --export benchmarks/results/law.jsonl           # the runs of the page, to be kept
+    python benchmarks/run.py law --report --write --folder benchmarks/results/law.jsonl   # page and figure from these
 
 A run is kept by its content, in a folder that any number of experiments may share.
 """
@@ -12,16 +13,16 @@ A run is kept by its content, in a folder that any number of experiments may sha
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from experiments import EXPERIMENTS, Experiment
-from experiments.cheap import Cheap
+from experiments.kept import METRICS, Asked, Folder, Lines
 from experiments.training import train
 from neuralop_mup._version import __version__
 from neuralop_mup.tuning.engines import Engine, make_engine
@@ -31,30 +32,7 @@ from neuralop_mup.tuning.records import Records, Run
 HERE = Path(__file__).parent
 
 
-class _Kept(Records):
-    """Records that are only read, while another process may write them."""
-
-    def place(self, run: Run, make: bool = False) -> Path:
-        return self.folder / "workspace" / run.id
-
-
-class _Lines:
-    """Records in one file, a line a run: what it is called among an experiment's, and what it gave."""
-
-    def __init__(self, path: Path) -> None:
-        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        self._runs = {_called(line): line for line in lines}
-
-    def get(self, run: Run) -> dict | None:
-        """The record of a run; None where there is none."""
-        return self._runs.get(_called({**run.labels, **run.labels["params"]}))
-
-
-def _called(labels: Mapping) -> tuple:
-    return labels["size"], labels["lr"], labels["seed"]
-
-
-def fill(experiment: Experiment, records: Records, engine: Engine) -> None:
+def fill(experiment: Experiment, records: Records, engine: Engine, train: Callable[..., Any]) -> None:
     """Train what is wanted until nothing is."""
     pending: dict[Future, Run] = {}
     while True:
@@ -89,6 +67,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="few and short runs")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--write", action="store_true", help="write the page and its figure to benchmarks/results")
+    parser.add_argument("--export", type=Path, help="write the runs of the page to this file, a line each", metavar="FILE")
     parser.add_argument("--folder", type=Path, help="of the records, or a file of them; default: benchmarks/records")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     args = parser.parse_args()
@@ -97,20 +76,18 @@ def main() -> None:
         return
     experiment = EXPERIMENTS[args.experiment].tiny() if args.tiny else EXPERIMENTS[args.experiment]
     folder = args.folder or HERE / ("records-tiny" if args.tiny else "records")
-    if isinstance(experiment, Cheap):  # its runs are those of nm.tune, which keeps them itself
-        if not args.report:
-            experiment.fill(folder, args.workers)
-        sys.stdout.write(experiment.page(folder))
-        return
     if not args.report:
+        own = experiment.trainer(folder) if hasattr(experiment, "trainer") else train
         with (
             Records(folder).held() as records,
-            closing(make_engine(None, None, train, args.workers, args.workers)) as engine,
+            closing(make_engine(None, None, own, args.workers, args.workers)) as engine,
         ):
-            fill(experiment, records, engine)
-    kept = _Lines(folder) if folder.is_file() else _Kept(folder)
+            fill(experiment, records, engine, own)
+    kept = Asked(Lines(folder) if folder.is_file() else Folder(folder))
     text = experiment.table(kept)
     sys.stdout.write(text)
+    if args.export is not None:
+        kept.write(args.export, getattr(experiment, "metrics", METRICS))
     if args.write and not args.tiny:
         (HERE / "results" / f"{args.experiment}.md").write_text(text, encoding="utf-8")
         if hasattr(experiment, "draw"):

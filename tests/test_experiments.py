@@ -2,14 +2,21 @@
 
 import importlib
 import math
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from neuralop_mup._version import __version__
+from neuralop_mup.tuning.outcome import execute, is_final
+from neuralop_mup.tuning.records import Records
+from neuralop_mup.tuning.train import Training
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
+kept_runs = importlib.import_module("experiments.kept")
 training = importlib.import_module("experiments.training")
 
 
@@ -147,10 +154,78 @@ def test_a_run_in_time_keeps_both_errors(monkeypatch):
     assert lost["loss"] == training.LOST and lost["validation_error"] == kept["validation_error"] != kept["loss"]
 
 
-def test_what_a_tuning_took_is_on_the_page(tmp_path):
+def as_planted(config):
+    """A tuning that takes 0.2 of a training, and loses a tenth for each seed beyond the first."""
+    return {"loss": 0.1, "metrics": {"price": 0.2, "lr": 0.03, "regret": 0.1 * config["seed"], "failed": config["seed"]}}
+
+
+def test_what_tunings_took_is_on_the_page():
+    cheap = run.EXPERIMENTS["cheap"]
+    kept = Kept.of(cheap, as_planted)
+    assert len(kept) == 12
+    row = "| burgers | 3 of 3 | 0.20 [0.20, 0.20] | 0.03 [0.03, 0.03] | 10.0% [0.0%, 20.0%] | 3 |"
+    assert rows(cheap.table(kept))["burgers"] == row
+    assert rows(cheap.table(kept.some(0.5)))["gray-scott"].startswith("| gray-scott | 2 of 3 | ")
+    assert "burgers" not in cheap.table(Kept())
+
+
+def test_a_tuning_is_taken_up_and_what_it_took_is_on_the_page(tmp_path, monkeypatch, capsys):
     """One small target: five learning rates at the proxy, five at the target, and the one that is carried."""
-    cheap = run.EXPERIMENTS["cheap"].tiny()
-    assert len(cheap.page(tmp_path).splitlines()) == 6  # nothing is done: the table's head alone
-    cheap.fill(tmp_path, 1)
-    row = rows(cheap.page(tmp_path))["burgers"].split(" | ")
-    assert float(row[1].split()[0]) > 0 and float(row[2].split()[0]) > 0.01 and row[-1].strip("| ") == "0"
+    seen, train = [], Training.__call__
+
+    def watched(self, config, **how):
+        seen.append(config["lr"])
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        return train(self, config, **how)
+
+    monkeypatch.setattr(Training, "__call__", watched)
+    file, folder = tmp_path / "cheap.jsonl", tmp_path / "records"
+    monkeypatch.setattr(sys, "argv", ["run.py", "cheap", "--tiny", "--folder", str(folder), "--export", str(file)])
+    with pytest.raises(KeyboardInterrupt):
+        run.main()
+    run.main()
+    assert len(seen) == 1 + 11  # the run that was interrupted begins anew
+    page = capsys.readouterr().out
+    row = rows(page)["burgers"].split(" | ")
+    assert float(row[2].split()[0]) > 0 and float(row[3].split()[0]) > 0.01 and row[-1] == "0 |"
+    shutil.rmtree(folder / "workspace")  # a record is made anew from the runs of its tuning
+    run.main()
+    assert len(seen) == 12
+    monkeypatch.setattr(sys, "argv", ["run.py", "cheap", "--tiny", "--report", "--folder", str(file)])
+    run.main()
+    assert rows(capsys.readouterr().out)["burgers"].split(" | ") == row
+
+
+def test_what_refuses_a_tuning_is_no_result_of_it(tmp_path):
+    (first,) = run.EXPERIMENTS["cheap"].tiny().wanted(Kept())
+    with Records(tmp_path / "cheap-burgers-0").held():
+        train = run.EXPERIMENTS["cheap"].trainer(tmp_path)
+        assert not is_final(execute(__version__, train, first.config))
+
+
+def five_digits(measured):
+    numbers = {name: float(f"{value:.5g}") for name, value in measured.get("metrics", {}).items()}
+    return {"loss": float(f"{measured['loss']:.5g}"), "metrics": numbers}
+
+
+@pytest.mark.parametrize(("name", "measured"), [("reference", base_error), ("rollout", in_time), ("cheap", as_planted)])
+def test_a_file_of_the_runs_gives_their_page(tmp_path, name, measured):
+    """But for what is beyond five digits; written from what is read there it is the same file."""
+    experiment = run.EXPERIMENTS[name]
+    asked = kept_runs.Asked(Kept.of(experiment, lambda config: five_digits(measured(config))))
+    page, metrics = experiment.table(asked), getattr(experiment, "metrics", kept_runs.METRICS)
+    asked.write(tmp_path / "one.jsonl", metrics)
+    again = kept_runs.Asked(kept_runs.Lines(tmp_path / "one.jsonl"))
+    assert experiment.table(again) == page
+    again.write(tmp_path / "other.jsonl", metrics)
+    assert (tmp_path / "other.jsonl").read_text() == (tmp_path / "one.jsonl").read_text()
+
+
+def test_every_kept_run_of_the_law_is_on_its_page(tmp_path):
+    """So that writing the file anew loses none."""
+    path = run.HERE / "results" / "law.jsonl"
+    asked = kept_runs.Asked(kept_runs.Lines(path))
+    run.EXPERIMENTS["law"].table(asked)
+    asked.write(tmp_path / "law.jsonl", kept_runs.METRICS)
+    assert set((tmp_path / "law.jsonl").read_text().splitlines()) == set(path.read_text().splitlines())

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
 curves = importlib.import_module("experiments.curves")
 experiment = importlib.import_module("experiments.law")
+kept = importlib.import_module("experiments.kept")
 law_page = importlib.import_module("experiments.law_page")
 training = importlib.import_module("experiments.training")
 
@@ -120,24 +121,22 @@ def test_regret_is_infinite_from_the_first_rate_that_does_not_train():
     assert curve.regret(1.5) < math.inf == curve.regret(2.0)
 
 
-def test_an_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    trained = []
+def test_an_experiment_goes_on_where_it_was_stopped(tmp_path):
+    trained, most = [], 9
 
     def train(config):
-        if len(trained) == 9:
+        if len(trained) == most:
             raise KeyboardInterrupt
         trained.append(config["lr"])
         return {"loss": planted(config)}
 
-    monkeypatch.setattr(run, "train", train)
     with pytest.raises(KeyboardInterrupt), Records(tmp_path).held() as records:
-        run.fill(LAW.tiny(), records, InlineEngine())
-    before, trained = list(trained), []
+        run.fill(LAW.tiny(), records, InlineEngine(), train)
+    before, trained, most = trained, [], None
     with Records(tmp_path).held() as records:
-        monkeypatch.setattr(run, "train", lambda config: trained.append(config["lr"]) or {"loss": planted(config)})
-        run.fill(LAW.tiny(), records, InlineEngine())
+        run.fill(LAW.tiny(), records, InlineEngine(), train)
         assert not list(LAW.tiny().wanted(records))
-        assert "6 of 6 settings" in LAW.tiny().table(run._Kept(tmp_path))  # while it is being written
+        assert "6 of 6 settings" in LAW.tiny().table(kept.Folder(tmp_path))  # while it is being written
         assert len(list((tmp_path / "workspace").iterdir())) == len(before) + len(trained)
 
 

@@ -154,6 +154,13 @@ def test_two_runs_in_one_process_are_refused():
         execute("9.9", train, {})
 
 
+def test_a_train_function_may_itself_sweep(tmp_path):
+    def best_of(config):
+        return quiet(lambda inner: inner["lr"] + config["offset"], {"lr": [1.0, 2.0]}, tmp_path / "inner").best_loss
+
+    assert quiet(best_of, {"offset": [1.0]}, tmp_path / "outer").best_loss == 2.0
+
+
 @pytest.mark.parametrize(("where", "error"), [(8, "KeyError"), (8, "OSError"), (64, "KeyError")])
 def test_what_failed_goes_on_once_its_cause_is_mended(tmp_path, fixed, where, error):
     arguments = {**TRANSFER, "verify": True, "progress": False, "fixed": {**fixed, "where": where, "error": error}}

@@ -2,6 +2,10 @@
 
 ``wanted(records)`` and ``table(records)`` are pure functions of the records, which need no more than ``get(run)``: what a
 run gave, or None. ``python benchmarks/run.py`` trains what is wanted until nothing is.
+
+An experiment may have more: ``trainer(folder)``, what trains its runs, of which the records are in that folder
+(:func:`experiments.training.train`); ``draw(records, path)``, its figure; ``metrics``, what a file of its runs keeps of each
+besides the loss (``test_loss`` and ``seconds``).
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ class Experiment(Protocol):
 
 
 _LAW = Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"})
-EXPERIMENTS: dict[str, Experiment | Cheap] = {
+EXPERIMENTS: dict[str, Experiment] = {
     "law": _LAW,
     "law-adamw": Law("adamw", lr=0.008, most=12),
     "decay": Decay(_LAW),

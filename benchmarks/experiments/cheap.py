@@ -1,23 +1,31 @@
 """What tuning at the proxy that ``tune`` chooses takes, and what its learning rate loses, measured by ``tune`` itself.
 
-    python benchmarks/run.py cheap
-
-Each target is trained at the learning rate of its proxy and at every one of the grid, seed by seed: a tuning is one seed's.
+A run is a tuning: the target is trained at the learning rate of its proxy and at every one of the grid, with one seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from neuralop_mup.tuning import Results, findings, wording
+import torch
+
+from experiments.law_page import table
+from neuralop_mup.core.rules import RULE_VERSION
+from neuralop_mup.errors import MupError
+from neuralop_mup.tuning import findings
 from neuralop_mup.tuning.fno import FNOs
+from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.pipeline import tune
+from neuralop_mup.tuning.records import Run
+from neuralop_mup.tuning.train import VERSION
 from problems import get_problem
 
-__all__ = ["Cheap"]
+__all__ = ["Cheap", "run", "tuned"]
 
 #: Problem → arguments of its data, width and modes of the target, epochs: 1,000 steps of 20 samples.
 TARGETS: dict[str, tuple[dict[str, Any], int, tuple[int, ...], int]] = {
@@ -27,6 +35,8 @@ TARGETS: dict[str, tuple[dict[str, Any], int, tuple[int, ...], int]] = {
     "allen-cahn": ({"n_train": 400, "grid": 32}, 32, (12, 12), 50),
 }
 SEEDS = (0, 1, 2)
+#: Raise it whenever ``tune`` chooses its proxy or its learning rates otherwise.
+CHOICE = 1
 
 
 @dataclass(frozen=True)
@@ -35,53 +45,73 @@ class Cheap:
 
     targets: tuple[str, ...] = tuple(TARGETS)
     seeds: tuple[int, ...] = SEEDS
-    epochs: int | None = None
+    small: bool = False
 
     about = "what tuning at the default proxy takes, and what its learning rate loses at the target"
+    metrics = ("price", "lr", "regret", "failed")
 
     def tiny(self) -> Cheap:
         """One small target."""
-        return replace(self, targets=("burgers",), seeds=(0,), epochs=4)
+        return replace(self, targets=("burgers",), seeds=(0,), small=True)
 
-    def fill(self, folder: Path, workers: int) -> None:
-        """Tune what is not tuned yet; seeds first, so that every target has one early."""
-        for seed in self.seeds:
-            for name in self.targets:
-                arguments, width, modes, epochs = TARGETS[name]
-                small = {"n_train": 40, "n_val": 20, "n_test": 20} if self.epochs else {}
-                problem = get_problem(name, **{**arguments, **small})
-                tune(
-                    FNOs(problem.in_channels, problem.out_channels, problem.n_dim),
-                    problem,
-                    target={"hidden_channels": width, "n_modes": modes},
-                    folder=self.place(folder, name, seed),
-                    epochs=self.epochs or epochs,
-                    seeds=(seed,),
-                    verify=True,
-                    n_workers=workers,
-                )
+    def trainer(self, folder: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """A tuning keeps its own runs beside the records, so that it is taken up where it was interrupted."""
+        return partial(tuned, folder=folder)
 
-    def place(self, folder: Path, name: str, seed: int) -> Path:
-        """Folder of one tuning."""
-        return folder / f"cheap-{name}-{seed}"
+    def wanted(self, records: Any) -> Iterator[Run]:
+        """The tunings that are missing; seeds first, so that every target has one early."""
+        runs = (run(name, seed, self.small) for seed in self.seeds for name in self.targets)
+        yield from (run for run in runs if records.get(run) is None)
 
-    def page(self, folder: Path) -> str:
+    def table(self, records: Any) -> str:
         """What is done so far."""
-        rows = [["problem", "its tuning", "found", "regret", "failed"]]
+        rows = []
         for name in self.targets:
-            found = [
-                Results.load(at) for seed in self.seeds if ((at := self.place(folder, name, seed)) / "study.json").exists()
-            ]
-            took = [findings.price(results)[0] for results in found]
-            lost = [results.row(results.study.rules[0])["regret"].value for results in found]
-            lrs = [results.best["lr"] for results in found]
-            failed = sum(record["outcome"] != "complete" for results in found for record in results.records)
-            if found:
-                rows.append([name, _range(took, "{:.2f}"), _range(lrs, "{:.3g}"), _range(lost, "{:.1%}"), str(failed)])
-        return "# What tuning takes\n\nOver that of one training of the target; median and range of the seeds.\n\n" + (
-            wording.aligned(rows) + "\n"
-        )
+            found = [records.get(run(name, seed, self.small)) for seed in self.seeds]
+            done = [record["metrics"] for record in found if record is not None and is_complete(record)]
+            if done:
+                took, lrs, lost, failed = ([metrics[key] for metrics in done] for key in self.metrics)
+                cells = _range(took, ".2f"), _range(lrs, ".3g"), _range(lost, ".1%")
+                rows.append([name, f"{len(done)} of {len(self.seeds)}", *cells, str(sum(failed))])
+        said = "# What tuning takes\n\nIts time over that of one training of the target; median and range of the seeds."
+        return "\n".join([said, *table(["problem", "seeds", "tuning", "found", "regret", "failed runs"], rows)]) + "\n"
+
+
+def run(name: str, seed: int, small: bool) -> Run:
+    """A tuning of a target; ``small`` makes it one of seconds."""
+    arguments, width, modes, epochs = TARGETS[name]
+    config = {
+        "problem": name,
+        "data": {**arguments, **({"n_train": 40, "n_val": 20, "n_test": 20} if small else {})},
+        "target": {"hidden_channels": width, "n_modes": modes},
+        "epochs": 4 if small else epochs,
+        "seed": seed,
+    }
+    version = {"training": VERSION, "rules": RULE_VERSION, "choice": CHOICE}
+    data = get_problem(name, **config["data"]).content()
+    content = {**config, "train": "tune", "version": version, "data": data}
+    return Run(content, config, size=name, params={"epochs": config["epochs"]}, seed=seed)
+
+
+def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Tune a target, or finish it: what that took, the learning rate, and what it loses."""
+    torch.set_num_threads(1)
+    problem, seed = get_problem(config["problem"], **config["data"]), config["seed"]
+    build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
+    asked = {"target": config["target"], "epochs": config["epochs"], "seeds": (seed,), "verify": True, "n_workers": 1}
+    try:
+        made = tune(build, problem, folder=folder / f"cheap-{config['problem']}-{seed}", **asked)
+    except MupError as error:  # such as a folder that is in use: no result of the tuning, which is tried again
+        raise RuntimeError(str(error)) from error
+    results = made.results
+    return {
+        "loss": made.loss,
+        "price": findings.price(results)[0],
+        "lr": made.lr,
+        "regret": results.row(results.study.rules[0])["regret"].value,
+        "failed": sum(not is_complete(record) for record in results.records),
+    }
 
 
 def _range(values: list[float], form: str) -> str:
-    return f"{form.format(median(values))} ({form.format(min(values))} to {form.format(max(values))})"
+    return f"{median(values):{form}} [{min(values):{form}}, {max(values):{form}}]"

@@ -61,6 +61,7 @@ class Rollout:
     small: bool = False
 
     about = "whether the learning rate that is best for one step is the best for fifty"
+    metrics = ("validation_error", "seconds")
 
     def tiny(self) -> Rollout:
         """Two problems of a few trajectories, small models and short runs."""

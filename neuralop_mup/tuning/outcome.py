@@ -43,8 +43,9 @@ class Kind(str, Enum):
 
 #: What is no fault of a run: no space, no such file, no memory, a module that is not there.
 _SURROUNDINGS = (OSError, MemoryError, ImportError)
-#: Held while a run is trained: torch's random numbers and threads belong to the whole process.
-_BUSY = threading.Lock()
+#: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
+#: train further runs, since a train function may itself tune.
+_BUSY = threading.RLock()
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""Records that are only read, of a folder or of a file in ``benchmarks/results``; and that file, a line a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from neuralop_mup.tuning.records import Records, Run
+
+__all__ = ["METRICS", "Asked", "Folder", "Lines"]
+
+#: What a file keeps of a run besides its loss, unless the experiment says otherwise.
+METRICS = ("test_loss", "seconds")
+
+
+class Folder(Records):
+    """Records of a folder, while another process may write them."""
+
+    def place(self, run: Run, make: bool = False) -> Path:
+        return self.folder / "workspace" / run.id
+
+
+class Lines:
+    """Records of a file: a run is found there by what it is called among an experiment's."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        self._found: dict[tuple[str, ...], dict[tuple, dict[str, Any]]] = {}
+
+    def get(self, run: Run) -> dict[str, Any] | None:
+        """The record of a run; None where there is none."""
+        called = _called(run)
+        names = tuple(called)
+        if names not in self._found:
+            self._found[names] = {tuple(map(line.get, names)): {**line, "metrics": line} for line in self._lines}
+        return self._found[names].get(tuple(called.values()))
+
+
+class Asked:
+    """Records that know which of them were asked for: what a page is made from."""
+
+    def __init__(self, records: Any) -> None:
+        self._records, self._found = records, {}
+
+    def get(self, run: Run) -> Any:
+        """The record of a run; None where there is none."""
+        if (record := self._records.get(run)) is not None:
+            called = _called(run)
+            self._found[tuple(called.values())] = called, record
+        return record
+
+    def write(self, path: Path, metrics: Iterable[str]) -> None:
+        """Write them as lines: how each run ended, its loss, and some of what it measured besides."""
+        names = ("loss", *metrics)
+        with path.open("w", encoding="utf-8") as file:
+            for called, record in self._found.values():
+                values = {**record["metrics"], "loss": record["loss"]}
+                line = {name: _short(name, values.get(name)) for name in names}
+                file.write(json.dumps({**called, "outcome": record["outcome"], **line}) + "\n")
+
+
+def _called(run: Run) -> dict[str, Any]:
+    labels = run.labels
+    return {"size": labels["size"], **labels["params"], "seed": labels["seed"]}
+
+
+def _short(name: str, value: Any) -> Any:
+    """Digits that mean something."""
+    if not isinstance(value, float):
+        return value
+    return round(value, 1) if name == "seconds" else float(f"{value:.5g}")
