@@ -155,15 +155,22 @@ def test_a_run_in_time_keeps_both_errors(monkeypatch):
 
 
 def as_planted(config):
-    """A tuning that takes 0.2 of a training, and loses a tenth for each seed beyond the first."""
-    return {"loss": 0.1, "metrics": {"price": 0.2, "lr": 0.03, "regret": 0.1 * config["seed"], "failed": config["seed"]}}
+    """A tuning that takes 0.2 of a training, and loses a tenth for each seed beyond the first.
+
+    At the target 0.03 is best, twice as much and half of it lose 8 % in the logarithm, and four times 0.03 is the law's.
+    """
+    errors = [[0.03 * 2.0**i, 0.1 * math.exp(0.08 * i * i)] for i in (-2, -1, 0, 1, 2)]
+    told = {"price": 0.2, "lr": 0.06, "regret": 0.1 * config["seed"], "failed": config["seed"]}
+    return {"loss": 0.1, "metrics": {**told, "usual": 0.12, "errors": errors}}
 
 
 def test_what_tunings_took_is_on_the_page():
     cheap = run.EXPERIMENTS["cheap"]
     kept = Kept.of(cheap, as_planted)
     assert len(kept) == 12
-    row = "| burgers | 3 of 3 | 0.20 [0.20, 0.20] | 0.03 [0.03, 0.03] | 10.0% [0.0%, 20.0%] | 3 |"
+    row = (
+        "| burgers | 3 of 3 | 0.20 [0.20, 0.20] | 0.06 [0.06, 0.06] | 10.0% [0.0%, 20.0%] | 8.3% [8.3%, 8.3%] | 37.7% | 3 |"
+    )
     assert rows(cheap.table(kept))["burgers"] == row
     assert rows(cheap.table(kept.some(0.5)))["gray-scott"].startswith("| gray-scott | 2 of 3 | ")
     assert "burgers" not in cheap.table(Kept())
@@ -205,7 +212,8 @@ def test_what_refuses_a_tuning_is_no_result_of_it(tmp_path):
 
 
 def five_digits(measured):
-    numbers = {name: float(f"{value:.5g}") for name, value in measured.get("metrics", {}).items()}
+    metrics = measured.get("metrics", {})
+    numbers = {name: value if isinstance(value, list) else float(f"{value:.5g}") for name, value in metrics.items()}
     return {"loss": float(f"{measured['loss']:.5g}"), "metrics": numbers}
 
 
