@@ -80,7 +80,7 @@ class Cheap:
                 rows.append([name, f"{len(done)} of {len(self.seeds)}", *cells, f"{untuned:.1%}", str(failed)])
         said = (
             "# What tuning takes\n\nIts time over that of one training of the target, and the regret of the learning rate "
-            "that it found: median and range over the seeds. Regret is of single runs, whose errors differ by some percent at "
+            "that it found: median and range over the seeds. Regret is of single runs, whose errors differ by percents at "
             "the same learning rate. By the curve it is that of the mean error of all seeds, as for the law's rate, untuned."
         )
         heads = ["problem", "seeds", "tuning", "found", "regret", "by the curve", "untuned, by the curve", "failed runs"]
