@@ -64,9 +64,9 @@ print(f"report: {tuned.report.name}")
 # %%
 # What it found
 # -------------
-# Left: the search at the proxy, with the rate that was taken dotted. Right: one prediction of the trained target. ``tuned.predict`` takes and gives fields in the
-# units of the file, with the channels after the samples; ``tuned.model`` by itself takes normalised ones. Later,
-# ``nm.load_tuned(folder / "run", build)`` reads all of this from the folder.
+# Left: the search at the proxy, with the rate that was taken dotted. Right: one prediction of the trained target.
+# ``tuned.predict`` takes and gives fields in the units of the file, with the channels after the samples; ``tuned.model`` by
+# itself takes normalised ones. Later, ``nm.load_tuned(folder / "run", build)`` reads all of this from the folder.
 points = sorted((p["params"]["lr"], p["loss"]) for p in tuned.results.points())
 x, y = start[:, None], np.tanh(later)[:, None]
 prediction = tuned.predict(x[-1:])
