@@ -87,9 +87,9 @@ for parametrization in ("μP", "NTK"):
 # %%
 # Change of Φ over depth
 # ----------------------
-# Every line is a model of one seed, from its first Fourier layer to its last. Under μP the lines do not sink as the model gets
-# wider: on average over the layers Φ changes by 0.18 to 0.33. Under the NTK parametrization the average falls from 0.18 to
-# 0.04 between widths 16 and 128, although the loss falls just as far.
+# Every line is a model of one seed, from its first Fourier layer to its last. Under μP the lines do not sink as the model
+# gets wider: on average over the layers Φ changes by 0.18 to 0.33. Under the NTK parametrization the average falls from 0.18
+# to 0.04 between widths 16 and 128, although the loss falls just as far.
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
 for ax, (parametrization, by_width) in zip(axes, changes.items(), strict=True):
     for width, colour in zip(widths, ("#56B4E9", "#0072B2", "#004D80", "#000000"), strict=True):
