@@ -5,6 +5,9 @@ Why naive transfer fails: the coordinate check
 A learning rate found on a narrow model often ruins a wide one. This script shows the reason in pictures: under the
 standard parametrization (SP) one step of Adam changes the output by more, the wider the model is. In maximal update
 parametrization (μP) the change keeps its size. Measuring this is called a coordinate check.
+
+The optimizer is Adam here because growing steps are what it does to a wide model in SP; to train a model take ``MuSOAP``
+(:doc:`/optimizers`). ``nm.coord_check(…, optimizer=nm.MuSOAP)`` checks that one.
 """
 
 # %%

@@ -7,7 +7,10 @@ A wide network can fit its data in two ways. In maximal update parametrization (
 the wider the model is. ``nm.kernels`` shows which of the two happens: it measures Φ, the inner products of the features
 of different samples, at every Fourier layer.
 
-The whole script takes about half a minute on a CPU.
+The optimizer is Adam here because the tangent-kernel parametrization is derived for its steps; to train a model take
+``MuSOAP`` (:doc:`/optimizers`).
+
+The whole script takes about ten seconds on a CPU.
 """
 
 # %%
@@ -84,8 +87,9 @@ for parametrization in ("μP", "NTK"):
 # %%
 # Change of Φ over depth
 # ----------------------
-# Every line is a model, from its first Fourier layer to its last. Under μP the lines of all widths lie together; under the
-# NTK parametrization they sink as the model gets wider, although its loss falls just as well.
+# Every line is a model of one seed, from its first Fourier layer to its last. Under μP the lines do not sink as the model
+# gets wider: on average over the layers Φ changes by 0.18 to 0.33. Under the NTK parametrization the average falls from 0.18
+# to 0.04 between widths 16 and 128, although the loss falls just as far.
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
 for ax, (parametrization, by_width) in zip(axes, changes.items(), strict=True):
     for width, colour in zip(widths, ("#56B4E9", "#0072B2", "#004D80", "#000000"), strict=True):

@@ -4,15 +4,17 @@ Activations with learned parameters
 
 AdaGELU has a learned amplitude, scale and shift, a leaky form has two learned slopes. Both are GELU at the start. Their
 parameters have a role (vectors of fixed shape), so that μP's rules, summaries and checks know them. A Fourier neural
-operator is trained with each of them and with GELU.
+operator is trained by ``MuSOAP`` with each of them and with GELU, three times with other starting weights.
 
-The whole script takes about twenty seconds on a CPU.
+The whole script takes about half a minute on a CPU.
 """
 
 # %%
 # Import dependencies
 # -------------------
 # The modules, and how to describe them to neuralop_mup, are in ``learned_activations.py`` beside this script.
+from statistics import median
+
 import matplotlib.pyplot as plt
 import torch
 from learned_activations import AdaGELU, AdaptiveFNO, LeakyGELU
@@ -36,14 +38,15 @@ x_test, y_test = data.test
 # %%
 # One training run
 # ----------------
-def train(activation: type[nn.Module], epochs: int = 20) -> tuple[float, nn.Module]:
-    torch.manual_seed(0)
+# Nothing is tuned: the learning rate follows from the number of steps.
+def train(activation: type[nn.Module], seed: int, epochs: int = 20) -> tuple[float, nn.Module]:
+    torch.manual_seed(seed)
     model = AdaptiveFNO((16,), 1, 1, 16, non_linearity=activation)
-    nm.parametrize(model, base={"hidden_channels": 16})
-    optimizer = nm.MuAdam(model, lr=8e-3)
+    loader, _ = data.loaders(batch_size=20, seed=seed)
+    nm.parametrize(model)
+    optimizer = nm.MuSOAP(model, steps=epochs * len(loader))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
     loss = LpLoss(d=1, p=2)
-    loader, _ = data.loaders(batch_size=20, seed=0)
     processor.train()
     for _ in range(epochs):
         for batch in loader:
@@ -62,18 +65,31 @@ def train(activation: type[nn.Module], epochs: int = 20) -> tuple[float, nn.Modu
 # %%
 # What is learned
 # ---------------
-# One activation for all Fourier blocks (neuralop calls one object for every layer), one each for lifting and projection.
+# Nothing is gained on this problem: GELU itself ends lowest in the median, and the errors of the three overlap.
+runs = {activation: [train(activation, seed) for seed in range(3)] for activation in (nn.GELU, AdaGELU, LeakyGELU)}
+for activation, results in runs.items():
+    errors = [error for error, _ in results]
+    print(
+        f"{activation.__name__:9} test error {median(errors):.4f}, the median of",
+        ", ".join(f"{error:.4f}" for error in errors),
+    )
+
+# %%
+# One activation serves all Fourier blocks (neuralop calls one object for every layer), and lifting and projection have one
+# each. The figure shows what the three trainings added to GELU. It is 0.2 at most, where GELU itself reaches 3.
 grid = torch.linspace(-3, 3, 200)
+parts = {"lifting": "#56B4E9", "fno_blocks": "#0072B2", "projection": "#D55E00"}
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-error, _ = train(nn.GELU)
-print(f"GELU: test error {error:.4f}")
 for ax, activation in zip(axes, (AdaGELU, LeakyGELU), strict=True):
-    error, model = train(activation)
-    print(f"{activation.__name__}: test error {error:.4f}")
-    ax.plot(grid, nn.functional.gelu(grid), color="0.7", linewidth=4, label="GELU, the start")
-    for part, colour in (("lifting", "#56B4E9"), ("fno_blocks", "#0072B2"), ("projection", "#D55E00")):
-        with torch.no_grad():
-            ax.plot(grid, model.get_submodule(f"{part}.non_linearity")(grid), color=colour, label=part)
-    ax.set_title(activation.__name__)
+    for part, colour in parts.items():
+        for seed, (_, model) in enumerate(runs[activation]):
+            with torch.no_grad():
+                added = model.get_submodule(f"{part}.non_linearity")(grid) - nn.functional.gelu(grid)
+            ax.plot(grid, added, color=colour, label=None if seed else part)
+    ax.axhline(0, color="0.7", linewidth=1, zorder=0)
+    ax.set_title(activation.__name__, loc="left")
+    ax.set_xlabel("input")
+    ax.spines[["top", "right"]].set_visible(False)
+axes[0].set_ylabel("learned activation − GELU")
 axes[0].legend(frameon=False)
 plt.show()

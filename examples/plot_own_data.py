@@ -2,8 +2,8 @@
 My own data: from a file to a tuned model
 =========================================
 
-You have arrays of inputs and outputs in a file, and a model that is expensive to tune. ``nm.tune`` finds the learning
-rate at a small size, trains the large size with it, and writes a report.
+You have arrays of inputs and outputs in a file, and a model that is expensive to tune. ``nm.tune`` checks the learning
+rate of ``MuSOAP`` at a small size, trains the large size with it, and writes a report.
 """
 
 # %%
@@ -64,9 +64,9 @@ print(f"report: {tuned.report.name}")
 # %%
 # What it found
 # -------------
-# Left: the search at the base. Right: one prediction of the trained target. ``tuned.predict`` takes and gives fields in the
-# units of the file, with the channels after the samples; ``tuned.model`` by itself takes normalised ones. Later,
-# ``nm.load_tuned(folder / "run", build)`` reads all of this from the folder.
+# Left: the search at the proxy, with the rate that was taken dotted. Right: one prediction of the trained target.
+# ``tuned.predict`` takes and gives fields in the units of the file, with the channels after the samples; ``tuned.model`` by
+# itself takes normalised ones. Later, ``nm.load_tuned(folder / "run", build)`` reads all of this from the folder.
 points = sorted((p["params"]["lr"], p["loss"]) for p in tuned.results.points())
 x, y = start[:, None], np.tanh(later)[:, None]
 prediction = tuned.predict(x[-1:])
@@ -76,7 +76,7 @@ axes[0].loglog(*zip(*points, strict=True), "o-", color="#009E73")
 axes[0].axvline(tuned.lr, color="#555555", linestyle=":")
 axes[0].set_xticks([lr for lr, _ in points], [f"{lr:g}" for lr, _ in points])
 axes[0].set_xticks([], minor=True)
-axes[0].set(xlabel="learning rate", ylabel="validation error", title="at the base, width 8")
+axes[0].set(xlabel="learning rate", ylabel="validation error", title="at the proxy, width 16")
 axes[1].plot(y[-1, 0], color="#555555", label="truth")
 axes[1].plot(prediction[0, 0], "--", color="#009E73", label="prediction")
 axes[1].set(xlabel="grid point", title="the target, width 64")

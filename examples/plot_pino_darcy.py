@@ -1,10 +1,10 @@
 """
-Learning-rate transfer in physics-informed training
-===================================================
+Darcy flow with its equation in the loss
+========================================
 
-A physics-informed neural operator (PINO) learns Darcy flow from solutions and from the equation −∇·(a∇u) = 1 at once. The
-learning rate is searched on a small model and carried to one that is eight times as wide. We do this twice: as neuralop
-builds the model (the standard parametrization, SP), and in maximal update parametrization (μP).
+A physics-informed neural operator (PINO) learns Darcy flow from solutions and from the equation −∇·(a∇u) = 1 at once. We
+train a small and a large one with ``MuSOAP``, which is not tuned, and with Adam at five learning rates. The equation changes
+nothing in the two lines that the package adds: see :doc:`/pino`.
 """
 
 # %%
@@ -32,21 +32,23 @@ warnings.filterwarnings("ignore", message=".*received unexpected keyword argumen
 # neuralop's own normalises them in training, where the equation does not hold.
 problem = get_problem("darcy-pino", grid=24, n_train=60, n_val=30, n_test=10)
 data = problem.load()
-SMALL = {"hidden_channels": 8, "n_modes": (6, 6)}
-LARGE = {"hidden_channels": 64, "n_modes": (6, 6)}
 LOSSES = {"data": LpLoss(d=2), "equation": DarcyEqnLoss()}
 
 
 # %%
 # One training run
 # ----------------
-# A plain neuralop script, but for two lines. Data and equation are weighted 5 : 1, as in the paper.
-def train(size: dict, lr: float, rule: str, epochs: int = 5) -> dict:
+# A plain neuralop script, but for two lines. Data and equation are weighted 5 : 1, as in the paper. The learning rate of
+# ``MuSOAP`` follows from the number of steps; Adam trains the model as neuralop builds it.
+def train(width: int, lr: float | None = None, epochs: int = 20) -> dict[str, float]:
     torch.manual_seed(0)
-    model = FNO(in_channels=1, out_channels=1, n_layers=2, **size)
-    nm.parametrize(model, base=SMALL, rule=rule)
-    optimizer = nm.MuAdam(model, lr=lr)
+    model = FNO(n_modes=(6, 6), in_channels=1, out_channels=1, hidden_channels=width, n_layers=2)
     loader, held_out = data.loaders(batch_size=10, seed=0)
+    if lr is None:
+        nm.parametrize(model)
+        optimizer = nm.MuSOAP(model, steps=epochs * len(loader))
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     trainer = Trainer(model=model, n_epochs=epochs, data_processor=problem.processor(data), verbose=False)
     trainer.train(
         train_loader=loader,
@@ -55,37 +57,40 @@ def train(size: dict, lr: float, rule: str, epochs: int = 5) -> dict:
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs),
         training_loss=WeightedSumLoss(list(LOSSES.values()), weights=[5, 1]),
     )
-    return trainer.evaluate(LOSSES, held_out["val"], log_prefix="val")
+    errors = trainer.evaluate(LOSSES, held_out["val"], log_prefix="val")
+    return {part: float(errors[f"val_{part}"]) for part in LOSSES}
 
 
 # %%
-# Loss against learning rate
-# --------------------------
-# At the small size both parametrizations are the same model. The residual of the equation is relative to the right-hand
-# side, so that of u = 0 is 1. After so short a training it is still above that: flux across jumps is learned last.
-grid = nm.log2_grid(0.016, 0.128)
-runs = {
-    "small": [train(SMALL, lr, "none") for lr in grid],
-    "large, SP": [train(LARGE, lr, "standard") for lr in grid],
-    "large, μP": [train(LARGE, lr, "none") for lr in grid],
-}
-best = min(range(len(grid)), key=lambda i: float(runs["small"][i]["val_data"]))
-for name, results in runs.items():
-    at_best = {part: f"{float(value):.3f}" for part, value in results[best].items()}
-    print(f"{name:16} at the small model's best lr {grid[best]:g}: {at_best}")
+# Errors of data and equation
+# ---------------------------
+# The residual of the equation is relative to the right-hand side, so that of u = 0 is 1. Flux across the coefficient's jumps
+# is learned last.
+grid = nm.log2_grid(4e-3, 6.4e-2)
+WIDTHS = (8, 64)
+soap = {width: train(width) for width in WIDTHS}
+adam = {width: [train(width, lr) for lr in grid] for width in WIDTHS}
+for width in WIDTHS:
+    rows = [("MuSOAP, not tuned", soap[width])]
+    rows += [(f"Adam, lr {lr:g}", run) for lr, run in zip(grid, adam[width], strict=True)]
+    for name, run in rows:
+        print(f"width {width:2}, {name:17}: data {run['data']:.3f}, equation {run['equation']:.3f}")
 
 # %%
-# The dotted line is the learning rate that was best at the small size. Errors above 3 are drawn at 3.
-STYLE = {"small": ("#555555", "o"), "large, SP": ("#D55E00", "s"), "large, μP": ("#009E73", "D")}
+# The wide model wants a lower rate under Adam than the narrow one does. ``MuSOAP`` ends below Adam's best at both widths, in
+# the data and in the equation. At width 64 it alone brings the residual below 1. This is one seed, and training is short.
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for ax, part in zip(axes, LOSSES, strict=True):
-    for name, results in runs.items():
-        colour, marker = STYLE[name]
-        ax.loglog(grid, [min(float(r[f"val_{part}"]), 3) for r in results], marker + "-", color=colour, label=name)
-    ax.axvline(grid[best], color="#555555", linestyle=":", zorder=0)
+    for width, line in zip(WIDTHS, ("--", "-"), strict=True):
+        ax.loglog(grid, [run[part] for run in adam[width]], "o" + line, color="#0072B2", label=f"Adam, width {width}")
+        ax.axhline(soap[width][part], linestyle=line, color="#E69F00", label=f"MuSOAP, not tuned, width {width}")
     ax.set_xticks(grid, [f"{lr:g}" for lr in grid])
     ax.set_xticks([], minor=True)
-    ax.set(xlabel="learning rate", title=f"{part}: relative error, validation")
+    ax.set(xlabel="Adam's learning rate", title=f"{part}: relative error, validation")
     ax.spines[["top", "right"]].set_visible(False)
-axes[0].legend(frameon=False)
+axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
+axes[1].set_yticks([1, 1.2, 1.4], ["1", "1.2", "1.4"])
+for ax in axes:
+    ax.set_yticks([], minor=True)
+axes[0].legend(frameon=False, fontsize=8)
 plt.show()

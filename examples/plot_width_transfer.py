@@ -2,9 +2,12 @@
 Learning-rate transfer over width
 =================================
 
-We train a Fourier neural operator at two widths over a grid of learning rates. As neuralop builds it (the standard
+We train a Fourier neural operator by Adam at two widths, over a grid of learning rates. As neuralop builds it (the standard
 parametrization, SP), the best learning rate moves when the model gets wider. In maximal update parametrization (μP) it
 stays, so it can be found on the small model.
+
+The optimizer is Adam here because this move of the best rate is Adam's; to train a model take ``MuSOAP``, whose rate follows
+from the number of steps (:doc:`/optimizers`).
 
 The small size is called the *base*: at the base both parametrizations are the same model, number for number.
 """
