@@ -251,6 +251,12 @@ def test_options_become_arguments(fake, capsys):
     assert {path.name for path in Path("out").iterdir()} == {"report.md", "report.html", "run.json", "lr.png", "lr.svg"}
 
 
+@pytest.mark.parametrize("rule", ["operator-norm", "log-modes", "none"])
+def test_every_rule_can_be_named(rule, fake):
+    assert main(["transfer", "burgers", "--rule", rule]) == 0
+    assert fake.calls[0]["study"].rules == (rule,)
+
+
 def test_defaults_and_paper_preset(fake):
     assert main(["transfer"]) == 0
     assert main(["transfer", "--preset", "paper", "--problem.n_train", "100"]) == 0

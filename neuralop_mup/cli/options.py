@@ -219,7 +219,8 @@ class Verb(ArgumentParser):
         """A comma list as one, and words for yes and no."""
         if get_origin(self._hint(name)) in (tuple, list) or (self._hint(name) is Any and "," in text):
             return f"[{text}]"
-        return text if self._hint(name) is str else _WORDS.get(text.lower(), text)
+        as_it_is = self._hint(name) is str or get_origin(self._hint(name)) is Literal  # whose "none" is a rule
+        return text if as_it_is else _WORDS.get(text.lower(), text)
 
     def _offer(self, option: str, name: str) -> str:
         """The option that was meant, or all of them."""
