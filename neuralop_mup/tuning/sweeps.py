@@ -204,7 +204,7 @@ def transfer(
     rule : str
         The rule that carries the hyperparameters.
     rules : sequence of str, optional
-        The rules to compare; default ``(rule, "standard")``.
+        Further rules to compare; "standard" is always one of them, as the naive way.
     verify : bool
         Also tune at the target size, to see what transfer missed.
     name : str, optional
