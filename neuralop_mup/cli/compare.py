@@ -15,7 +15,7 @@ from neuralop_mup.tuning.comparison import WAYS, compare
 from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.presets import preset_of
 
-#: Without a word: Burgers' equation at a size that takes a minute and a half on two cores.
+#: Without a word: Burgers' equation at a size that takes about two minutes on two cores.
 _FIRST = {"n_train": 400, "grid": 64}
 _FIRST_SIZE = {"hidden_channels": 64, "n_modes": (32,)}
 _FIRST_EPOCHS = 12
