@@ -20,7 +20,7 @@ __all__ = ["CANDIDATES", "OURS", "Candidate", "draw", "fitted", "page"]
 
 FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")
 #: What a rate of one factor is told over, in laws.
-REFERENCE: dict[str, float] = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16}
+REFERENCE: dict[str, float] = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16, "epochs": 50}
 #: Changes that are no factor of a law: how something is trained, and which model.
 VARIANTS = ("skip", "refresh", "aux")
 _ENOUGH = 4  # rates with every seed, to look for the best one among them
@@ -58,6 +58,7 @@ CANDIDATES = (
     Candidate("steps^-0.5, root of batch", {"steps": -0.5, "batch": 0.5, **_ROOT}),
     Candidate("steps^-0.5, no depth", {"steps": -0.5}),
     Candidate("steps^-0.5, 1/depth", {"steps": -0.5, "depth": -1.0}),
+    Candidate("steps^-0.5, epochs fitted", {"steps": -0.5, **_ROOT}, ("epochs",)),
     Candidate("constant fitted", _ROOT),
     Candidate("steps fitted", _ROOT, ("steps",)),
     Candidate("steps, depth fitted", {}, ("steps", "depth")),
@@ -68,8 +69,9 @@ CANDIDATES = (
 
 
 def _size(setting: Setting, factor: str) -> float:
-    """log2 of a factor over its reference."""
-    value = setting.factors[factor]
+    """log2 of a factor over its reference; how often a sample is seen follows from the others."""
+    f = setting.factors
+    value = f["steps"] * f["batch"] / f["samples"] if factor == "epochs" else f[factor]
     return math.log2((value[0] if isinstance(value, tuple) else value) / REFERENCE[factor])
 
 
