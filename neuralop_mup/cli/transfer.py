@@ -231,7 +231,7 @@ def transfer(
     print(plan_text(plan))
     if dry_run:
         return 0
-    devices = [name for name in (cuda_devices() if device in ("auto", "cuda") else []) for _ in range(workers_per_device)]
+    devices = [name for name in cuda_devices(device) for _ in range(workers_per_device)]
     if gpus is None:
         gpus = float(device != "cpu" and bool(cuda_devices()))
     made = RayEngine(address, workers, cpus, gpus) if engine == "ray" else None

@@ -16,12 +16,11 @@ from neuralop_mup.core.reference_size import reference_base
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning import wording as say
-from neuralop_mup.tuning.engines import cuda_devices, make_engine
+from neuralop_mup.tuning.engines import cuda_devices
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.pipeline import Tuning, tuning
 from neuralop_mup.tuning.presets import EXTENDS
-from neuralop_mup.tuning.runner import run
-from neuralop_mup.tuning.summary import Results, seconds
+from neuralop_mup.tuning.summary import seconds
 
 __all__ = ["ADAM_LR", "WAYS", "Comparison", "Way", "compare"]
 
@@ -160,10 +159,6 @@ def compare(
     reference = {**target, **reference_base(build(**target))}
     own = {"base": reference, "rule": DEFAULT_RULE, "kernel_init": "small"}
 
-    def results_of(made: Tuning) -> Results:
-        engine = make_engine(None, None, made.training, made.study.planned().total(), n_workers, _devices(device))
-        return run(made.study, made.training, folder=folder, engine=engine, costs=made.costs, progress=progress)
-
     ways = {}
     for name, made, lr, settings in (
         ("Adam, as it comes", adam, ADAM_LR, {"base": reference, "rule": "standard"}),
@@ -173,7 +168,8 @@ def compare(
     ):
         if progress:
             print(f"{name}: {WAYS[name]}")
-        results = results_of(made if lr is None else _alone(made, lr, target, settings))
+        asked = made if lr is None else _alone(made, lr, target, settings)
+        results = asked.train(n_workers=n_workers, devices=cuda_devices(device), progress=progress)
         if lr is None:
             rule = results.study.rules[0]
             tuned = results.walk("proxy", rule)
@@ -191,7 +187,3 @@ def _alone(made: Tuning, lr: float, target: Mapping[str, Any], settings: Mapping
         space={"lr": [lr]}, extends={}, between=False, notes=(),
     )  # fmt: skip
     return replace(made, study=study, costs={None: made.costs["target"]})
-
-
-def _devices(device: str) -> Sequence[str]:
-    return cuda_devices() if device in ("auto", "cuda") else []

@@ -75,11 +75,18 @@ class Tuning:
     told: Mapping[str, Any]
     steps: Mapping[str, int]
 
-    def run(
-        self, *, n_workers: int | None, devices: Sequence[str], command: str, progress: bool, engine: Any = None,
-        executor: Any = None, storage: Any = None,
-    ) -> tuple[Results, dict[str, Any] | None]:  # fmt: skip
-        """Train what is missing and write the report.
+    def train(
+        self, *, n_workers: int | None, devices: Sequence[str], progress: bool, engine: Any = None, executor: Any = None,
+        storage: Any = None,
+    ) -> Results:  # fmt: skip
+        """Train what is missing."""
+        made = make_engine(engine, executor, self.training, self.study.planned().total(), n_workers, devices)
+        return run(
+            self.study, self.training, folder=self.folder, engine=made, storage=storage, costs=self.costs, progress=progress
+        )
+
+    def run(self, *, command: str, **how: Any) -> tuple[Results, dict[str, Any] | None]:
+        """Train what is missing, as :meth:`train` takes it, and write the report.
 
         Returns
         -------
@@ -87,10 +94,7 @@ class Tuning:
         target : dict or None
             What says which run is the target; None where none completed.
         """
-        made = make_engine(engine, executor, self.training, self.study.planned().total(), n_workers, devices)
-        results = run(
-            self.study, self.training, folder=self.folder, engine=made, storage=storage, costs=self.costs, progress=progress
-        )
+        results = self.train(**how)
         target = write_target(results, self.training, self.x_shape)
         use = "" if target is None else "\n".join(lines_of_use(self.folder, target))
         settings = {**self.told, **self.settings}
@@ -436,7 +440,6 @@ def tune(
         warnings.warn(note, stacklevel=2)
     if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
         n_workers = 1  # it cannot be sent to other processes
-    devices = cuda_devices() if device in ("auto", "cuda") else []
     command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
-    results, made = plan.run(n_workers=n_workers, devices=devices, command=command, progress=progress, **place)
+    results, made = plan.run(n_workers=n_workers, devices=cuda_devices(device), command=command, progress=progress, **place)
     return load_target(results, made, build, processor)

@@ -175,9 +175,11 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def cuda_devices() -> list[str]:
+def cuda_devices(device: str = "cuda") -> list[str]:
     """CUDA devices that this process may use, by the names that ``CUDA_VISIBLE_DEVICES`` knows; none without torch's
-    CUDA."""
+    CUDA, nor for a ``device`` that names a single one or the CPU."""
+    if device not in ("auto", "cuda"):
+        return []
     import torch
 
     if not torch.cuda.is_available():
