@@ -49,8 +49,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert f"| {0.03 * math.sqrt(125):.3g} " in out
     assert {"comparison.png", "comparison.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
     checked = Results.load("out")  # the last study
-    (run, *_) = checked.carried("target", "operator-norm")
-    assert run["metrics"]["steps"] == 8
+    trained = [(run["rule"], run["seed"], run["metrics"]["steps"]) for run in checked.records]
+    assert trained == [(way, seed, 8) for way in WAYS for seed in (0, 1)]
     before = (tmp_path / "out" / "results.jsonl").read_text()
     assert main(line.split()) == 0  # everything is there
     assert (tmp_path / "out" / "results.jsonl").read_text() == before

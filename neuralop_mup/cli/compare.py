@@ -15,10 +15,10 @@ from neuralop_mup.tuning.comparison import WAYS, compare
 from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.presets import preset_of
 
-#: Without a word: Burgers' equation at a size that takes about two minutes on two cores.
+#: Without a word: Burgers' equation at a size that takes 60 to 100 seconds on two cores.
 _FIRST = {"n_train": 400, "grid": 64}
 _FIRST_SIZE = {"hidden_channels": 64, "n_modes": (32,)}
-_FIRST_EPOCHS = 12
+_FIRST_EPOCHS = 8
 
 
 def run(argv: list[str]) -> int:
@@ -52,7 +52,7 @@ def compared(
     data
         your own fields instead: .npz, .pt or .h5; a folder, a pattern, or several with commas
     seeds
-        number of seeds
+        number of seeds of the target; learning rates are searched with the first
     epochs
         epochs of each training [by problem]
     batch_size

@@ -20,6 +20,7 @@ from neuralop_mup.tuning.engines import cuda_devices
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.pipeline import Tuning, tuning
 from neuralop_mup.tuning.presets import EXTENDS
+from neuralop_mup.tuning.study import Study
 from neuralop_mup.tuning.summary import seconds
 
 __all__ = ["ADAM_LR", "WAYS", "Comparison", "Way", "compare"]
@@ -29,7 +30,7 @@ ADAM_LR = 1e-3
 #: Name → what is done.
 WAYS = {
     "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
-    "Adam, tuned small": "the same, at the learning rate that is best at the proxy's width",
+    "Adam, tuned small": "the same, at the learning rate that is best with one seed at the proxy's width",
     "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
     "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
 }
@@ -50,7 +51,7 @@ class Way:
     took : float
         Seconds of one training of the target, in the mean.
     tuning : float
-        Seconds of all that was trained to find the learning rate, for one seed.
+        Seconds of all that was trained to find the learning rate.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Way:
         done = [r for r in trained if is_complete(r)]
         errors = [r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else float("inf") for r in trained]
         once = seconds(done) / len(done) if done else 0.0
-        return cls(name, lr, tuple(errors), once, seconds(tuned) / max(1, len(trained)))
+        return cls(name, lr, tuple(errors), once, seconds(tuned))
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,14 @@ def compare(
     n_workers: int | None = None,
     progress: bool = True,
 ) -> Comparison:
-    """Train one target in four ways, with each seed.
+    """Train one target in four ways, with each seed; a learning rate that is searched is searched with the first one.
 
     Parameters
     ----------
-    build, data, target, folder, read, loss, epochs, batch_size, seeds, device, n_workers, progress
+    build, data, target, folder, read, loss, epochs, batch_size, device, n_workers, progress
         As for :func:`neuralop_mup.tune`.
+    seeds : iterable of int
+        Of the target.
 
     Returns
     -------
@@ -146,44 +149,45 @@ def compare(
     """
     folder, seeds = Path(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
+    how = {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
     def plan(optimizer: str, rule: str, **more: Any) -> Tuning:
         return tuning(
             build, data, base=None, target=target, folder=folder, read=read, loss=loss, space=None, rule=rule, naive=False,
-            seeds=seeds, fixed={**shared, "optimizer": optimizer}, extends={"lr": EXTENDS}, **more,
+            seeds=seeds[:1], fixed={**shared, "optimizer": optimizer}, extends={"lr": EXTENDS}, **more,
         )  # fmt: skip
 
     # Without μP nothing is known of how a learning rate carries to a longer training, so that proxy is narrower alone.
     adam, soap = plan("adam", "standard", whole=True), plan("soap", DEFAULT_RULE, kernel_init="small")
     n_steps = soap.steps["target"]
     reference = {**target, **reference_base(build(**target))}
-    own = {"base": reference, "rule": DEFAULT_RULE, "kernel_init": "small"}
 
-    ways = {}
-    for name, made, lr, settings in (
-        ("Adam, as it comes", adam, ADAM_LR, {"base": reference, "rule": "standard"}),
-        ("Adam, tuned small", adam, None, {}),
-        ("MuSOAP, as it comes", soap, usual_lr(n_steps), own),
-        ("MuSOAP, checked", soap, None, {}),
-    ):
+    lrs, tuned = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(n_steps)}, {}
+    for name, made in (("Adam, tuned small", adam), ("MuSOAP, checked", soap)):
         if progress:
             print(f"{name}: {WAYS[name]}")
-        asked = made if lr is None else _alone(made, lr, target, settings)
-        results = asked.train(n_workers=n_workers, devices=cuda_devices(device), progress=progress)
-        if lr is None:
-            rule = results.study.rules[0]
-            tuned = results.walk("proxy", rule)
-            ways[name] = Way.of(name, results.best["lr"], results.carried("target", rule), tuned)
-        else:
-            ways[name] = Way.of(name, lr, results.records)
+        searched = _proxy(made).train(**how)
+        lrs[name], tuned[name] = searched.best["lr"], searched.records
+    if progress:
+        print("the target, in each way")
+    under = {
+        name: {
+            "optimizer": made.study.fixed["optimizer"],
+            "rule": made.study.rules[0],
+            **made.study.under.get(made.study.rules[0], {}),
+            "base": made.study.sizes["proxy"] if name in tuned else reference,
+            "lr": lrs[name],
+        }
+        for name, made in zip(WAYS, (adam, adam, soap, soap), strict=True)
+    }
+    study = Study(
+        name=folder.resolve().name, space={}, seeds=seeds, rules=tuple(WAYS), under=under, fixed={**shared, "model": target}
+    )
+    records = replace(soap, study=study, costs={None: soap.costs["target"]}).train(**how).records
+    ways = {name: Way.of(name, lrs[name], [r for r in records if r["rule"] == name], tuned.get(name, ())) for name in WAYS}
     return Comparison(ways, soap.title, folder)
 
 
-def _alone(made: Tuning, lr: float, target: Mapping[str, Any], settings: Mapping[str, Any]) -> Tuning:
-    """A study of the target at one learning rate, without any search."""
-    fixed = {**made.study.fixed, **settings, "model": dict(target)}
-    study = replace(
-        made.study, sizes={None: None}, rules=(None,), base_rules={}, under={}, at={}, fixed=fixed, keeps=False,
-        space={"lr": [lr]}, extends={}, between=False, notes=(),
-    )  # fmt: skip
-    return replace(made, study=study, costs={None: made.costs["target"]})
+def _proxy(made: Tuning) -> Tuning:
+    """The search at the proxy alone."""
+    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}, searched=()))

@@ -75,7 +75,8 @@ class Progress:
         most = max(map(len, points))
         have = [group for group in points if len(group) == most]
         best = min(have, key=mean_loss)
-        said = f"best so far {mean_loss(best):.4g} at {format_params(best[0]['params'])}"
+        at = format_params(best[0]["params"])
+        said = f"best so far {mean_loss(best):.4g}{at and f' at {at}'}"
         if most == 1:
             return said
         # A point by itself may have been better with one seed: it is out of the race until it has as many.
@@ -91,8 +92,9 @@ class Progress:
         total, seconds = len(self.ended) + sum(left.values()), self.time_left()
         soon = seconds is not None and sum(left.values()) and f"about {format_seconds(seconds)} left"
         summary = ", ".join(filter(None, (self._best(record), soon)))
-        where = " ".join(x for x in (record["size"], record["rule"]) if x)
-        what = f"{where} {format_params(record['params'])} seed={record['seed']}".strip()
+        what = " ".join(
+            filter(None, (record["size"], record["rule"], format_params(record["params"]), f"seed={record['seed']}"))
+        )
         done, kind = is_complete(record), record["outcome"].upper()
         result = f"loss {record['loss']:.4g}" if done else f"{kind}, {record['error']}"
         if self._bar is None:
