@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from experiments.cheap import Cheap
+from experiments.contest import Contest
 from experiments.decay import Decay
 from experiments.law import Law
 from experiments.reference import Reference
@@ -49,4 +50,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "reference": Reference(),
     "rollout": Rollout(),
     "cheap": Cheap(),
+    "apebench": Contest("optimizers on APEBench's scenarios, by its own rollout error"),
 }

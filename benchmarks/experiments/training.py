@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
 
+import experiments.contenders  # noqa: F401  (their names are known to runs)
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import ProblemData
 from neuralop_mup.tuning.fno import FNOs
@@ -18,6 +20,7 @@ from neuralop_mup.tuning.score import Score, Validation, rollout_error
 from neuralop_mup.tuning.settings import Settings, optimizer_arguments
 from neuralop_mup.tuning.train import VERSION, Training, losses_of
 from problems import get_problem
+from problems.apebench import ApeBench, channel_errors
 
 __all__ = ["LOST", "STAGES", "run_of", "train"]
 
@@ -36,7 +39,8 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
     ----------
     config : mapping
         ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …
-        With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`.
+        With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
+        and on APEBench's scenarios theirs.
     """
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
     content = {
@@ -53,19 +57,30 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     """Train it and measure its errors; see :class:`neuralop_mup.tuning.train.Training`."""
     torch.set_num_threads(1)
     problem, data = _data(config["problem"], tuple(config["data"].items()))
-    score = Score("rollout", partial(_rollout, steps=config["rollout"])) if "rollout" in config else None
+    error = _by_channel if isinstance(problem, ApeBench) else rollout_error
+    score = Score("rollout", partial(_rollout, error=error, steps=config["rollout"])) if "rollout" in config else None
     if config["steps"] % STAGES:
         raise ValueError(f"steps = {config['steps']}, and must be a multiple of {STAGES}.")
     paced = _Paced(data.train, data.val, data.test, data.trajectory, batches=config["steps"] // STAGES)
-    build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
+    build = FNOs(*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of("l2", problem.n_dim, problem.losses())
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
     return Training(build, problem, paced, losses, problem.processor(data), score=score)({**own, "epochs": STAGES})
 
 
-def _rollout(model: Predictor, data: Validation, steps: int) -> float:
+def _rollout(model: Predictor, data: Validation, error: Callable[..., float], steps: int) -> float:
     """A rollout's error, finite also where it leaves the numbers: else such a run would keep no validation error."""
-    return min(rollout_error(model, data, steps), LOST)
+    return min(error(model, data, steps), LOST)
+
+
+def _by_channel(model: Predictor, data: Validation, steps: int) -> float:
+    """As :func:`rollout_error`, with the errors of channels added up, as APEBench does."""
+    state, errors = data.states(0), []
+    for number in range(1, steps + 1):
+        state = model(state)
+        errors.append(channel_errors(state, data.states(number)).mean())
+    value = float(torch.stack(errors).log().mean().exp())
+    return value if math.isfinite(value) else math.inf
 
 
 @cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from neuralop_mup import problems
-from neuralop_mup.problems.base import Problem, named
+from neuralop_mup.problems.base import named
+from problems.apebench import ApeBench
 from problems.allen_cahn import AllenCahn, solve_allen_cahn
 from problems.gray_scott import GrayScott, solve_gray_scott
 from problems.korteweg_de_vries import KortewegDeVries, solve_korteweg_de_vries
@@ -22,10 +23,11 @@ __all__ = [
     "solve_korteweg_de_vries",
 ]
 
-PROBLEMS: dict[str, type[Problem]] = {
+PROBLEMS: dict[str, type[Any]] = {
     **problems.PROBLEMS,
     **{cls.name: cls for cls in (KortewegDeVries, AllenCahn, GrayScott)},
     **{cls.name: cls for cls in (KortewegDeVriesInTime, GrayScottInTime, FlowInTime)},
+    "apebench": ApeBench,
 }
 
 

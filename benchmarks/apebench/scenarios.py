@@ -1,0 +1,31 @@
+"""Scenarios of APEBench that are measured, for its own environment and for ours; nothing is imported here.
+
+Each is APEBench's own (its defaults, where nothing else is said), with fewer points in 2D, so that a CPU can train on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: The version that made the data.
+VERSION = "0.1.1"
+_FLAT: dict[str, Any] = {"num_spatial_dims": 2, "num_points": 32}
+#: Name → APEBench's name of it, and its arguments.
+SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"{name} 1D": (name, {}) for name in ("diff_burgers", "diff_kdv", "diff_fisher", "diff_disp", "diff_hyp_diff")},
+    **{f"{name} 2D": (name, _FLAT) for name in ("diff_burgers", "diff_adv", "phy_gs_type", "phy_decay_turb", "phy_kolm_flow")},
+}
+#: Optimizer steps of a training by dimensions; its batches have 20 pairs.
+STEPS = {1: 10_000, 2: 2_000}
+#: Steps of a rollout that count.
+ROLLOUT = 100
+
+
+def dimensions(name: str) -> int:
+    """Axes of space."""
+    return SCENARIOS[name][1].get("num_spatial_dims", 1)
+
+
+def file_name(name: str) -> str:
+    """Of the data, in the folder ``data``."""
+    return name.replace(" ", "-") + ".npz"

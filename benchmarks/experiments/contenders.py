@@ -1,0 +1,65 @@
+"""Optimizers of others, on neuralop's models: what they do not take as it is, they get as a view.
+
+Stock SOAP (arXiv 2409.11321, as pytorch_optimizer has it) refuses complex kernels, and torch's Muon takes matrices alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
+
+__all__ = ["stock_muon", "stock_soap"]
+
+
+class _OnViews(torch.optim.Optimizer):
+    """Optimizers of real views of a model's parameters, which share their storage, as one.
+
+    Learning rates are those of its own groups, one an optimizer, so that schedulers work.
+    """
+
+    def __init__(self, parts: Iterable[tuple[Any, list[nn.Parameter]]], lr: float) -> None:
+        parts = [(make, params) for make, params in parts if params]
+        self._views = [[(p, _view(p.detach())) for p in params] for _, params in parts]
+        self._inner = [make([view for _, view in own]) for (make, _), own in zip(parts, self._views, strict=True)]
+        super().__init__([{"params": params} for _, params in parts], {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group, views, inner in zip(self.param_groups, self._views, self._inner, strict=True):
+            for own in inner.param_groups:
+                own["lr"] = group["lr"]
+            for p, view in views:
+                view.grad = None if p.grad is None else _view(p.grad)
+            inner.step()
+
+
+def _view(values: torch.Tensor) -> torch.Tensor:
+    """Real and imaginary part as a last axis; a convolution of one point as the matrix that it is."""
+    if values.is_complex():
+        return torch.view_as_real(values)
+    return values.squeeze(-1) if values.ndim == 3 and values.shape[-1] == 1 else values
+
+
+def stock_soap(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
+    """SOAP with its own defaults, on real views."""
+    from pytorch_optimizer import SOAP
+
+    return _OnViews([(partial(SOAP, lr=lr, weight_decay=weight_decay), list(model.parameters()))], lr)
+
+
+def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
+    """torch's Muon for matrices, with the size of AdamW's updates, and AdamW for the rest, kernels among them."""
+    matrices = [p for p in model.parameters() if not p.is_complex() and _view(p).ndim == 2 and min(_view(p).shape) > 1]
+    rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
+    muon = partial(torch.optim.Muon, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    return _OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
+
+
+OPTIMIZERS["stock-soap"] = Choice(stock_soap, betas=False, lr=3e-3)
+OPTIMIZERS["stock-muon"] = Choice(stock_muon, betas=False, lr=4e-3)

@@ -1,0 +1,228 @@
+"""Who trains a problem best: optimizers of others and ours, each tuned to a best rate inside what was tried, and untuned.
+
+A rate is searched with one seed: a factor of 4 to either side of where it begins, then a factor of 2 to either side of the
+best, until both neighbours of the best are measured; so no best rate lies at an edge. Rates are chosen by the errors that
+are reported, of the same seed, which favours those who are tuned over those who are not. The chosen rate, and that of the
+law, get further seeds.
+
+``apebench``: data, protocol and score of APEBench. ``optimizers``: the problems of this repository, and one in 3D.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
+
+from experiments.law_page import table
+from experiments.training import LOST, STAGES, run_of
+from neuralop_mup.core.reference_size import MODES, WIDTH
+from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.tuning.outcome import is_complete
+from neuralop_mup.tuning.records import Run
+from problems.apebench import scenarios
+
+__all__ = ["CONTENDERS", "LAYERS", "UNTUNED", "Contender", "Contest", "Field"]
+
+LAYERS = 4
+UNTUNED = "MuSOAP, untuned"
+SEEDS = (0, 1, 2)
+_MOST = 12  # rates of a search, in case that errors have no least
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An optimizer with its settings.
+
+    ``lr``: where a search begins, for an optimizer of which the law gives no rate. ``longer``: steps over those of the
+    problem, for one that is given more time.
+    """
+
+    settings: Mapping[str, Any]
+    lr: float | None = None
+    longer: float = 1.0
+
+    def start(self, steps: int) -> float:
+        """The first rate."""
+        return _rounded(usual_lr(steps) if self.lr is None else self.lr)
+
+
+_OTHERS = {"rule": "standard", "kernel_init": "default"}
+_OURS = {"kernel_init": "small"}
+#: In the order in which they are trained.
+CONTENDERS: dict[str, Contender] = {
+    "MuSOAP": Contender({"optimizer": "soap", **_OURS}),
+    "Adam": Contender({"optimizer": "adam", **_OTHERS}, 4e-3),
+    "stock SOAP": Contender({"optimizer": "stock-soap", **_OTHERS, "kernel_init": "small"}, 4e-3),
+    "MuAdamW": Contender({"optimizer": "adamw", **_OURS}, 8e-3),
+    "MuMuon": Contender({"optimizer": "muon", **_OURS}),
+    "torch's Muon and AdamW": Contender({"optimizer": "stock-muon", **_OTHERS}, 4e-3),
+    "AdamW": Contender({"optimizer": "adamw", "weight_decay": 0.01, **_OTHERS}, 4e-3),
+    "Adam, 1.4 times the steps": Contender({"optimizer": "adam", **_OTHERS}, 4e-3, 1.4),
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A problem and the model and training that all get."""
+
+    config: Mapping[str, Any]
+    modes: tuple[int, ...]
+    width: int
+    steps: int
+    batch: int = 20
+
+
+_APEBENCH = {
+    name: Field(
+        {"problem": "apebench", "data": {"scenario": name}, "rollout": scenarios.ROLLOUT},
+        {1: (22,), 2: (14, 14)}[scenarios.dimensions(name)],
+        18,
+        scenarios.STEPS[scenarios.dimensions(name)],
+    )
+    for name in scenarios.SCENARIOS
+}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The experiment: fields, and who trains them."""
+
+    about: str
+    fields: Mapping[str, Field] = field(default_factory=lambda: _APEBENCH)
+    contenders: tuple[str, ...] = tuple(CONTENDERS)
+    seeds: tuple[int, ...] = SEEDS
+    by: str = "loss"
+    _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
+
+    metrics = ("validation_error", "test_loss", "train_loss", "seconds")
+
+    def tiny(self) -> Contest:
+        """Two fields, three contenders, small models and short runs."""
+        fields = {
+            name: Field({"problem": name, "data": {"n_train": 40, "n_val": 20, "n_test": 20, "grid": 16}}, modes, 8, STAGES)
+            for name, modes in (("burgers", (8,)), ("darcy", (4, 4)))
+        }
+        return replace(self, fields=fields, contenders=("MuSOAP", "Adam", "stock SOAP"), seeds=(0, 1), _runs={})
+
+    # What is wanted
+
+    def run(self, name: str, contender: str, lr: float, seed: int) -> Run:
+        """A run of a contender on a field."""
+        key = (name, contender, lr, seed)
+        if key not in self._runs:
+            on, who = self.fields[name], CONTENDERS[contender]
+            size = {"n_layers": LAYERS, "n_modes": on.modes}
+            config = {
+                **on.config,
+                "steps": round(on.steps * who.longer / STAGES) * STAGES,
+                "batch_size": on.batch,
+                "model": {**size, "hidden_channels": on.width},
+                "base": {"n_layers": LAYERS, "n_modes": (MODES,) * len(on.modes), "hidden_channels": WIDTH},
+                **who.settings,
+                "lr": lr,
+                "seed": seed,
+            }
+            labels = {"size": f"{name}, {contender}", "params": {"lr": lr}, "seed": seed}
+            self._runs[key] = run_of(config, **labels)
+        return self._runs[key]
+
+    def error(self, records: Any, run: Run) -> float | None:
+        """What a run is judged by, infinite where it did not train; None where it is not done."""
+        record = records.get(run)
+        if record is None:
+            return None
+        value = {**record["metrics"], "loss": record["loss"]}[self.by] if is_complete(record) else math.inf
+        return math.inf if value >= LOST else value
+
+    def searched(self, records: Any, name: str, contender: str) -> tuple[dict[float, float], list[float]]:
+        """Rate → error of the first seed, of those that are done; and the rates that are wanted next."""
+        start, found = CONTENDERS[contender].start(self.fields[name].steps), {}
+        asked = [_rounded(start * factor) for factor in (1.0, 0.25, 4.0)]
+        while asked:
+            errors = {lr: self.error(records, self.run(name, contender, lr, self.seeds[0])) for lr in asked}
+            found.update({lr: error for lr, error in errors.items() if error is not None})
+            if left := [lr for lr in asked if errors[lr] is None]:
+                return found, left
+            best = min(found, key=found.__getitem__)
+            asked = [lr for lr in (_rounded(best / 2), _rounded(best * 2)) if lr not in found][: max(0, _MOST - len(found))]
+        return found, []
+
+    def wanted(self, records: Any) -> Iterator[Run]:
+        """The runs that are missing: first every untuned one, then search by search, then further seeds."""
+        law = [(name, "MuSOAP", CONTENDERS["MuSOAP"].start(on.steps)) for name, on in self.fields.items()]
+        yield from self._missing(records, [(*point, self.seeds[0]) for point in law])
+        for contender in self.contenders:
+            for name in self.fields:
+                asked = self.searched(records, name, contender)[1]
+                yield from self._missing(records, [(name, contender, lr, self.seeds[0]) for lr in asked])
+        tuned = [
+            (name, contender, min(found, key=found.__getitem__))
+            for contender in self.contenders
+            for name in self.fields
+            for found, left in [self.searched(records, name, contender)]
+            if not left
+        ]
+        yield from self._missing(records, [(*point, seed) for point in [*law, *tuned] for seed in self.seeds[1:]])
+
+    def _missing(self, records: Any, points: list[tuple]) -> Iterator[Run]:
+        yield from (run for run in dict.fromkeys(self.run(*point) for point in points) if records.get(run) is None)
+
+    # What they say
+
+    def ends(self, records: Any, name: str, contender: str) -> tuple[float, list[float], list[float]] | None:
+        """Rate, errors of the seeds that are done and seconds of each, of a contender whose search is done."""
+        if contender == UNTUNED:
+            contender, lr = "MuSOAP", CONTENDERS["MuSOAP"].start(self.fields[name].steps)
+        else:
+            found, left = self.searched(records, name, contender)
+            if left or not math.isfinite(min(found.values())):
+                return None
+            lr = min(found, key=found.__getitem__)
+        runs = [self.run(name, contender, lr, seed) for seed in self.seeds]
+        errors = [error for run in runs if (error := self.error(records, run)) is not None]
+        times = [r["metrics"]["seconds"] for run in runs if (r := records.get(run)) is not None and is_complete(r)]
+        return (lr, errors, times) if errors else None
+
+    def table(self, records: Any) -> str:
+        """Errors of each contender on each field, and their ratios."""
+        every = [UNTUNED, *self.contenders]
+        ends = {(name, who): self.ends(records, name, who) for name in self.fields for who in every}
+        done = [who for who in every if any(ends[name, who] for name in self.fields)]
+        rows = [[name, *(_cell(ends[name, who]) for who in done)] for name in self.fields]
+        n_searches = sum(ends[name, who] is not None for name in self.fields for who in self.contenders)
+        said = (
+            f"{n_searches} of {len(self.fields) * len(self.contenders)} searches are done. Median error over the seeds, "
+            "their range where there are several, and the learning rate."
+        )
+        lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(["", *done], rows)]
+        for title, other in (("tuned Adam's", "Adam"), ("tuned stock SOAP's", "stock SOAP")):
+            rows = [row for who in done if who != other and (row := self._against(ends, who, other))]
+            if rows:
+                heads = ["", "problems", "geometric mean", "range", "processor time"]
+                lines += [f"\n## Error over {title}\n", *table(heads, rows)]
+        return "\n".join(lines) + "\n"
+
+    def _against(self, ends: Mapping[tuple[str, str], Any], who: str, other: str) -> list[str] | None:
+        """A contender's errors and times over another's, on the fields where both are done."""
+        pairs = [(ends[name, who], ends[name, other]) for name in self.fields if ends[name, who] and ends[name, other]]
+        if not pairs:
+            return None
+        over = [median(a[1]) / median(b[1]) for a, b in pairs]
+        times = [fmean(a[2]) / fmean(b[2]) for a, b in pairs if a[2] and b[2]]
+        mean = math.exp(fmean(map(math.log, over))) if all(map(math.isfinite, over)) else math.inf
+        return [who, str(len(pairs)), f"{mean:.2f}", f"{min(over):.2f} to {max(over):.2f}", f"{median(times):.2f}"]
+
+
+def _cell(end: tuple[float, list[float], list[float]] | None) -> str:
+    if end is None:
+        return "–"
+    lr, errors, _ = end
+    ends = f" [{min(errors):.3g}, {max(errors):.3g}]" if len(errors) > 1 else ""
+    return f"{median(errors):.3g}{ends} at {lr:.3g}"
+
+
+def _rounded(lr: float) -> float:
+    return float(f"{lr:.3g}")
