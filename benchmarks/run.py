@@ -6,8 +6,10 @@
     python benchmarks/run.py law --tiny         # in a minute, to see that it works
     python benchmarks/run.py law --report --export benchmarks/results/law.jsonl           # the runs of the page, to be kept
     python benchmarks/run.py law --report --write --folder benchmarks/results/law.jsonl   # page and figure from these
+    python benchmarks/run.py pages [--check]    # the numbers on README's and the docs' pages from these (or: what disagrees)
 
-A run is kept by its content, in a folder that any number of experiments may share.
+A run is kept by its content, in a folder that any number of experiments may share. What benchmarks/results has is not
+trained again.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments import EXPERIMENTS, Experiment
-from experiments.kept import METRICS, Asked, Folder, Lines
+from experiments import EXPERIMENTS, Experiment, pages
+from experiments.kept import METRICS, Asked, Folder, Lines, Together
 from experiments.training import train
 from neuralop_mup._version import __version__
 from neuralop_mup.tuning.engines import Engine, make_engine
@@ -32,12 +34,13 @@ from neuralop_mup.tuning.records import Records, Run
 HERE = Path(__file__).parent
 
 
-def fill(experiment: Experiment, records: Records, engine: Engine, train: Callable[..., Any]) -> None:
-    """Train what is wanted until nothing is."""
+def fill(experiment: Experiment, records: Records, engine: Engine, train: Callable[..., Any], known: Any = None) -> None:
+    """Train what is wanted until nothing is; ``known``: further records, which are only read."""
     pending: dict[Future, Run] = {}
+    every = records if known is None else Together(records, known)
     while True:
         under_way = {run.id for run in pending.values()}
-        for run in experiment.wanted(records):
+        for run in experiment.wanted(every):
             if len(pending) >= engine.capacity:
                 break
             if run.id not in under_way:
@@ -63,7 +66,10 @@ def _tell(run: Run, outcome: Mapping) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=("list", *EXPERIMENTS), metavar="EXPERIMENT", help="or list")
+    parser.add_argument(
+        "experiment", choices=("list", "pages", *EXPERIMENTS), metavar="EXPERIMENT", help="or list, or pages"
+    )
+    parser.add_argument("--check", action="store_true", help="of pages: change nothing, and fail where one disagrees")
     parser.add_argument("--tiny", action="store_true", help="few and short runs")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--write", action="store_true", help="write the page and its figure to benchmarks/results")
@@ -74,7 +80,11 @@ def main() -> None:
     if args.experiment == "list":
         print("\n".join(f"{name}: {experiment.about}" for name, experiment in EXPERIMENTS.items()))
         return
+    if args.experiment == "pages":
+        sys.exit(write_pages(args.check))
     experiment = EXPERIMENTS[args.experiment].tiny() if args.tiny else EXPERIMENTS[args.experiment]
+    measured = pages.RESULTS / f"{args.experiment}.jsonl"
+    known = Lines(measured) if measured.exists() and not args.tiny else None
     folder = args.folder or HERE / ("records-tiny" if args.tiny else "records")
     if not args.report:
         own = experiment.trainer(folder) if hasattr(experiment, "trainer") else train
@@ -82,16 +92,36 @@ def main() -> None:
             Records(folder).held() as records,
             closing(make_engine(None, None, own, args.workers, args.workers)) as engine,
         ):
-            fill(experiment, records, engine, own)
-    kept = Asked(Lines(folder) if folder.is_file() else Folder(folder))
+            fill(experiment, records, engine, own, known)
+    kept = Asked(Lines(folder) if folder.is_file() else Together(Folder(folder), *filter(None, (known,))))
     text = experiment.table(kept)
     sys.stdout.write(text)
     if args.export is not None:
         kept.write(args.export, getattr(experiment, "metrics", METRICS))
+    if args.write and not measured.exists():
+        parser.error(f"--write makes the page of {measured}, which is not there: --export it first.")
     if args.write and not args.tiny:
-        (HERE / "results" / f"{args.experiment}.md").write_text(text, encoding="utf-8")
+        measured.with_suffix(".md").write_text(pages.page(experiment, measured), encoding="utf-8")
         if hasattr(experiment, "draw"):
-            experiment.draw(kept, HERE / "results" / f"{args.experiment}.png")
+            experiment.draw(Lines(measured), measured.with_suffix(".png"))
+
+
+def write_pages(check: bool) -> int:
+    """Write the numbers of all pages; with ``check`` only say which pages disagree with the records, and fail then."""
+    try:
+        changed = pages.stale(EXPERIMENTS)
+    except pages.NoSuchNumber as error:
+        print(error, file=sys.stderr)
+        return 2
+    for path, text in changed.items():
+        told = path.relative_to(pages.ROOT)
+        if not check and path.parent != pages.RESULTS:
+            path.write_text(text, encoding="utf-8")
+            print(f"{told}: written")
+        else:
+            how = f"{path.stem} --report --write" if path.parent == pages.RESULTS else "pages"
+            print(f"{told} disagrees with the records: python benchmarks/run.py {how}")
+    return 1 if check and changed else 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from problems import (
     get_problem,
     solve_allen_cahn,
     solve_gray_scott,
+    solve_interface,
     solve_korteweg_de_vries,
 )
 from problems.spectral import etdrk4, smooth_field
@@ -36,6 +37,9 @@ SMALL = {
         "length": 0.2,
     },
 }
+
+
+SMALL["interface"] = {"n_train": 5, "n_val": 3, "n_test": 2, "grid": 8, "length": 0.3}
 
 
 @pytest.fixture(params=sorted(SMALL))
@@ -304,6 +308,7 @@ def test_solvers_converge_with_order_four(solve, exact, steps):
 
 
 SOLVERS = {
+    "interface": lambda u0, viscosity=0.1, time=0.1: solve_interface(u0, viscosity, time),
     "korteweg-de-vries": lambda u0, dispersion=0.1, time=0.1, **other: solve_korteweg_de_vries(
         u0, dispersion, time, **other
     ),
@@ -415,6 +420,7 @@ def test_data_is_the_solution_of_its_initial_state(small):
         "korteweg-de-vries": {"dispersion": 0.05},
         "allen-cahn": {"time": 1.0},
         "gray-scott": {"time": 10.0, "diffusion": (1e-3, 5e-4)},
+        "interface": {"time": 0.3, "viscosity": 0.02},
     }[small.name]
     u0, u = (values.double().squeeze(1) for values in fine.train)  # one channel: no axis for it
     assert distance(SOLVERS[small.name](u0, **arguments), u) < 1e-5
@@ -447,3 +453,33 @@ def test_pairs_of_a_trajectory_follow_each_other(tmp_path):
     assert torch.equal(x[:, 1:], y[:, :-1]) and not torch.equal(x, y)
     assert again.trajectory == data.trajectory == 5 and again.digest() == data.digest()
     assert small.blank().counts() == data.counts() == {"train": 18, "val": 15, "test": 10}
+
+
+# A growing interface ----------------------------------------------------------------------------------------
+
+
+def test_the_interface_against_steps_in_time():
+    """The equation itself by scipy's Runge–Kutta of order 8, with dense derivatives: nothing of the map of the solver."""
+    n, viscosity, time = 12, 0.05, 0.2
+    x = np.arange(n) / n
+    h0 = 0.1 * (np.sin(2 * PI * x)[:, None, None] + np.cos(2 * PI * (x[:, None] + x)) * np.sin(2 * PI * x)[:, None, None])
+    j = np.arange(1, n)
+    column = np.append(0.0, 0.5 * (-1.0) ** j / np.tan(PI * j / n))
+    once, twice = 2 * PI * toeplitz(column, -column), second_derivative(n)
+
+    def rate(_, flat):
+        h = flat.reshape(n, n, n)
+        axes = ("ab,bcd->acd", "ab,cbd->cad", "ab,cdb->cda")
+        slopes = sum(np.einsum(axis, once, h) ** 2 for axis in axes)
+        return (viscosity * sum(np.einsum(axis, twice, h) for axis in axes) + slopes / 2).ravel()
+
+    end = solve_ivp(rate, (0, time), h0.ravel(), method="DOP853", rtol=1e-10, atol=1e-12).y[:, -1].reshape(n, n, n)
+    solved = solve_interface(torch.from_numpy(h0), viscosity, time)
+    assert distance(solved, torch.from_numpy(end)) < 2e-4
+    assert distance(torch.from_numpy(h0), torch.from_numpy(end)) > 0.3
+
+
+def test_the_interface_starts_with_the_amplitude_that_is_asked_for():
+    data = get_problem("interface", n_train=40, n_val=1, n_test=1, grid=16, amplitude=0.2).generate()
+    assert float(data.train[0].std()) == pytest.approx(0.2, rel=0.05)
+    assert abs(float(data.train[0].mean())) < 0.02

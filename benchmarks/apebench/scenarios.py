@@ -10,10 +10,12 @@ from typing import Any
 #: The version that made the data.
 VERSION = "0.1.1"
 _FLAT: dict[str, Any] = {"num_spatial_dims": 2, "num_points": 32}
+_IN_1D = ("diff_burgers", "diff_kdv", "diff_fisher", "diff_disp", "diff_hyp_diff")
+_IN_2D = ("diff_burgers", "diff_adv", "phy_gs_type", "phy_decay_turb", "phy_kolm_flow")
 #: Name → APEBench's name of it, and its arguments.
 SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{f"{name} 1D": (name, {}) for name in ("diff_burgers", "diff_kdv", "diff_fisher", "diff_disp", "diff_hyp_diff")},
-    **{f"{name} 2D": (name, _FLAT) for name in ("diff_burgers", "diff_adv", "phy_gs_type", "phy_decay_turb", "phy_kolm_flow")},
+    **{f"{name} 1D": (name, {}) for name in _IN_1D},
+    **{f"{name} 2D": (name, _FLAT) for name in _IN_2D},
 }
 #: Optimizer steps of a training by dimensions; its batches have 20 pairs.
 STEPS = {1: 10_000, 2: 2_000}

@@ -2,7 +2,7 @@
 
     python3 -m venv apebench-env && apebench-env/bin/pip install apebench==0.1.1
     apebench-env/bin/python benchmarks/apebench/theirs.py data     # benchmarks/apebench/data, 10 s a scenario in 1D
-    apebench-env/bin/python benchmarks/apebench/theirs.py own      # benchmarks/results/apebench-own.jsonl, as APEBench trains it
+    apebench-env/bin/python benchmarks/apebench/theirs.py own      # benchmarks/apebench/own.jsonl, as it is trained there
     apebench-env/bin/python benchmarks/apebench/theirs.py check    # our error of a rollout is its own
 
 Further words are names of scenarios; without any, all are meant. What is there already is not made again.
@@ -16,15 +16,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import apebench
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scenarios import ROLLOUT, SCENARIOS, STEPS, dimensions, file_name
 
+import apebench
+
 HERE = Path(__file__).parent
 DATA = HERE / "data"
-OWN = HERE.parent / "results" / "apebench-own.jsonl"
+OWN = HERE / "own.jsonl"
 #: APEBench's FNO by dimensions: modes, channels, blocks.
 NETWORKS = {1: "FNO;12;18;4;gelu", 2: "FNO;8;18;4;gelu"}
 SEEDS = 3

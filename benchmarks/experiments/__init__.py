@@ -14,11 +14,14 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from experiments.cheap import Cheap
-from experiments.contest import Contest
+from experiments.checks import Checks
+from experiments.contest import APEBENCH, SUITE, Contest
 from experiments.decay import Decay
 from experiments.law import Law
 from experiments.reference import Reference
 from experiments.rollout import Rollout
+from experiments.timing import Timing
+from experiments.transfer import Transfer
 from neuralop_mup.tuning.records import Run
 
 __all__ = ["EXPERIMENTS", "Experiment"]
@@ -49,6 +52,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     "decay": Decay(_LAW),
     "reference": Reference(),
     "rollout": Rollout(),
+    "transfer": Transfer(),
+    "timing": Timing(),
+    "checks": Checks(),
     "cheap": Cheap(),
-    "apebench": Contest("optimizers on APEBench's scenarios, by its own rollout error"),
+    "apebench": Contest("optimizers on APEBench's scenarios, by its own error of rollouts", APEBENCH),
+    "optimizers": Contest("optimizers on the problems of this repository, by their test error", SUITE, told="test_loss"),
 }

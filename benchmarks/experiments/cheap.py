@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from experiments.curves import Curve
-from experiments.law_page import table
+from experiments.pages import NAMES, percent, percents, table
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning import findings
@@ -68,6 +68,36 @@ class Cheap:
     def table(self, records: Any) -> str:
         """What is done so far."""
         rows = []
+        for name, found in self._found(records):
+            cells = (_range(values, form) for values, form in zip(found[:-1], (".2f", ".3g", ".1%", ".1%"), strict=True))
+            rows.append([name, f"{len(found[0])} of {len(self.seeds)}", *cells, f"{found[-1]:.1%}"])
+        said = (
+            "# What tuning takes\n\nIts time over that of one training of the target, and the regret of the learning rate "
+            "that it found: median and range over the seeds. Regret is of single runs, whose errors differ by percents at "
+            "the same learning rate. By the curve it is that of the mean error of all seeds, as for the law's rate, untuned."
+        )
+        heads = ["problem", "seeds", "tuning", "found", "regret", "by the curve", "untuned, by the curve"]
+        return "\n".join([said, *table(heads, rows)]) + "\n"
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """What pages quote."""
+        found = dict(self._found(records))
+        axes = {name: len(TARGETS[name][2]) for name in found}
+        rows = [
+            [f"{NAMES[name]} ({axes[name]}D)", _range(took, ".2f", "()"), percents(lost), percents(smooth), percent(untuned)]
+            for name, (took, _, lost, smooth, untuned) in found.items()
+        ]
+        heads = ["target", "tuning, of one training", "regret of single runs", "regret by the mean of the seeds"]
+        every = [percent(max(max(own[i]) for own in found.values())) for i in (2, 3)]
+        return {
+            "table": "\n".join(table([*heads, "untuned: the same"], rows)),
+            "most": f"{max(max(own[0]) for own in found.values()):.2f}",
+            "most.single": every[0],
+            "most.mean": every[1],
+        }
+
+    def _found(self, records: Any) -> Iterator[tuple[str, tuple[list[float], list[float], list[float], list[float], float]]]:
+        """Of each target: prices, learning rates, regrets of single runs and by the curve, and the law's by the curve."""
         for name in self.targets:
             found = [records.get(run(name, seed, self.small)) for seed in self.seeds]
             done = [record["metrics"] for record in found if record is not None and is_complete(record)]
@@ -75,16 +105,7 @@ class Cheap:
                 took, lrs, lost = ([metrics[key] for metrics in done] for key in ("price", "lr", "regret"))
                 curve = _curve([dict(metrics["errors"]) for metrics in done])
                 smooth = [curve.regret(math.log2(lr)) for lr in lrs]
-                cells = _range(took, ".2f"), _range(lrs, ".3g"), _range(lost, ".1%"), _range(smooth, ".1%")
-                untuned, failed = curve.regret(math.log2(done[0]["usual"])), sum(metrics["failed"] for metrics in done)
-                rows.append([name, f"{len(done)} of {len(self.seeds)}", *cells, f"{untuned:.1%}", str(failed)])
-        said = (
-            "# What tuning takes\n\nIts time over that of one training of the target, and the regret of the learning rate "
-            "that it found: median and range over the seeds. Regret is of single runs, whose errors differ by percents at "
-            "the same learning rate. By the curve it is that of the mean error of all seeds, as for the law's rate, untuned."
-        )
-        heads = ["problem", "seeds", "tuning", "found", "regret", "by the curve", "untuned, by the curve", "failed runs"]
-        return "\n".join([said, *table(heads, rows)]) + "\n"
+                yield name, (took, lrs, lost, smooth, curve.regret(math.log2(done[0]["usual"])))
 
 
 def _curve(errors: list[dict[float, float]]) -> Curve:
@@ -133,5 +154,6 @@ def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _range(values: list[float], form: str) -> str:
-    return f"{median(values):{form}} [{min(values):{form}}, {max(values):{form}}]"
+def _range(values: list[float], form: str, around: str = "[]") -> str:
+    between = ", " if around == "[]" else " to "
+    return f"{median(values):{form}} {around[0]}{min(values):{form}}{between}{max(values):{form}}{around[1]}"

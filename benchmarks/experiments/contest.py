@@ -1,8 +1,7 @@
 """Who trains a problem best: optimizers of others and ours, each tuned to a best rate inside what was tried, and untuned.
 
-A rate is searched with one seed: a factor of 4 to either side of where it begins, then a factor of 2 to either side of the
-best, until both neighbours of the best are measured; so no best rate lies at an edge. Rates are chosen by the errors that
-are reported, of the same seed, which favours those who are tuned over those who are not. The chosen rate, and that of the
+A rate is searched with one seed (:func:`experiments.curves.searched`). Rates are chosen by the validation error, on APEBench
+by the rollouts that are reported, which favours those who are tuned over those who are not. The chosen rate, and that of the
 law, get further seeds.
 
 ``apebench``: data, protocol and score of APEBench. ``optimizers``: the problems of this repository, and one in 3D.
@@ -16,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
-from experiments.law_page import table
+from experiments.curves import rounded, searched
+from experiments.pages import NAMES, table
 from experiments.training import LOST, STAGES, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
@@ -24,12 +24,11 @@ from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 from problems.apebench import scenarios
 
-__all__ = ["CONTENDERS", "LAYERS", "UNTUNED", "Contender", "Contest", "Field"]
+__all__ = ["APEBENCH", "CONTENDERS", "SUITE", "UNTUNED", "Contender", "Contest", "Field"]
 
 LAYERS = 4
 UNTUNED = "MuSOAP, untuned"
 SEEDS = (0, 1, 2)
-_MOST = 12  # rates of a search, in case that errors have no least
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Contender:
 
     def start(self, steps: int) -> float:
         """The first rate."""
-        return _rounded(usual_lr(steps) if self.lr is None else self.lr)
+        return rounded(usual_lr(steps) if self.lr is None else self.lr)
 
 
 _OTHERS = {"rule": "standard", "kernel_init": "default"}
@@ -75,7 +74,22 @@ class Field:
     batch: int = 20
 
 
-_APEBENCH = {
+_SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
+    "burgers": ({"n_train": 800, "grid": 64}, (24,), 24, 10),
+    "darcy": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
+    "allen-cahn": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
+    "korteweg-de-vries": ({"n_train": 800}, (32,), 24, 10),
+    "gray-scott": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
+    "darcy-pino": ({"n_train": 200, "grid": 20}, (10, 10), 16, 10),
+    "burgers-pino": ({"n_train": 200, "grid": 32, "time_points": 16}, (8, 16), 16, 10),
+    "navier-stokes": ({"n_train": 100, "grid": 12, "time_points": 8}, (6, 8, 8), 12, 5),
+    "interface": ({"n_train": 200, "grid": 16}, (8, 8, 8), 12, 5),
+}
+SUITE = {
+    name: Field({"problem": name, "data": data}, modes, width, 1000, batch)
+    for name, (data, modes, width, batch) in _SUITE.items()
+}
+APEBENCH = {
     name: Field(
         {"problem": "apebench", "data": {"scenario": name}, "rollout": scenarios.ROLLOUT},
         {1: (22,), 2: (14, 14)}[scenarios.dimensions(name)],
@@ -91,10 +105,10 @@ class Contest:
     """The experiment: fields, and who trains them."""
 
     about: str
-    fields: Mapping[str, Field] = field(default_factory=lambda: _APEBENCH)
+    fields: Mapping[str, Field]
     contenders: tuple[str, ...] = tuple(CONTENDERS)
     seeds: tuple[int, ...] = SEEDS
-    by: str = "loss"
+    told: str = "loss"
     _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
 
     metrics = ("validation_error", "test_loss", "train_loss", "seconds")
@@ -129,26 +143,18 @@ class Contest:
             self._runs[key] = run_of(config, **labels)
         return self._runs[key]
 
-    def error(self, records: Any, run: Run) -> float | None:
+    def error(self, records: Any, run: Run, by: str = "loss") -> float | None:
         """What a run is judged by, infinite where it did not train; None where it is not done."""
         record = records.get(run)
         if record is None:
             return None
-        value = {**record["metrics"], "loss": record["loss"]}[self.by] if is_complete(record) else math.inf
+        value = {**record["metrics"], "loss": record["loss"]}[by] if is_complete(record) else math.inf
         return math.inf if value >= LOST else value
 
     def searched(self, records: Any, name: str, contender: str) -> tuple[dict[float, float], list[float]]:
         """Rate → error of the first seed, of those that are done; and the rates that are wanted next."""
-        start, found = CONTENDERS[contender].start(self.fields[name].steps), {}
-        asked = [_rounded(start * factor) for factor in (1.0, 0.25, 4.0)]
-        while asked:
-            errors = {lr: self.error(records, self.run(name, contender, lr, self.seeds[0])) for lr in asked}
-            found.update({lr: error for lr, error in errors.items() if error is not None})
-            if left := [lr for lr in asked if errors[lr] is None]:
-                return found, left
-            best = min(found, key=found.__getitem__)
-            asked = [lr for lr in (_rounded(best / 2), _rounded(best * 2)) if lr not in found][: max(0, _MOST - len(found))]
-        return found, []
+        start = CONTENDERS[contender].start(self.fields[name].steps)
+        return searched(lambda lr: self.error(records, self.run(name, contender, lr, self.seeds[0])), start)
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: first every untuned one, then search by search, then further seeds."""
@@ -182,7 +188,7 @@ class Contest:
                 return None
             lr = min(found, key=found.__getitem__)
         runs = [self.run(name, contender, lr, seed) for seed in self.seeds]
-        errors = [error for run in runs if (error := self.error(records, run)) is not None]
+        errors = [error for run in runs if (error := self.error(records, run, self.told)) is not None]
         times = [r["metrics"]["seconds"] for run in runs if (r := records.get(run)) is not None and is_complete(r)]
         return (lr, errors, times) if errors else None
 
@@ -191,7 +197,7 @@ class Contest:
         every = [UNTUNED, *self.contenders]
         ends = {(name, who): self.ends(records, name, who) for name in self.fields for who in every}
         done = [who for who in every if any(ends[name, who] for name in self.fields)]
-        rows = [[name, *(_cell(ends[name, who]) for who in done)] for name in self.fields]
+        rows = [[NAMES.get(name, name), *(_cell(ends[name, who]) for who in done)] for name in self.fields]
         n_searches = sum(ends[name, who] is not None for name in self.fields for who in self.contenders)
         said = (
             f"{n_searches} of {len(self.fields) * len(self.contenders)} searches are done. Median error over the seeds, "
@@ -222,7 +228,3 @@ def _cell(end: tuple[float, list[float], list[float]] | None) -> str:
     lr, errors, _ = end
     ends = f" [{min(errors):.3g}, {max(errors):.3g}]" if len(errors) > 1 else ""
     return f"{median(errors):.3g}{ends} at {lr:.3g}"
-
-
-def _rounded(lr: float) -> float:
-    return float(f"{lr:.3g}")

@@ -1,9 +1,9 @@
-"""What errors over a few rates say: where the least one is, how sharp it is, and what another rate loses."""
+"""What errors over a few rates say: where the least one is, what another rate loses, and which rate to try next."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
@@ -13,7 +13,7 @@ from scipy.interpolate import PchipInterpolator
 
 from neuralop_mup.tuning.optimum import Interval, student
 
-__all__ = ["Curve", "mean_over", "power_of"]
+__all__ = ["Curve", "mean_over", "power_of", "rounded", "searched"]
 
 _NEAR = 1.0  # in factors of 2: what a parabola is fitted to
 _BESIDE = 0.05  # in factors of 2; rates are rounded
@@ -97,6 +97,44 @@ class Curve:
             return float(PchipInterpolator(x, y)(at))
         end, before = (0, 1) if at < x[0] else (-1, -2)
         return float(y[end] + (y[end] - y[before]) / (x[end] - x[before]) * (at - x[end]))
+
+
+def searched(
+    error_of: Callable[[float], float | None], start: float, most: int = 12
+) -> tuple[dict[float, float], list[float]]:
+    """A search of the best rate as far as it is done: a factor of 4 to either side of where it starts, then a factor of 2 to
+    either side of the best, until both neighbours of the best are measured, so that no best rate lies at an edge.
+
+    Parameters
+    ----------
+    error_of : callable
+        Rate → error, infinite where it did not train; None where that is not measured.
+    most : int
+        Rates that are tried at most, where errors have no least.
+
+    Returns
+    -------
+    dict of float to float
+        Rate → error.
+    list of float
+        Rates that are wanted next; none where the search is done.
+    """
+    found: dict[float, float] = {}
+    asked = [rounded(start * factor) for factor in (1.0, 0.25, 4.0)]
+    while asked:
+        errors = {lr: error_of(lr) for lr in asked}
+        found.update({lr: error for lr, error in errors.items() if error is not None})
+        if left := [lr for lr in asked if errors[lr] is None]:
+            return found, left
+        best = min(found, key=found.__getitem__)
+        beside = (rounded(best / 2), rounded(best * 2))
+        asked = [lr for lr in beside if lr not in found][: max(0, most - len(found))]
+    return found, []
+
+
+def rounded(lr: float) -> float:
+    """A rate as records name it."""
+    return float(f"{lr:.3g}")
 
 
 def power_of(sizes: Sequence[float], best: Sequence[float]) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.law import PROBLEMS, Law, Setting
-from experiments.law_page import table
+from experiments.pages import table
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 

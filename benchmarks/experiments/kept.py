@@ -1,4 +1,8 @@
-"""Records that are only read, of a folder or of a file in ``benchmarks/results``; and that file, a line a run."""
+"""Records that are only read, of a folder or of a file in ``benchmarks/results``; and that file, a line a run.
+
+A file has of each run what it is called among its experiment's, and the hash of its content: measured on one machine, an
+experiment goes on on another, and a run of which rules or settings have changed since is not taken for the same.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 
 from neuralop_mup.tuning.records import Records, Run
 
-__all__ = ["METRICS", "Asked", "Folder", "Lines"]
+__all__ = ["METRICS", "Asked", "Folder", "Lines", "Together"]
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")
@@ -30,12 +34,24 @@ class Lines:
         self._found: dict[tuple[str, ...], dict[tuple, dict[str, Any]]] = {}
 
     def get(self, run: Run) -> dict[str, Any] | None:
-        """The record of a run; None where there is none."""
+        """The record of a run; None where there is none, or one of another content."""
         called = _called(run)
         names = tuple(called)
         if names not in self._found:
             self._found[names] = {tuple(map(line.get, names)): {**line, "metrics": line} for line in self._lines}
-        return self._found[names].get(tuple(called.values()))
+        found = self._found[names].get(tuple(called.values()))
+        return found if found is None or found.get("id", run.id[:16]) == run.id[:16] else None
+
+
+class Together:
+    """Records of several places; the first one that has a run counts."""
+
+    def __init__(self, *places: Any) -> None:
+        self._places = places
+
+    def get(self, run: Run) -> Any:
+        """The record of a run; None where there is none."""
+        return next((record for place in self._places if (record := place.get(run)) is not None), None)
 
 
 class Asked:
@@ -48,7 +64,7 @@ class Asked:
         """The record of a run; None where there is none."""
         if (record := self._records.get(run)) is not None:
             called = _called(run)
-            self._found[tuple(called.values())] = called, record
+            self._found[tuple(called.values())] = {**called, "id": run.id[:16]}, record
         return record
 
     def write(self, path: Path, metrics: Iterable[str]) -> None:

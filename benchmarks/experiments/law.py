@@ -253,6 +253,12 @@ class Law:
 
         return page(self, records)
 
+    def numbers(self, records: Any) -> dict[str, str]:
+        """See :mod:`experiments.law_page`."""
+        from experiments.law_page import numbers
+
+        return numbers(self, records)
+
     def draw(self, records: Any, path: Path) -> None:
         """See :mod:`experiments.law_page`."""
         from experiments.law_page import draw

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, stdev
@@ -13,10 +13,11 @@ import numpy as np
 
 from experiments.curves import Curve, mean_over, power_of
 from experiments.law import CENTRE, CHOSEN_ON, PROBLEMS, Law, Setting
+from experiments.pages import percent, table
 from neuralop_mup.plots import style
 from neuralop_mup.tuning.optimum import Interval, find_optimum
 
-__all__ = ["CANDIDATES", "OURS", "Candidate", "draw", "fitted", "page"]
+__all__ = ["CANDIDATES", "OURS", "Candidate", "draw", "fitted", "numbers", "page"]
 
 FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")
 #: What a rate of one factor is told over, in laws.
@@ -123,20 +124,66 @@ def _errors(law: Law, records: Any, setting: Setting) -> dict[float, list[float]
     return {law.rate(i): [own[i] for own in found] for i in rates}
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table's lines."""
-    return ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *("| " + " | ".join(r) + " |" for r in rows)]
+#: Candidates of the table on the page, and what they are called there.
+_ON_THE_PAGE = {
+    "0.03 steps^-0.5": "**the law**",
+    "the constant": "0.03 whatever the steps",
+    "steps^-0.32": "as steps^−0.32 ([arXiv:2603.28743](https://arxiv.org/abs/2603.28743))",
+    "steps^-0.5, root of batch": "the law, as the root of the batch size besides",
+    "steps^-0.5, 1/depth": "the law with 1 / depth ([arXiv:2505.01618](https://arxiv.org/abs/2505.01618))",
+    "steps^-0.5, epochs fitted": "the law, and a fitted power of the epochs",
+    "steps, batch, depth fitted": "powers of steps, batch size and depth, fitted",
+}
+
+
+def numbers(law: Law, records: Any) -> dict[str, str]:
+    """What pages quote."""
+    curves = curves_of(law, records)
+    plain = _plain(curves)
+    chosen, others = _sides(plain)
+    rows = [
+        [_ON_THE_PAGE[c.name], *(percent(x) for side in (chosen, others) for x in _spread(_regrets(made, side)))]
+        for c in CANDIDATES
+        if c.name in _ON_THE_PAGE
+        for made in [fitted(c, chosen)]
+    ]
+    heads = [
+        "learning rate",
+        *(f"{side}: {what}" for side in ("chosen on", "others") for what in ("median", "9 of 10", "most")),
+    ]
+    searched = dict(zip(("chosen", "others"), _searches(plain), strict=True))
+    runs = [records.get(law.run(s, i, k)) for s in law.settings() for i in range(-16, law.most + 1) for k in law.seeds(s)]
+    said = {
+        "settings": str(len(curves)),
+        "runs": str(sum(r is not None for r in runs)),
+        "chosen.settings": str(len(chosen)),
+        "others.settings": str(len(others)),
+        "others.seeded": str(sum(c.seeds > 1 for c in others.values())),
+        "regrets": "\n".join(table(heads, rows)),
+    }
+    for name, found in {
+        "others": _regrets(OURS, others),
+        "search.others": searched["others"][0],
+        "search.others.law": searched["others"][1],
+    }.items():
+        said |= {f"{name}.{what}": percent(x) for what, x in zip(("median", "ninth", "most"), _spread(found), strict=True)}
+    return said
+
+
+def _sides(curves: Mapping[Setting, Curve]) -> tuple[dict[Setting, Curve], dict[Setting, Curve]]:
+    """Settings of the problems on which the law was chosen, and of the others."""
+    chosen = {s: c for s, c in curves.items() if s.problem in CHOSEN_ON}
+    return chosen, {s: c for s, c in curves.items() if s not in chosen}
 
 
 def _law_table(curves: Mapping[Setting, Curve]) -> list[str]:
-    chosen = {s: c for s, c in curves.items() if s.problem in CHOSEN_ON}
-    others = {s: c for s, c in curves.items() if s.problem not in CHOSEN_ON}
+    chosen, others = _sides(curves)
     rows = []
     for candidate in CANDIDATES:
         if any(len({_size(s, k) for s in chosen}) < 2 for k in candidate.free) or not chosen:
             continue
         made = fitted(candidate, chosen)
-        rows.append([candidate.name, str(made), *_regrets(made, chosen), *_regrets(made, others)])
+        rows.append([candidate.name, str(made), *_cells(_regrets(made, chosen)), *_cells(_regrets(made, others))])
     return [
         "\n## What a law loses",
         "\nRegret of its rate over the best one: median, ninth decile, largest. Fitted on "
@@ -145,32 +192,38 @@ def _law_table(curves: Mapping[Setting, Curve]) -> list[str]:
     ]
 
 
-def _regrets(law: Candidate, curves: Mapping[Setting, Curve]) -> list[str]:
-    return _spread([curve.regret(law.predict(setting)) for setting, curve in curves.items()])
+def _regrets(law: Candidate, curves: Mapping[Setting, Curve]) -> list[float]:
+    return [curve.regret(law.predict(setting)) for setting, curve in curves.items()]
 
 
-def _spread(found: Sequence[float]) -> list[str]:
+def _spread(found: Sequence[float]) -> list[float]:
     """Median, ninth decile and largest."""
-    if not found:
-        return ["–"] * 3
-    return [f"{x:.1%}" for x in (median(found), float(np.quantile(found, 0.9, method="higher")), max(found))]
+    return [median(found), float(np.quantile(found, 0.9, method="higher")), max(found)]
 
 
-def _search_table(curves: Mapping[Setting, Curve]) -> list[str]:
-    """What the best rate of one seed loses where other seeds judge it, beside what the law loses there."""
-    rows = []
-    for name, here in (("chosen on", True), ("others", False)):
+def _cells(found: Sequence[float]) -> list[str]:
+    return [f"{x:.1%}" for x in _spread(found)] if found else ["–"] * 3
+
+
+def _searches(curves: Mapping[Setting, Curve]) -> Iterator[tuple[list[float], list[float]]]:
+    """What the best rate of one seed loses where other seeds judge it, and what the law loses there; for both sides."""
+    for side in _sides(curves):
         searched, ours = [], []
-        for setting, curve in curves.items():
+        for setting, curve in side.items():
             own = [{lr: [errors[seed]] for lr, errors in curve.errors.items()} for seed in range(curve.seeds)]
-            if len(own) < 2 or (setting.problem in CHOSEN_ON) != here:
-                continue
-            for seed, errors in enumerate(own):
+            for seed, errors in enumerate(own if len(own) > 1 else ()):
                 rest = {lr: [*e[:seed], *e[seed + 1 :]] for lr, e in curve.errors.items()}
                 searched.append(Curve(rest).regret(Curve(errors).best))
                 ours.append(Curve(rest).regret(OURS.predict(setting)))
-        if searched:
-            rows.append([name, str(len(searched)), *_spread(searched), *_spread(ours)])
+        yield searched, ours
+
+
+def _search_table(curves: Mapping[Setting, Curve]) -> list[str]:
+    rows = [
+        [name, str(len(searched)), *_cells(searched), *_cells(ours)]
+        for name, (searched, ours) in zip(("chosen on", "others"), _searches(curves), strict=True)
+        if searched
+    ]
     return [
         "\n## What a search loses",
         "\nRegret of the rate that is best for one seed, judged by the other seeds, and of the law's rate judged by the "

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments.law import CENTRE, PROBLEMS
-from experiments.law_page import table
+from experiments.pages import percent, table
 from experiments.training import run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.tuning.outcome import is_complete
@@ -99,6 +99,15 @@ class Reference:
                 lines += self._table(errors, optimizer, lr)
             lines += self._summary(errors, optimizer)
         return "\n".join(lines) + "\n"
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """What pages quote: MuSOAP's error over that with the reference size, as a geometric mean over the problems."""
+        errors = {s: self.errors(records, s) for s in self.settings() if s.optimizer == "soap"}
+        done = [base for base in self.bases if all(errors[Setting(p, "soap", 0.03, base)] for p in self.problems)]
+        over = {base: [_over(errors, Setting(p, "soap", 0.03, base)) for p in self.problems] for base in done}
+        names = {base: f"width.{base.width}" if base.modes is None else f"modes.{base.modes}" for base in done}
+        most = max(abs(x - 1) for own in over.values() for x in own)
+        return {**{names[base]: f"{mean(over[base]):.2f}" for base in done}, "most": percent(most)}
 
     def _table(self, errors: dict[Setting, list[float]], optimizer: str, lr: float) -> list[str]:
         """Each base on each problem; nothing where nothing is done."""

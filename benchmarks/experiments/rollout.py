@@ -20,7 +20,7 @@ from typing import Any
 from experiments.curves import Curve
 from experiments.law import CENTRE
 from experiments.law import PROBLEMS as SIZES
-from experiments.law_page import table
+from experiments.pages import NAMES, percents, table
 from experiments.training import LOST, run_of
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
@@ -49,6 +49,12 @@ class Measured:
         """What a seed's rollout loses at the rate that is best by these errors of a seed, over the best of its rates."""
         lr = min(by, key=lambda lr: by[lr][chosen])
         return self.many[lr][seed] / min(own[seed] for own in self.many.values()) - 1
+
+    def choices(self) -> tuple[list[float], list[float]]:
+        """What each seed's rollout loses by its own one step's choice, and by the rollouts of each other seed."""
+        seeds = range(len(next(iter(self.one.values()))))
+        own = [self.lost(seed, self.one, seed) for seed in seeds]
+        return own, [self.lost(seed, self.many, by) for seed in seeds for by in seeds if by != seed]
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,15 @@ class Rollout:
             heads = ["lr", "error of one step", f"error of {_steps(self.small)} steps"]
             lines += [f"\n## {problem}\n\nMean over seeds, and their range.", *table(heads, rows)]
         return "\n".join([*lines, *(_choice(found) if found else [])]) + "\n"
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """What pages quote."""
+        rows = []
+        for problem in self.problems:
+            own, other = self.measured(records, problem).choices()
+            rows.append([NAMES[problem.removesuffix("-in-time")], percents(own), percents(other)])
+        heads = ["problem", "chosen by one step", "chosen by another seed's rollouts"]
+        return {"table": "\n".join(table(heads, rows))}
 
 
 @cache
@@ -134,9 +149,7 @@ def _choice(found: dict[str, Measured]) -> list[str]:
     rows = []
     for problem, measured in found.items():
         one, many = Curve(measured.one), Curve(measured.many)
-        seeds = range(len(next(iter(measured.one.values()))))
-        own = [measured.lost(seed, measured.one, seed) for seed in seeds]
-        other = [measured.lost(seed, measured.many, by) for seed in seeds for by in seeds if by != seed]
+        own, other = measured.choices()
         rates = [_rate(curve) for curve in (one, many)]
         rows.append([problem, *rates, _regrets(own), _regrets(other), _at_best(many, one)])
     heads = ["problem", "best for one step", "best for many", "lost by one step's choice", "lost by another seed's rollouts"]

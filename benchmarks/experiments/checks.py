@@ -1,0 +1,119 @@
+"""Do updates keep their size? The coordinate check over width and over modes, of the rules here, of SP and of mup alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mup
+import torch
+from neuralop.models import FNO
+from torch import nn
+
+import neuralop_mup as nm
+from experiments.pages import table
+from neuralop_mup.core.rules import RULE_VERSION
+from neuralop_mup.problems import get_problem
+from neuralop_mup.tuning.outcome import is_complete
+from neuralop_mup.tuning.records import Run
+
+__all__ = ["CHECKS", "Checks", "checked"]
+
+WIDTHS, MODES = (16, 32, 64, 128), (4, 8, 16, 32, 64)
+#: Check → what grows, the rule, and the optimizer.
+CHECKS: dict[str, tuple[str, str, str]] = {
+    **{f"width, {rule}": ("width", rule, "adam") for rule in ("operator-norm", "log-modes", "standard")},
+    "width, mup alone": ("width", "mup", "mup"),
+    "width, MuSOAP": ("width", "operator-norm", "soap"),
+    **{f"modes, {rule}": ("modes", rule, "adam") for rule in ("operator-norm", "log-modes", "standard")},
+    "modes, MuSOAP": ("modes", "operator-norm", "soap"),
+}
+_LR = {"adam": 8e-3, "mup": 8e-3, "soap": 0.03}
+_MAKE: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": nm.MuAdam,
+    "mup": lambda model, lr: mup.MuAdam(model.parameters(), lr=lr),
+    "soap": nm.MuSOAP,
+}
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The experiment: a run is a whole check."""
+
+    seeds: int = 10
+    small: bool = False
+
+    about = "the coordinate check over width and modes: slopes of features and updates over the size"
+    metrics = ("init", "update", "output", "passed")
+
+    def tiny(self) -> Checks:
+        """Two seeds at two sizes."""
+        return replace(self, seeds=2, small=True)
+
+    def trainer(self, folder: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """What measures."""
+        return checked
+
+    def run(self, name: str) -> Run:
+        """One check."""
+        config = {"check": name, "seeds": self.seeds, "small": self.small}
+        return Run({"train": "checks", "rules": RULE_VERSION, **config}, config, size=name, params={}, seed=0)
+
+    def wanted(self, records: Any) -> Iterator[Run]:
+        """The checks that are missing."""
+        yield from (run for run in map(self.run, CHECKS) if records.get(run) is None)
+
+    def table(self, records: Any) -> str:
+        """The largest slope of each kind."""
+        rows = self._rows(records)
+        said = (
+            f"Burgers, {self.seeds} seeds, 10 steps: largest absolute slope of log RMS over log size, of a block at the "
+            "start, of a block's update, and of the output's update. Width at K = 8, modes at width 64."
+        )
+        heads = ["over", "at the start", "updates", "update of the output", "passed"]
+        return "\n".join(["# The coordinate check", "", said, *table(heads, rows)]) + "\n"
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """What pages quote."""
+        heads = ["over", "start", "updates", "update of the output"]
+        return {"table": "\n".join(table(heads, [row[:-1] for row in self._rows(records)]))}
+
+    def _rows(self, records: Any) -> list[list[str]]:
+        found = {name: records.get(self.run(name)) for name in CHECKS}
+        return [
+            [name, *(f"{record['metrics'][k]:.2f}" for k in ("init", "update", "output")), str(record["metrics"]["passed"])]
+            for name, record in found.items()
+            if record is not None and is_complete(record)
+        ]
+
+
+def checked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Make one check."""
+    torch.set_num_threads(1)
+    over, rule, optimizer = CHECKS[config["check"]]
+    data = get_problem("burgers").load()
+    loader, processor = data.loaders(batch_size=20, seed=0)[0], data.processor()
+    batches = [{k: b[k] for k in "xy"} for b, _ in zip(map(processor.preprocess, loader), range(10), strict=False)]
+    sizes = (WIDTHS if over == "width" else MODES)[: 2 if config["small"] else None]
+
+    def build(size: int) -> nn.Module:
+        width, modes = (size, 8) if over == "width" else (16 if config["small"] else 64, size)
+        model = FNO((2 * modes,), 1, 1, width)
+        if rule == "mup":  # what mup's own documentation says to do
+            mup.set_base_shapes(model, FNO((16,), 1, 1, sizes[0]), delta=FNO((16,), 1, 1, sizes[1]), do_assert=False)
+            return model
+        base = {"hidden_channels": sizes[0]} if over == "width" else {"n_modes": (2 * sizes[0],)}
+        return nm.parametrize(model, base=base, rule=rule)
+
+    check = nm.coord_check(
+        build, sizes, batches, lr=_LR[optimizer], seeds=config["seeds"], optimizer=_MAKE[optimizer], size_name=over
+    )
+
+    def most(kind: str, output: bool) -> float:
+        own = (abs(r["slope"]) for r in check.slopes if r["kind"] == kind and (r["block"] == "projection") == output)
+        return max(own, default=0.0)
+
+    slopes = {"init": most("init", False), "update": most("update", False), "output": most("update", True)}
+    return {"loss": slopes["update"], **slopes, "passed": check.passed(0.25, 0.1)}

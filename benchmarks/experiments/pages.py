@@ -1,0 +1,114 @@
+"""Numbers and tables of pages, written from the records of the experiments that they name.
+
+On a page ``<!-- = law.others.median -->1.3 %<!-- / -->`` is a number, or a table if the text between has lines of its own.
+Its name is that of an experiment and of what its ``numbers(records)`` gives. ``python benchmarks/run.py pages``
+writes them anew, and with ``--check`` says what would change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from experiments.kept import Lines
+
+#: Problem → what pages call it.
+NAMES = {
+    "korteweg-de-vries": "Korteweg–de Vries",
+    "gray-scott": "Gray–Scott",
+    "burgers": "Burgers",
+    "allen-cahn": "Allen–Cahn",
+    "navier-stokes": "Navier–Stokes",
+    "darcy": "Darcy",
+    "darcy-pino": "Darcy with its equation",
+    "burgers-pino": "Burgers with its equation",
+}
+__all__ = ["NAMES", "NoSuchNumber", "page", "percent", "percents", "rendered", "stale", "table"]
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+_MARK = re.compile(r"<!-- = ([\w.-]+) -->(.*?)<!-- / -->", re.S)
+
+
+class NoSuchNumber(Exception):
+    """A page names what no experiment gives."""
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """README and all pages that hold names of numbers."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        if _MARK.search(text):
+            yield path, text
+
+
+def rendered(text: str, numbers: Callable[[str], Mapping[str, str]]) -> str:
+    """A page with its numbers as the records have them; ``numbers(experiment)`` gives these by name."""
+
+    def anew(found: re.Match[str]) -> str:
+        experiment, _, name = found[1].partition(".")
+        known = numbers(experiment)
+        if name not in known:
+            have = ", ".join(known) or "nothing"
+            raise NoSuchNumber(f"A page names {found[1]!r}, and the experiment {experiment!r} gives {have}.")
+        value = known[name]
+        if "\n" in value:
+            value = f"\n\n{value.strip()}\n\n"
+        return f"<!-- = {found[1]} -->{value}<!-- / -->"
+
+    return _MARK.sub(anew, text)
+
+
+def stale(experiments: Mapping[str, Any]) -> dict[Path, str]:
+    """Files that the records would make otherwise, and what they would be; the texts of experiments among them.
+
+    Raises
+    ------
+    NoSuchNumber
+        If a page names what there is not, or a file of records belongs to no experiment.
+    """
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        if path.stem not in experiments:
+            raise NoSuchNumber(
+                f"{path.name} has records of no experiment, so that no command makes them: measure it, or go."
+            )
+    found: dict[str, Mapping[str, str]] = {}
+
+    def numbers(name: str) -> Mapping[str, str]:
+        if name not in found:
+            path = RESULTS / f"{name}.jsonl"
+            known = path.exists() and hasattr(experiments.get(name), "numbers")
+            found[name] = experiments[name].numbers(Lines(path)) if known else {}
+        return found[name]
+
+    wanted = {path: rendered(text, numbers) for path, text in texts()}
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        wanted[path.with_suffix(".md")] = page(experiments[path.stem], path)
+    return {path: text for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
+
+
+def page(experiment: Any, path: Path) -> str:
+    """The text of an experiment's records; its figure, if there is one, is written together with it."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return f"{experiment.table(Lines(path)).rstrip()}\n\nRecords: {path.name}, sha256 {digest}…\n"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table's lines."""
+    return ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *("| " + " | ".join(r) + " |" for r in rows)]
+
+
+def percents(values: Iterable[float]) -> str:
+    """Their median and range."""
+    values = list(values)
+    return f"{percent(median(values))} ({percent(min(values))} to {percent(max(values))})"
+
+
+def percent(share: float) -> str:
+    """Two digits at most from 10 on, else one after the point."""
+    value = round(100 * share, 1)
+    return f"{value:.{0 if abs(value) >= 10 else 1}f} %".replace("-", "−")
