@@ -1,5 +1,6 @@
 """The experiments beside the law for the learning rate: what is planted in their records is on their pages."""
 
+import dataclasses
 import importlib
 import math
 import shutil
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from neuralop.models import FNO
 
 from neuralop_mup._version import __version__
+from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.outcome import execute, is_final
 from neuralop_mup.tuning.records import Records
 from neuralop_mup.tuning.train import Training
@@ -18,6 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
 kept_runs = importlib.import_module("experiments.kept")
 training = importlib.import_module("experiments.training")
+contenders = importlib.import_module("experiments.contenders")
+laws = importlib.import_module("experiments.law")
+pages = importlib.import_module("experiments.pages")
 
 
 class Kept(dict):
@@ -237,3 +243,150 @@ def test_every_kept_run_of_the_law_is_on_its_page(tmp_path):
     run.EXPERIMENTS["law"].table(asked)
     asked.write(tmp_path / "law.jsonl", kept_runs.METRICS)
     assert set((tmp_path / "law.jsonl").read_text().splitlines()) == set(path.read_text().splitlines())
+
+
+def contested(config):
+    """MuSOAP is best at the law's rate, with 0.1; Adam at 0.004, with 0.2; stock SOAP at 0.016, with 0.15; 10 % a seed."""
+    best, least = {"soap": (None, 0.1), "adam": (0.004, 0.2), "stock-soap": (0.016, 0.15)}.get(
+        config["optimizer"], (0.004, 0.4)
+    )
+    best = best or usual_lr(config["steps"])
+    loss = least * 1.5 ** abs(math.log2(config["lr"] / best)) * 1.1 ** config["seed"]
+    return {"loss": loss, "metrics": {"test_loss": 2 * loss, "seconds": 2.0 if config["optimizer"] == "soap" else 1.0}}
+
+
+def filled(experiment, measured):
+    """Records until nothing is wanted any more, what is wanted depending on what was found."""
+    kept = Kept()
+    while wanted := list(experiment.wanted(kept)):
+        kept[wanted[0].id] = {"outcome": "complete", **measured(wanted[0].config)}
+    return kept
+
+
+@pytest.mark.parametrize(("name", "times"), [("apebench", 1), ("optimizers", 2)])
+def test_a_contest_tells_who_is_best(name, times):
+    """Medians of three seeds: 0.11 and 0.22, half; in twice the time. Each search ends with its best between two others."""
+    full = run.EXPERIMENTS[name]
+    few = dict(list(full.fields.items())[:2])
+    experiment = dataclasses.replace(full, fields=few, contenders=("MuSOAP", "Adam", "stock SOAP"), _runs={})
+    kept = filled(experiment, contested)
+    # The first three rates hold each best one, and its two neighbours by a factor of 2 follow.
+    rates = {who: len(experiment.searched(kept, next(iter(few)), who)[0]) for who in ("MuSOAP", "Adam", "stock SOAP")}
+    assert rates == {"MuSOAP": 5, "Adam": 5, "stock SOAP": 5}
+    text = experiment.table(kept)
+    assert "6 of 6 searches are done" in text
+    assert f"{0.22 * times:.3g} [{0.2 * times:.3g}, {0.242 * times:.3g}] at 0.004" in text
+    against = rows(text.split("tuned Adam's")[1])
+    assert against["MuSOAP, untuned"] == "| MuSOAP, untuned | 2 | 0.50 | 0.50 to 0.50 | 2.00 |"
+    assert rows(text.split("stock SOAP's")[1])["MuSOAP"] == "| MuSOAP | 2 | 0.67 | 0.67 to 0.67 | 2.00 |"
+    assert "0 of 6 searches" in experiment.table(Kept())
+
+
+def test_a_contest_that_nobody_wins_says_so():
+    experiment = dataclasses.replace(run.EXPERIMENTS["apebench"], contenders=("Adam",), seeds=(0,), _runs={})
+    kept = filled(experiment, lambda config: {"loss": training.LOST, "metrics": {"seconds": 1.0}})
+    assert "| diff_burgers 1D |" in experiment.table(kept)
+
+
+def moved(config):
+    """The best rate goes as the root of the width and falls with modes; a factor of 2 off costs 20 % more."""
+    width, modes = config["model"]["hidden_channels"], config["model"]["n_modes"][0]
+    best = 0.01 * math.sqrt(width / 24) * (32 / modes) ** (1 if config["optimizer"] == "adam" else 0)
+    return {"loss": 0.1 * 1.2 ** math.log2(config["lr"] / best) ** 2 * 1.1 ** config["seed"], "metrics": {}}
+
+
+def test_drift_and_regret_are_on_the_page():
+    """Width × 8: the rate × √8 = 2.83, 1.5 factors of 2 off, 1.2^2.25 − 1 = 51 %. Modes × 4: a quarter of it, 1.2^4 − 1."""
+    experiment = dataclasses.replace(
+        run.EXPERIMENTS["transfer"], problems={"korteweg-de-vries": laws.PROBLEMS["korteweg-de-vries"]}, _runs={}
+    )
+    text = experiment.table(filled(experiment, moved))
+    width, modes = (
+        next(row for row in text.splitlines() if row.startswith(f"| {move} | Korteweg") and "| MuAdam |" in row)
+        for move in ("width, 8 times", "modes, 4 times")
+    )
+    assert "| × 2.83 |" in width and " 51 % |" in width
+    assert "| × 0.25 |" in modes and " 107 % |" in modes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in run.EXPERIMENTS
+        if name not in ("law", "law-adamw", "decay", "reference", "rollout", "cheap", "apebench")
+    ],
+)
+def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
+    """From nothing to its page; what is kept of its runs gives the same page. The others' are run above."""
+    folder, file = tmp_path / "records", tmp_path / f"{name}.jsonl"
+    if name == "checks":
+        monkeypatch.setattr(
+            importlib.import_module("experiments.checks"), "CHECKS", {"width, mup alone": ("width", "mup", "mup")}
+        )
+    monkeypatch.setattr(sys, "argv", ["run.py", name, "--tiny", "--folder", str(folder), "--export", str(file)])
+    run.main()
+    page = capsys.readouterr().out
+    page = page[page.index("# ") :]
+    assert page.count("| ") > 3
+    monkeypatch.setattr(sys, "argv", ["run.py", name, "--tiny", "--report", "--folder", str(file)])
+    run.main()
+    assert capsys.readouterr().out.splitlines()[:6] == page.splitlines()[:6]
+
+
+def test_stock_optimizers_move_what_they_are_given():
+    """SOAP all of it, complex kernels as two reals; Muon the matrices by updates of AdamW's size, AdamW the rest."""
+    for make in (contenders.stock_soap, contenders.stock_muon):
+        torch.manual_seed(0)
+        model = FNO((4,), 1, 1, 8)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizer = make(model, lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.0)
+        x = torch.randn(4, 1, 16)
+        for _ in range(3):  # SOAP's first step makes its bases alone; the schedule stops both after two
+            optimizer.zero_grad()
+            (model(x) - x).square().mean().backward()
+            optimizer.step()
+            moved = {name: p.detach().clone() for name, p in model.named_parameters()}
+        assert all((moved[name] - before[name]).abs().max() > 0 for name in before)
+        scheduler.step()
+        optimizer.step()
+        assert all(torch.equal(p, moved[name]) for name, p in model.named_parameters())
+
+
+def test_pages_hold_what_the_records_say(tmp_path, monkeypatch):
+    """A number in a sentence, a table between its marks; what no experiment gives is refused by name."""
+    numbers = {"law": {"others.median": "1.3 %", "regrets": "\n| a |\n| --- |"}}.get
+    text = "It loses <!-- = law.others.median -->9 %<!-- / -->.\n<!-- = law.regrets --><!-- / -->\n"
+    done = pages.rendered(text, lambda name: numbers(name, {}))
+    assert "loses <!-- = law.others.median -->1.3 %<!-- / -->." in done
+    assert "<!-- = law.regrets -->\n\n| a |\n| --- |\n\n<!-- / -->" in done
+    assert pages.rendered(done, lambda name: numbers(name, {})) == done
+    with pytest.raises(pages.NoSuchNumber, match=r"'law.nothing'.*others.median"):
+        pages.rendered("<!-- = law.nothing -->1<!-- / -->", lambda name: numbers(name, {}))
+    with pytest.raises(pages.NoSuchNumber, match="'price'.*nothing"):
+        pages.rendered("<!-- = price.most -->1<!-- / -->", lambda name: numbers(name, {}))
+
+
+def test_every_page_agrees_with_its_records():
+    assert run.write_pages(check=True) == 0
+
+
+def test_records_without_an_experiment_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    (tmp_path / "nowhere.jsonl").write_text("{}\n")
+    assert run.write_pages(check=True) == 2 and "nowhere.jsonl" in capsys.readouterr().err
+
+
+def test_a_kept_run_of_another_content_is_measured_again(tmp_path):
+    """What a file has of today's content is not wanted again; what it has of another is."""
+    experiment = run.EXPERIMENTS["timing"]
+    asked = kept_runs.Asked(
+        filled(experiment, lambda config: {"loss": 1.0, "metrics": {"ratios": [[1, 1, 1]] * 3, "memory": []}})
+    )
+    experiment.table(asked)
+    asked.write(tmp_path / "timing.jsonl", experiment.metrics)
+    assert not list(experiment.wanted(kept_runs.Lines(tmp_path / "timing.jsonl")))
+    text = (tmp_path / "timing.jsonl").read_text()
+    (tmp_path / "timing.jsonl").write_text(text.replace('"id": "', '"id": "0', 1))
+    assert len(list(experiment.wanted(kept_runs.Lines(tmp_path / "timing.jsonl")))) == 1

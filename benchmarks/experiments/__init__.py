@@ -17,11 +17,11 @@ from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.contest import APEBENCH, SUITE, Contest
 from experiments.decay import Decay
-from experiments.law import Law
+from experiments.law import PROBLEMS, Law
 from experiments.reference import Reference
 from experiments.rollout import Rollout
 from experiments.timing import Timing
-from experiments.transfer import Transfer
+from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
 from neuralop_mup.tuning.records import Run
 
 __all__ = ["EXPERIMENTS", "Experiment"]
@@ -52,7 +52,26 @@ EXPERIMENTS: dict[str, Experiment] = {
     "decay": Decay(_LAW),
     "reference": Reference(),
     "rollout": Rollout(),
-    "transfer": Transfer(),
+    "transfer": Transfer(
+        "whether the best learning rate carries over width, modes, depth, samples, points and batch",
+        {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
+    ),
+    "energy": Transfer(
+        "whether Adam's best learning rate moves with the modes only where these do not resolve the data",
+        PROBLEMS,
+        ENERGY,
+        {"MuAdam": OPTIMIZERS["MuAdam"]},
+        energy=True,
+    ),
+    "paper-drift": Transfer(
+        "whether the best learning rate falls as K grows on the model of the paper's code",
+        PAPER,
+        PAPER_MOVES,
+        PAPER_OPTIMIZERS,
+        net="physics-informed",
+        steps=250,
+        energy=True,
+    ),
     "timing": Timing(),
     "checks": Checks(),
     "cheap": Cheap(),

@@ -69,14 +69,14 @@ class Cheap:
         """What is done so far."""
         rows = []
         for name, found in self._found(records):
-            cells = (_range(values, form) for values, form in zip(found[:-1], (".2f", ".3g", ".1%", ".1%"), strict=True))
-            rows.append([name, f"{len(found[0])} of {len(self.seeds)}", *cells, f"{found[-1]:.1%}"])
+            cells = (_range(values, form) for values, form in zip(found[:4], (".2f", ".3g", ".1%", ".1%"), strict=True))
+            rows.append([name, f"{len(found[0])} of {len(self.seeds)}", *cells, f"{found[-2]:.1%}", str(found[-1])])
         said = (
             "# What tuning takes\n\nIts time over that of one training of the target, and the regret of the learning rate "
             "that it found: median and range over the seeds. Regret is of single runs, whose errors differ by percents at "
             "the same learning rate. By the curve it is that of the mean error of all seeds, as for the law's rate, untuned."
         )
-        heads = ["problem", "seeds", "tuning", "found", "regret", "by the curve", "untuned, by the curve"]
+        heads = ["problem", "seeds", "tuning", "found", "regret", "by the curve", "untuned, by the curve", "failed runs"]
         return "\n".join([said, *table(heads, rows)]) + "\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
@@ -85,19 +85,21 @@ class Cheap:
         axes = {name: len(TARGETS[name][2]) for name in found}
         rows = [
             [f"{NAMES[name]} ({axes[name]}D)", _range(took, ".2f", "()"), percents(lost), percents(smooth), percent(untuned)]
-            for name, (took, _, lost, smooth, untuned) in found.items()
+            for name, (took, _, lost, smooth, untuned, _) in found.items()
         ]
         heads = ["target", "tuning, of one training", "regret of single runs", "regret by the mean of the seeds"]
         every = [percent(max(max(own[i]) for own in found.values())) for i in (2, 3)]
         return {
             "table": "\n".join(table([*heads, "untuned: the same"], rows)),
+            "failed": str(sum(own[-1] for own in found.values())),
             "most": f"{max(max(own[0]) for own in found.values()):.2f}",
             "most.single": every[0],
             "most.mean": every[1],
         }
 
-    def _found(self, records: Any) -> Iterator[tuple[str, tuple[list[float], list[float], list[float], list[float], float]]]:
-        """Of each target: prices, learning rates, regrets of single runs and by the curve, and the law's by the curve."""
+    def _found(self, records: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Of each target: prices, learning rates, regrets of single runs and by the curve, the law's by the curve, and runs
+        that failed."""
         for name in self.targets:
             found = [records.get(run(name, seed, self.small)) for seed in self.seeds]
             done = [record["metrics"] for record in found if record is not None and is_complete(record)]
@@ -105,7 +107,8 @@ class Cheap:
                 took, lrs, lost = ([metrics[key] for metrics in done] for key in ("price", "lr", "regret"))
                 curve = _curve([dict(metrics["errors"]) for metrics in done])
                 smooth = [curve.regret(math.log2(lr)) for lr in lrs]
-                yield name, (took, lrs, lost, smooth, curve.regret(math.log2(done[0]["usual"])))
+                failed = sum(metrics["failed"] for metrics in done)
+                yield name, (took, lrs, lost, smooth, curve.regret(math.log2(done[0]["usual"])), failed)
 
 
 def _curve(errors: list[dict[float, float]]) -> Curve:

@@ -205,7 +205,8 @@ class Contest:
         )
         lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(["", *done], rows)]
         for title, other in (("tuned Adam's", "Adam"), ("tuned stock SOAP's", "stock SOAP")):
-            rows = [row for who in done if who != other and (row := self._against(ends, who, other))]
+            others = [who for who in done if who != other and other in done]
+            rows = [row for who in others if (row := self._against(ends, who, other))]
             if rows:
                 heads = ["", "problems", "geometric mean", "range", "processor time"]
                 lines += [f"\n## Error over {title}\n", *table(heads, rows)]

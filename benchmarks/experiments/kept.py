@@ -38,9 +38,9 @@ class Lines:
         called = _called(run)
         names = tuple(called)
         if names not in self._found:
-            self._found[names] = {tuple(map(line.get, names)): {**line, "metrics": line} for line in self._lines}
+            self._found[names] = {tuple(map(line.get, names)): {"id": None, **line, "metrics": line} for line in self._lines}
         found = self._found[names].get(tuple(called.values()))
-        return found if found is None or found.get("id", run.id[:16]) == run.id[:16] else None
+        return found if found is None or found["id"] in (None, run.id[:16]) else None
 
 
 class Together:
@@ -64,7 +64,8 @@ class Asked:
         """The record of a run; None where there is none."""
         if (record := self._records.get(run)) is not None:
             called = _called(run)
-            self._found[tuple(called.values())] = {**called, "id": run.id[:16]}, record
+            known = record.get("id", run.id[:16])
+            self._found[tuple(called.values())] = {**called, **({"id": known} if known else {})}, record
         return record
 
     def write(self, path: Path, metrics: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import experiments.contenders  # noqa: F401  (their names are known to runs)
+from experiments.physics_informed import PhysicsInformedFNO
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import ProblemData
 from neuralop_mup.tuning.fno import FNOs
@@ -29,7 +30,9 @@ __all__ = ["LOST", "STAGES", "run_of", "train"]
 STAGES = 50
 #: The error of a rollout that leaves the finite numbers.
 LOST = 1e6
-_NO_SETTINGS = ("problem", "data", "steps", "rollout")  # of a run of the package
+_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net")  # of a run of the package
+#: Models besides neuralop's FNO.
+NETS: dict[str, Callable[..., torch.nn.Module]] = {"physics-informed": PhysicsInformedFNO}
 
 
 def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
@@ -38,7 +41,8 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
     Parameters
     ----------
     config : mapping
-        ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …
+        ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …;
+        ``net``, a key of :data:`NETS`, if the model is no FNO of neuralop's.
         With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
         and on APEBench's scenarios theirs.
     """
@@ -62,7 +66,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["steps"] % STAGES:
         raise ValueError(f"steps = {config['steps']}, and must be a multiple of {STAGES}.")
     paced = _Paced(data.train, data.val, data.test, data.trajectory, batches=config["steps"] // STAGES)
-    build = FNOs(*(values.shape[1] for values in data.train), problem.n_dim)
+    build = NETS.get(config.get("net", "FNO"), FNOs(*(values.shape[1] for values in data.train), problem.n_dim))
     losses = losses_of("l2", problem.n_dim, problem.losses())
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
     return Training(build, problem, paced, losses, problem.processor(data), score=score)({**own, "epochs": STAGES})

@@ -4,6 +4,8 @@ A move changes one thing between base and target: width, modes, depth, both size
 batch. At both ends the best rate is searched with one seed (:func:`experiments.curves.searched`); then all seeds are trained
 at the rates around it. Under μP the model at the target is parametrized from the base; under SP it is neuralop's own.
 
+``energy`` moves the modes alone, and ``paper-drift`` those of the model that the paper's code has.
+
 Drift is the best rate at the target over that at the base; regret is what the base's best rate loses at the target.
 """
 
@@ -19,10 +21,12 @@ from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
 from experiments.training import run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.problems.mode_energy import mode_energy
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
+from problems import get_problem
 
-__all__ = ["MOVES", "Transfer"]
+__all__ = ["ENERGY", "MOVES", "OPTIMIZERS", "PAPER", "PAPER_MOVES", "PAPER_OPTIMIZERS", "Transfer"]
 
 #: Move → the base's and the target's share of what the problem's centre has.
 MOVES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
@@ -43,24 +47,57 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
 }
 SEEDS = (0, 1, 2)
 
+#: K over the most that the grid allows, under Adam: what a proxy of few modes hands on, beside the energy that these keep.
+ENERGY: dict[str, tuple[dict[str, float], dict[str, float]]] = {
+    f"{share:g} of the modes": ({"modes": share}, {}) for share in (0.125, 0.25, 0.5, 0.75)
+}
+#: The paper's Darcy experiment at a small size, on the FNO of the code that it builds on, see ``physics_informed.py``.
+PAPER = {"darcy": {"samples": 1000, "grid": 49, "modes": (48, 48), "width": 16, "batch": 2}}
+PAPER_MOVES = {f"K {k} to 24": ({"modes": k / 24}, {}) for k in (3, 6, 12)}
+_HALVED = {"optimizer": "adam", "schedule": "halve:16,25,33"}  # at 1/3, 1/2 and 2/3 of the stages
+PAPER_OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
+    "Adam (SP)": ({**_HALVED, "rule": "standard"}, 4e-3),
+    "log-modes": ({**_HALVED, "rule": "log-modes"}, 4e-3),
+    "operator-norm": ({**_HALVED, "rule": "operator-norm"}, 4e-3),
+    "Adam (SP), clipped": ({**_HALVED, "rule": "standard", "clip_spectral": 0.01}, 4e-3),
+}
+
 
 @dataclass(frozen=True)
 class Transfer:
-    """The experiment: every move on every problem, under every optimizer."""
+    """The experiment: every move on every problem, under every optimizer.
 
-    problems: tuple[str, ...] = ("korteweg-de-vries", "gray-scott", "darcy")
-    moves: tuple[str, ...] = tuple(MOVES)
-    optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
+    Attributes
+    ----------
+    about : str
+    problems : mapping of str to dict
+        Problem → what its centre has: samples, grid, modes, width, batch.
+    moves, optimizers : mapping
+        As :data:`MOVES` and :data:`OPTIMIZERS`.
+    net : str
+        The model, by its name in :mod:`experiments.training`.
+    energy : bool
+        Whether the page says which share of the targets' energy the base's modes keep.
+    """
+
+    about: str
+    problems: Mapping[str, Mapping[str, Any]]
+    moves: Mapping[str, tuple[dict[str, float], dict[str, float]]] = field(default_factory=lambda: MOVES)
+    optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
+    net: str = "FNO"
+    steps: int = 300
+    energy: bool = False
     seeds: tuple[int, ...] = SEEDS
     small: bool = False
     _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
 
-    about = "whether the best learning rate carries over width, modes, depth, samples, points and batch"
-
     def tiny(self) -> Transfer:
-        """One problem, two moves, small models and short runs."""
-        moves, optimizers = tuple(MOVES)[:2], ("MuSOAP", "Adam (SP)")
-        return replace(self, problems=("burgers",), moves=moves, optimizers=optimizers, seeds=(0,), small=True, _runs={})
+        """One problem, the last move and optimizer, small models and short runs."""
+        few = {name: dict(list(getattr(self, name).items())[-1:]) for name in ("moves", "optimizers")}
+        small = {"burgers": {**PROBLEMS["burgers"], "width": 8, "grid": 16, "modes": (8,)}}
+        if self.net != "FNO":
+            small = {"darcy": {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16)}}
+        return replace(self, problems=small, **few, seeds=(0,), steps=50, small=True, _runs={})
 
     def cells(self) -> Iterator[tuple[str, str, str]]:
         """Problem, move and optimizer, in the order in which they are trained."""
@@ -70,16 +107,18 @@ class Transfer:
         """A run at the base (0) or at the target (1) of a cell."""
         if (cell, end, lr, seed) not in self._runs:
             problem, move, who = cell
-            base, f = self._size(problem, MOVES[move][0]), self._size(problem, MOVES[move][end])
+            base, f = (self._size(problem, self.moves[move][which]) for which in (0, end))
             less = {"n_train": 40, "n_val": 20, "n_test": 20} if self.small else {"n_train": f["samples"]}
+            net = {} if self.net == "FNO" else {"net": self.net}
             config = {
+                **net,
                 "problem": problem,
                 "data": {"grid": f["grid"], **less},
-                "steps": 50 if self.small else 300,
+                "steps": self.steps,
                 "batch_size": f["batch"],
                 "model": _model(f),
                 "base": _model(base),
-                **OPTIMIZERS[who][0],
+                **self.optimizers[who][0],
                 "lr": lr,
                 "seed": seed,
             }
@@ -88,10 +127,10 @@ class Transfer:
         return self._runs[cell, end, lr, seed]
 
     def _size(self, problem: str, shares: Mapping[str, float]) -> dict[str, Any]:
-        own = {**CENTRE, **PROBLEMS[problem], **({"width": 8, "grid": 16, "modes": (8,)} if self.small else {})}
+        own = {**CENTRE, **self.problems[problem]}
         for name, share in shares.items():
             value = own[name]
-            own[name] = tuple(int(n * share) for n in value) if isinstance(value, tuple) else int(value * share)
+            own[name] = tuple(_even(n * share) for n in value) if isinstance(value, tuple) else int(value * share)
         return own
 
     def error(self, records: Any, run: Run) -> float | None:
@@ -101,7 +140,7 @@ class Transfer:
 
     def searched(self, records: Any, cell: tuple[str, str, str], end: int) -> tuple[dict[float, float], list[float]]:
         """The first seed's search at an end."""
-        start = OPTIMIZERS[cell[2]][1] or usual_lr(300)
+        start = self.optimizers[cell[2]][1] or usual_lr(self.steps)
         return searched(lambda lr: self.error(records, self.run(cell, end, lr, self.seeds[0])), start)
 
     def wanted(self, records: Any) -> Iterator[Run]:
@@ -122,6 +161,12 @@ class Transfer:
         done = [i for i in range(len(self.seeds)) if all(own[i] is not None for own in errors.values())]
         return Curve({lr: [own[i] for i in done] for lr, own in errors.items()})
 
+    def _kept(self, problem: str, move: str) -> float:
+        """Share of the targets' energy that the base's modes keep, on the axis that keeps least."""
+        f = self._size(problem, self.moves[move][0])
+        data = get_problem(problem, n_train=f["samples"], grid=f["grid"]).load()
+        return min(mode_energy(*data.train).kept(f["modes"]))
+
     def table(self, records: Any) -> str:
         """Drift and regret of every cell."""
         rows = []
@@ -131,13 +176,19 @@ class Transfer:
                 drift, regret = 2 ** (target.best - base.best), target.regret(base.best)
                 lost = "does not train" if math.isinf(regret) else percent(regret)
                 least = f"{math.exp(target.points[1].min()):.4g}"
-                rows.append([cell[1], NAMES[cell[0]], cell[2], f"× {drift:.2f}", lost, least, str(target.seeds)])
+                kept = [percent(self._kept(*cell[:2]))] if self.energy else []
+                rows.append([cell[1], NAMES[cell[0]], cell[2], *kept, f"× {drift:.2f}", lost, least, str(target.seeds)])
         said = (
             f"{len(rows)} of {len(list(self.cells()))} moves are done. Drift: the best learning rate at the target over "
             "that at the base. Regret: what the base's best rate loses at the target, by the mean of the seeds."
         )
-        heads = ["move", "problem", "optimizer", "drift", "regret", "least error at the target", "seeds"]
+        kept = ["energy kept"] if self.energy else []
+        heads = ["move", "problem", "optimizer", *kept, "drift", "regret", "least error at the target", "seeds"]
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows)]) + "\n"
+
+
+def _even(n: float) -> int:
+    return max(2, 2 * round(n / 2))
 
 
 def _model(f: Mapping[str, Any]) -> dict[str, Any]:
