@@ -23,6 +23,7 @@ from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
 from neuralop_mup.tuning.records import Run
+from problems.apebench import FOLDER
 
 __all__ = ["EXPERIMENTS", "Experiment"]
 
@@ -75,6 +76,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "timing": Timing(),
     "checks": Checks(),
     "cheap": Cheap(),
-    "apebench": Contest("optimizers on APEBench's scenarios, by its own error of rollouts", APEBENCH),
+    "apebench": Contest(
+        "optimizers on APEBench's scenarios, by its own error of rollouts", APEBENCH, others=FOLDER / "own.jsonl"
+    ),
     "optimizers": Contest("optimizers on the problems of this repository, by their test error", SUITE, told="test_loss"),
 }

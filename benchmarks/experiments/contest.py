@@ -9,9 +9,11 @@ law, get further seeds.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -102,13 +104,28 @@ APEBENCH = {
 
 @dataclass(frozen=True)
 class Contest:
-    """The experiment: fields, and who trains them."""
+    """The experiment: fields, and who trains them.
+
+    Attributes
+    ----------
+    about : str
+    fields : mapping
+        Name → problem.
+    contenders : tuple of str
+        Keys of :data:`CONTENDERS`.
+    seeds : tuple of int
+    told : str
+        What is reported of a run: its ``loss``, by which rates are chosen, or another of its numbers.
+    others : Path, optional
+        Lines of runs that were made elsewhere, by others' own code: ``size`` (a field's name), ``loss`` and ``seconds``.
+    """
 
     about: str
     fields: Mapping[str, Field]
     contenders: tuple[str, ...] = tuple(CONTENDERS)
     seeds: tuple[int, ...] = SEEDS
     told: str = "loss"
+    others: Path | None = None
     _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
 
     metrics = ("validation_error", "test_loss", "train_loss", "seconds")
@@ -212,6 +229,22 @@ class Contest:
                 lines += [f"\n## Error over {title}\n", *table(heads, rows)]
         return "\n".join(lines) + "\n"
 
+    def numbers(self, records: Any) -> dict[str, str]:
+        """What pages quote: a row for each field of which something is done."""
+        lines = [] if self.others is None else map(json.loads, self.others.read_text(encoding="utf-8").splitlines())
+        theirs: dict[str, list[float]] = {}
+        for line in lines:
+            theirs.setdefault(line["size"], []).append(line["loss"])
+        every = [UNTUNED, *self.contenders]
+        ends = {(name, who): self.ends(records, name, who) for name in self.fields for who in every}
+        done = [who for who in every if any(ends[name, who] for name in self.fields)]
+        rows = []
+        for name in self.fields:
+            if any(ends[name, who] for who in done):
+                cells = ["–" if (end := ends[name, who]) is None else _errors(end[1]) for who in done]
+                rows.append([NAMES.get(name, f"`{name}`"), *([_errors(theirs[name])] if theirs else []), *cells])
+        return {"table": "\n".join(table(["", *(["APEBench's FNO"] if theirs else []), *done], rows))}
+
     def _against(self, ends: Mapping[tuple[str, str], Any], who: str, other: str) -> list[str] | None:
         """A contender's errors and times over another's, on the fields where both are done."""
         pairs = [(ends[name, who], ends[name, other]) for name in self.fields if ends[name, who] and ends[name, other]]
@@ -226,6 +259,10 @@ class Contest:
 def _cell(end: tuple[float, list[float], list[float]] | None) -> str:
     if end is None:
         return "–"
-    lr, errors, _ = end
+    return f"{_errors(end[1])} at {end[0]:.3g}"
+
+
+def _errors(errors: Sequence[float]) -> str:
+    """Their median, and their range where there are several."""
     ends = f" [{min(errors):.3g}, {max(errors):.3g}]" if len(errors) > 1 else ""
-    return f"{median(errors):.3g}{ends} at {lr:.3g}"
+    return f"{median(errors):.3g}{ends}"

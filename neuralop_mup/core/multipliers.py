@@ -13,7 +13,7 @@ from neuralop_mup.validation import check_count, is_multiplier
 __all__ = ["KERNEL_INITS", "check_multipliers", "check_training", "init_multipliers", "with_steps"]
 
 # Names of kernel initialisations, and what they make of neuralop's own. Its blocks have operator norm 2, as against about
-# 1 of the skip beside them; a tenth of that lets each layer begin as its skip (benchmarks/suite.py init).
+# 1 of the skip beside them; a tenth of that lets each layer begin as its skip (benchmarks/suite.py init of commit b7062af).
 KERNEL_INITS = {"default": 1.0, "small": 0.1}
 
 
