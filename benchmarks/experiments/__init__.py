@@ -15,10 +15,9 @@ from typing import Any, Protocol
 
 from experiments.cheap import Cheap
 from experiments.checks import Checks
+from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
 from experiments.contest import APEBENCH, SUITE, Contest
-from experiments.decay import Decay
 from experiments.law import PROBLEMS, Law
-from experiments.reference import Reference
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
@@ -50,8 +49,9 @@ _LAW = Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"})
 EXPERIMENTS: dict[str, Experiment] = {
     "law": _LAW,
     "law-adamw": Law("adamw", lr=0.008, most=12),
-    "decay": Decay(_LAW),
-    "reference": Reference(),
+    "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(_LAW), DECAYS),
+    "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
+    "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES),
     "rollout": Rollout(),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",

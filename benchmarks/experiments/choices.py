@@ -1,0 +1,193 @@
+"""One choice at a time: what a setting changes in the error, beside the default, on several problems with the same seeds.
+
+``reference``: the base that ``parametrize(model)`` takes. Hypothesis, written down before measuring: no base is more than a
+few percent better on all problems, and errors differ little between bases that are a factor of 2 apart.
+
+``decay``: weight decay. Hypothesis: the best is that at which 1 / (lr · weight_decay), in which a weight forgets, is
+the same number of epochs everywhere (arXiv:2405.13698); so a quarter of the samples wants four times the weight decay.
+
+``choices``: the defaults of MuSOAP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from experiments.law import CENTRE, PROBLEMS, Law, Setting
+from experiments.pages import NAMES, percent, table
+from experiments.training import STAGES, run_of
+from neuralop_mup.core.reference_size import MODES, WIDTH
+from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.tuning.outcome import is_complete
+from neuralop_mup.tuning.records import Run
+
+__all__ = ["BASES", "CHOICES", "Choices", "DECAYS", "decay_fields", "reference_fields"]
+
+Config = dict[str, Any]
+Change = Callable[[Config], Config]
+
+
+def _base(width: int, modes: int | None = None) -> Change:
+    """Another base, with the model's modes or others."""
+
+    def change(config: Config) -> Config:
+        own = config["model"]["n_modes"]
+        base = {**config["base"], "hidden_channels": width, "n_modes": (modes,) * len(own) if modes else own}
+        return {**config, "base": base}
+
+    return change
+
+
+def _with(**settings: Any) -> Change:
+    return lambda config: {**config, **settings}
+
+
+def _soap(**arguments: Any) -> Change:
+    return lambda config: {**config, "soap": {**config.get("soap", {}), **arguments}}
+
+
+#: The default of each experiment comes first.
+BASES: dict[str, Change] = {
+    "the reference": _with(),
+    **{f"width {w}": _base(w) for w in (8, 16, 64, 128)},
+    **{f"n_modes {m}": _base(WIDTH, m) for m in (4, 8, 32)},
+}
+DECAYS: dict[str, Change] = {
+    "0": _with(),
+    **{f"{decay:g}": _with(weight_decay=decay) for decay in (0.003, 0.0125, 0.05, 0.2)},
+}
+CHOICES: dict[str, Change] = {
+    "the defaults": _with(),
+    "neuralop's own start": _with(kernel_init="default"),
+    "every mode at every step": _soap(period=1),
+    "every fourth mode": _soap(period=4),
+    "sizes by squares": _soap(size="rms"),
+    "no look ahead": _soap(nesterov=False),
+    "momentum 0.9": _soap(momentum=0.9),
+    "beta2 0.99": _soap(beta2=0.99),
+    "basis_beta 0.99": _soap(basis_beta=0.99),
+    "bases renewed every step": _soap(refresh=1),
+    "aux_lr 0.002": _with(aux_lr=0.002),
+    "aux_lr 0.008": _with(aux_lr=0.008),
+}
+
+
+def reference_fields(steps: int = 600) -> dict[str, Config]:
+    """Five problems, with models of 48 channels in 1D and 24 in 2D."""
+    found = {}
+    for name in ("burgers", "darcy", "allen-cahn", "korteweg-de-vries", "gray-scott"):
+        own = PROBLEMS[name]
+        axes = len(own["modes"])
+        found[name] = {
+            "problem": name,
+            "data": {"n_train": own["samples"], "grid": own["grid"]},
+            "steps": steps,
+            "batch_size": CENTRE["batch"],
+            "model": {"n_layers": CENTRE["depth"], "n_modes": own["modes"], "hidden_channels": {1: 48, 2: 24}[axes]},
+            "base": {"n_layers": CENTRE["depth"], "n_modes": (MODES,) * axes, "hidden_channels": WIDTH},
+            "optimizer": "soap",
+            "lr": 0.03,
+            "kernel_init": "small",
+        }
+    return found
+
+
+def decay_fields(law: Law) -> dict[str, Config]:
+    """Three problems as the law has them, in a quarter of the steps, and with a quarter of the samples; the law's rate."""
+    settings = [
+        Setting.of(p, **{k: v if k == "steps" else int(v * PROBLEMS[p][k]) for k, v in own.items()})
+        for own in ({}, {"steps": 250}, {"samples": 0.25})
+        for p in ("burgers", "darcy", "korteweg-de-vries")
+    ]
+    return {f"{s.problem}, {s}": dict(law.run(s, law.by_the_law(s)).config) for s in settings}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The experiment.
+
+    Attributes
+    ----------
+    about : str
+    fields : mapping of str to dict
+        Name → configuration of a run by default, all but the seed.
+    variants : mapping of str to callable
+        Name → what makes another configuration of one; the default first.
+    seeds : tuple of int
+    """
+
+    about: str
+    fields: Mapping[str, Config]
+    variants: Mapping[str, Change]
+    seeds: tuple[int, ...] = (0, 1)
+    _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
+
+    def tiny(self) -> Choices:
+        """The first problem of a few samples, two variants, small models and short runs."""
+        name, config = next(iter(self.fields.items()))
+        own = {
+            **config,
+            "data": {**config["data"], "n_train": 40, "n_val": 20, "n_test": 20},
+            "steps": STAGES,
+            "lr": usual_lr(STAGES),
+            "model": {**config["model"], "hidden_channels": 8},
+        }
+        return replace(self, fields={name: own}, variants=dict(list(self.variants.items())[:2]), seeds=(0,), _runs={})
+
+    def run(self, name: str, variant: str, seed: int) -> Run:
+        """A run of a variant on a field."""
+        if (name, variant, seed) not in self._runs:
+            config = {**self.variants[variant](dict(self.fields[name])), "seed": seed}
+            labels = {"size": f"{name}: {variant}", "params": {"lr": config["lr"]}, "seed": seed}
+            self._runs[name, variant, seed] = run_of(config, **labels)
+        return self._runs[name, variant, seed]
+
+    def wanted(self, records: Any) -> Iterator[Run]:
+        """The runs that are missing, problem by problem."""
+        runs = (self.run(name, variant, seed) for name in self.fields for seed in self.seeds for variant in self.variants)
+        yield from (run for run in runs if records.get(run) is None)
+
+    def errors(self, records: Any, name: str, variant: str) -> list[float]:
+        """Validation errors of all seeds, infinite where a model did not train; none before all are done."""
+        found = [records.get(self.run(name, variant, seed)) for seed in self.seeds]
+        return [r["loss"] if is_complete(r) else math.inf for r in found] if all(found) else []
+
+    def over(self, records: Any, name: str, variant: str) -> float | None:
+        """A variant's error over the default's: geometric mean over the seeds."""
+        own, default = (self.errors(records, name, v) for v in (variant, next(iter(self.variants))))
+        return _mean(own) / _mean(default) if own and default else None
+
+    def table(self, records: Any) -> str:
+        """Every variant's error over the default's."""
+        rows = []
+        for variant in self.variants:
+            over = [self.over(records, name, variant) for name in self.fields]
+            done = [x for x in over if x is not None]
+            cells = [f"{_mean(done):.3f} ({len(done)})" if done else "–", *("–" if x is None else f"{x:.3f}" for x in over)]
+            rows.append([variant, *cells])
+        default = next(iter(self.variants))
+        said = f"Validation error over that with {default}: geometric means over {len(self.seeds)} seeds, and over problems."
+        names = [NAMES.get(name, name) for name in self.fields]
+        lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(["", "all (problems)", *names], rows)]
+        own = [[name, *(f"{x:.4g}" for x in self.errors(records, name, default))] for name in self.fields]
+        own = [row for row in own if len(row) > 1]
+        return "\n".join([*lines, f"\nErrors with {default}:", *table(["", *map(str, self.seeds)], own)]) + "\n"
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """What pages quote: each variant's mean over all problems, the largest change, and the largest gain."""
+        found = {v: [self.over(records, name, v) for name in self.fields] for v in self.variants}
+        whole = {v: [x for x in over if x is not None] for v, over in found.items() if None not in over}
+        changes = [abs(x - 1) for over in whole.values() for x in over]
+        best = [min(x for x in own if x) for own in zip(*found.values(), strict=True) if None not in own]
+        said = {v.replace(" ", "."): f"{_mean(over):.2f}" for v, over in whole.items()}
+        said |= {"most": percent(max(changes))} if changes else {}
+        return {**said, "gain.most": percent(1 - min(best)), "problems": str(len(best))} if best else said
+
+
+def _mean(values: list[float]) -> float:
+    """The geometric one."""
+    return math.exp(fmean(map(math.log, values))) if all(map(math.isfinite, values)) else math.inf
