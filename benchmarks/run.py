@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes")
     args = parser.parse_args()
     if args.experiment == "list":
-        print("\n".join(f"{name}: {experiment.about}" for name, experiment in EXPERIMENTS.items()))
+        print("\n".join(map(described, EXPERIMENTS)))
         return
     if args.experiment == "pages":
         sys.exit(write_pages(args.check))
@@ -96,6 +96,7 @@ def main() -> None:
     kept = Asked(Lines(folder) if folder.is_file() else Together(Folder(folder), *filter(None, (known,))))
     text = experiment.table(kept)
     sys.stdout.write(text)
+    tell_missing(experiment, kept, [known, kept.records])
     if args.export is not None:
         kept.write(args.export, getattr(experiment, "metrics", METRICS))
     if args.write and not measured.exists():
@@ -104,6 +105,27 @@ def main() -> None:
         measured.with_suffix(".md").write_text(pages.page(experiment, measured), encoding="utf-8")
         if hasattr(experiment, "draw"):
             experiment.draw(Lines(measured), measured.with_suffix(".png"))
+
+
+def described(name: str) -> str:
+    """An experiment in a line, with the processor time of its runs that are in benchmarks/results."""
+    path, about = pages.RESULTS / f"{name}.jsonl", EXPERIMENTS[name].about
+    if not path.exists():
+        return f"{name}: {about} (not measured)"
+    lines = Lines(path).lines
+    hours = sum(line.get("seconds") or 0 for line in lines) / 3600
+    return f"{name}: {about} ({len(lines)} runs" + (f", {hours:.1f} hours)" if hours else ")")
+
+
+def tell_missing(experiment: Experiment, kept: Asked, places: list[Any]) -> None:
+    """Which runs are still wanted, and which are kept but were made with other settings or rules."""
+    if missing := [run.labels["size"] for run in experiment.wanted(kept)]:
+        names = list(dict.fromkeys(missing))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        print(f"Missing so far: {len(missing)} runs, of {'; '.join(names[:3])}{more}.", file=sys.stderr)
+    if refused := {key for place in places for key in getattr(place, "refused", ())}:
+        what = ", ".join(sorted({key[0] for key in refused})[:3])
+        print(f"Not used, since rules or settings have changed: {len(refused)} kept runs, such as {what}.", file=sys.stderr)
 
 
 def write_pages(check: bool) -> int:

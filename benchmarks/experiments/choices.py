@@ -173,7 +173,7 @@ class Choices:
         said = f"Validation error over that with {default}: geometric means over {len(self.seeds)} seeds, and over problems."
         names = [NAMES.get(name, name) for name in self.fields]
         lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(["", "all (problems)", *names], rows)]
-        own = [[name, *(f"{x:.4g}" for x in self.errors(records, name, default))] for name in self.fields]
+        own = [[NAMES.get(name, name), *(f"{x:.4g}" for x in self.errors(records, name, default))] for name in self.fields]
         own = [row for row in own if len(row) > 1]
         return "\n".join([*lines, f"\nErrors with {default}:", *table(["", *map(str, self.seeds)], own)]) + "\n"
 

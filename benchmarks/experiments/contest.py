@@ -131,12 +131,10 @@ class Contest:
     metrics = ("validation_error", "test_loss", "train_loss", "seconds")
 
     def tiny(self) -> Contest:
-        """Two fields, three contenders, small models and short runs."""
-        fields = {
-            name: Field({"problem": name, "data": {"n_train": 40, "n_val": 20, "n_test": 20, "grid": 16}}, modes, 8, STAGES)
-            for name, modes in (("burgers", (8,)), ("darcy", (4, 4)))
-        }
-        return replace(self, fields=fields, contenders=("MuSOAP", "Adam", "stock SOAP"), seeds=(0, 1), _runs={})
+        """One field, two contenders, small models and short runs."""
+        less = {"n_train": 40, "n_val": 20, "n_test": 20, "grid": 16}
+        fields = {"burgers": Field({"problem": "burgers", "data": less}, (8,), 8, STAGES)}
+        return replace(self, fields=fields, contenders=("MuSOAP", "stock SOAP"), seeds=(0,), others=None, _runs={})
 
     # What is wanted
 
@@ -242,8 +240,22 @@ class Contest:
         for name in self.fields:
             if any(ends[name, who] for who in done):
                 cells = ["–" if (end := ends[name, who]) is None else _errors(end[1]) for who in done]
-                rows.append([NAMES.get(name, f"`{name}`"), *([_errors(theirs[name])] if theirs else []), *cells])
-        return {"table": "\n".join(table(["", *(["APEBench's FNO"] if theirs else []), *done], rows))}
+                rows.append(
+                    [
+                        NAMES.get(name, f"`{name}`"),
+                        *([_errors(theirs[name]) if name in theirs else "–"] if theirs else []),
+                        *cells,
+                    ]
+                )
+        said = {"table": "\n".join(table(["", *(["APEBench's FNO"] if theirs else []), *done], rows))}
+        for who in done:
+            pairs = [(end[1], theirs[name]) for name in self.fields if (end := ends[name, who]) and name in theirs]
+            over = [median(own) / median(other) for own, other in pairs]
+            if over:
+                mean = math.exp(fmean(map(math.log, over)))
+                told = {"mean": f"{mean:.2f}", "least": f"{min(over):.2f}", "most": f"{max(over):.2f}", "of": str(len(over))}
+                said |= {f"{who.replace(', ', '.').replace(' ', '.')}.{name}": value for name, value in told.items()}
+        return said
 
     def _against(self, ends: Mapping[tuple[str, str], Any], who: str, other: str) -> list[str] | None:
         """A contender's errors and times over another's, on the fields where both are done."""

@@ -30,7 +30,8 @@ class Lines:
     """Records of a file: a run is found there by what it is called among an experiment's."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        self.lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        self.refused: set[tuple] = set()  # asked for, and there with another content
         self._found: dict[tuple[str, ...], dict[tuple, dict[str, Any]]] = {}
 
     def get(self, run: Run) -> dict[str, Any] | None:
@@ -38,9 +39,13 @@ class Lines:
         called = _called(run)
         names = tuple(called)
         if names not in self._found:
-            self._found[names] = {tuple(map(line.get, names)): {"id": None, **line, "metrics": line} for line in self._lines}
-        found = self._found[names].get(tuple(called.values()))
-        return found if found is None or found["id"] in (None, run.id[:16]) else None
+            self._found[names] = {tuple(map(line.get, names)): {"id": None, **line, "metrics": line} for line in self.lines}
+        key = tuple(called.values())
+        found = self._found[names].get(key)
+        if found is not None and found["id"] not in (None, run.id[:16]):
+            self.refused.add(key)
+            return None
+        return found
 
 
 class Together:
@@ -58,11 +63,11 @@ class Asked:
     """Records that know which of them were asked for: what a page is made from."""
 
     def __init__(self, records: Any) -> None:
-        self._records, self._found = records, {}
+        self.records, self._found = records, {}
 
     def get(self, run: Run) -> Any:
         """The record of a run; None where there is none."""
-        if (record := self._records.get(run)) is not None:
+        if (record := self.records.get(run)) is not None:
             called = _called(run)
             known = record.get("id", run.id[:16])
             self._found[tuple(called.values())] = {**called, **({"id": known} if known else {})}, record

@@ -164,7 +164,7 @@ class Transfer:
     def _kept(self, problem: str, move: str) -> float:
         """Share of the targets' energy that the base's modes keep, on the axis that keeps least."""
         f = self._size(problem, self.moves[move][0])
-        data = get_problem(problem, n_train=f["samples"], grid=f["grid"]).load()
+        data = get_problem(problem, n_train=40 if self.small else f["samples"], grid=f["grid"]).load()
         return min(mode_energy(*data.train).kept(f["modes"]))
 
     def table(self, records: Any) -> str:
