@@ -315,7 +315,7 @@ SOLVERS = {
     "allen-cahn": lambda u0, width=0.1, time=0.1, **other: solve_allen_cahn(u0, width, time, **other),
     "gray-scott": lambda u0, time=0.1, **other: solve_gray_scott(u0, time, **{"diffusion": (0.1, 0.1), **RATES, **other}),
 }
-SHAPES = {"korteweg-de-vries": (3, 16), "allen-cahn": (3, 16, 16), "gray-scott": (3, 2, 16, 16)}
+SHAPES = {"interface": (2, 8, 8, 8), "korteweg-de-vries": (3, 16), "allen-cahn": (3, 16, 16), "gray-scott": (3, 2, 16, 16)}
 
 
 @pytest.mark.parametrize(
@@ -324,6 +324,7 @@ SHAPES = {"korteweg-de-vries": (3, 16), "allen-cahn": (3, 16, 16), "gray-scott":
         *(
             (name, torch.zeros(shape), arguments, sentence)
             for name, shape in SHAPES.items()
+            if name != "interface"  # which makes no steps
             for arguments, sentence in (
                 ({"time": -1.0}, "time is .*finite number above 0"),
                 ({"time": "1"}, "time is .*number"),
@@ -336,11 +337,13 @@ SHAPES = {"korteweg-de-vries": (3, 16), "allen-cahn": (3, 16, 16), "gray-scott":
             (name, torch.zeros(shape), {}, r"must have shape \(\.\.\., .*at least 8, but it has \(")
             for name, shapes in {
                 "korteweg-de-vries": ((), (3, 0), (7,)),
+                "interface": ((16, 16), (8, 8, 10), (9, 9, 9), (6, 6, 6)),
                 "allen-cahn": ((16,), (16, 18), (15, 15), (2, 6, 6)),
                 "gray-scott": ((16, 16), (3, 16, 16), (2, 16, 18), (2, 15, 15), (2, 6, 6)),
             }.items()
             for shape in shapes
         ),
+        ("interface", torch.zeros(8, 8, 8), {"viscosity": 0.0}, "viscosity is .*finite number above 0"),
         (
             "korteweg-de-vries",
             3 * random_waves(128),

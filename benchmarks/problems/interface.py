@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Problem, check_even
 from neuralop_mup.problems.data import Pair
 from neuralop_mup.validation import check_positive
@@ -40,10 +41,20 @@ def solve_interface(h0: torch.Tensor, viscosity: float, time: float) -> torch.Te
     Returns
     -------
     torch.Tensor, float64, shape of ``h0``
+
+    Raises
+    ------
+    MupError
+        For arguments that cannot work.
     """
     check_positive("viscosity", viscosity)
     check_positive("time", time)
-    n = h0.shape[-1]
+    shape = tuple(h0.shape)
+    if len(shape) < 3 or len(set(shape[-3:])) > 1 or shape[-1] % 2 or shape[-1] < 8:
+        raise MupError(f"h0 must have shape (..., n, n, n) with n even and at least 8, but it has {shape}.")
+    if not torch.isfinite(h0).all():
+        raise MupError("h0 has entries that are not finite.")
+    n = shape[-1]
     most = h0.amax(_SPACE, keepdim=True).double()  # a constant in h only adds itself
     w = torch.fft.rfftn(torch.exp((h0.double() - most) / (2 * viscosity)), dim=_SPACE)
     w = torch.fft.irfftn(w * torch.exp(-viscosity * time * _squares(n)), s=(n, n, n), dim=_SPACE)
