@@ -21,7 +21,7 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from experiments.pages import table
+from experiments.pages import percent, table
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 
@@ -82,31 +82,29 @@ class Timing:
         """Ratios by case, for each kind."""
         lines = ["# What a step costs"]
         for kind, (first, *others) in KINDS.items():
-            rows = []
-            for case in self.cases:
-                record = records.get(self.run(kind, case))
-                if record is not None and is_complete(record):
-                    metrics = record["metrics"]
-                    memory = metrics["memory"] or [None] * len(others)
-                    rows.append([case, *map(_cell, metrics["ratios"], memory)])
-            lines += [f"\n## {kind}: over {first}", *table(["case", *others], rows)]
-        said = (
-            f"\nA monitor measures every {EVERY} steps by default, so that it adds 1/{EVERY} of what a measured step adds."
-        )
+            lines += [f"\n## {kind}: over {first}", *table(["case", *others], self._rows(records, kind))]
+        said = f"\nA monitor measures every {EVERY} steps by default, so it adds 1/{EVERY} of what a measured step adds."
         return "\n".join([*lines, said]) + "\n"
 
+    def _rows(self, records: Any, kind: str) -> list[list[str]]:
+        """A row a case: median ratio, its 5 and 95 % quantiles, and the memory of the kernels' states."""
+        rows = []
+        for case in self.cases:
+            record = records.get(self.run(kind, case))
+            if record is not None and is_complete(record):
+                ratios = record["metrics"]["ratios"]
+                rows.append([case, *map(_cell, ratios, record["metrics"]["memory"] or [None] * len(ratios))])
+        return rows
+
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote."""
-        found = {(k, c): record["metrics"] for k in KINDS for c in self.cases if (record := records.get(self.run(k, c)))}
-        said = {}
-        for i, name in enumerate(("soap", "soap1", "muon")):
-            own = [m["ratios"][i][0] for (kind, _), m in found.items() if kind == "optimizer"]
-            said |= {f"{name}.least": f"{min(own):.2f}", f"{name}.most": f"{max(own):.2f}"} if own else {}
-        own = [m["ratios"][1][0] for (kind, _), m in found.items() if kind == "monitor"]
-        plan = [m["ratios"][0][0] for (kind, _), m in found.items() if kind == "plan"]
-        if own and plan:
-            said |= {"monitor.most": f"{100 * (max(own) - 1) / EVERY:.1f} %", "plan": f"{statistics.median(plan):.3f}"}
-        return said
+        """What pages quote: tables, and the largest ratios."""
+        found = {kind: [r for c in self.cases if (r := records.get(self.run(kind, c))) is not None] for kind in KINDS}
+        which = {"monitor": -1}  # of several ratios, the one that is quoted; else the first
+        most = {k: max(r["metrics"]["ratios"][which.get(k, 0)][0] for r in own) for k, own in found.items() if own}
+        said = {f"{kind}.most": f"{value:.1f}" for kind, value in most.items()}
+        said |= {"monitor.share": percent((most["monitor"] - 1) / EVERY)} if "monitor" in most else {}
+        tables = {kind: "\n".join(table(["case", *KINDS[kind][1:]], self._rows(records, kind))) for kind in KINDS}
+        return {**said, **tables}
 
 
 def _cell(ratio: Sequence[float], memory: float | None) -> str:
