@@ -23,7 +23,8 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/**/*.ipynb", "gallery/**/*.py"]
+# Proposals to neuraloperator are no pages for users.
+exclude_patterns = ["_build", "upstream", "gallery/**/*.ipynb", "gallery/**/*.py"]
 html_theme = "furo"
 
 myst_enable_extensions = ["dollarmath", "deflist"]
