@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.optim.optimizers import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
 __all__ = ["stock_muon", "stock_soap"]
@@ -62,4 +63,5 @@ def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: 
 
 
 OPTIMIZERS["stock-soap"] = Choice(stock_soap, betas=False, lr=3e-3)
+OPTIMIZERS["adam-eps"] = Choice(partial(MuAdam, eps=1e-6))
 OPTIMIZERS["stock-muon"] = Choice(stock_muon, betas=False, lr=4e-3)

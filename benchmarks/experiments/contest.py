@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -30,6 +30,7 @@ __all__ = ["APEBENCH", "CONTENDERS", "SUITE", "UNTUNED", "Contender", "Contest",
 
 LAYERS = 4
 UNTUNED = "MuSOAP, untuned"
+THEIRS = "APEBench's FNO"
 SEEDS = (0, 1, 2)
 
 
@@ -62,7 +63,23 @@ CONTENDERS: dict[str, Contender] = {
     "torch's Muon and AdamW": Contender({"optimizer": "stock-muon", **_OTHERS}, 4e-3),
     "AdamW": Contender({"optimizer": "adamw", "weight_decay": 0.01, **_OTHERS}, 4e-3),
     "Adam, 1.4 times the steps": Contender({"optimizer": "adam", **_OTHERS}, 4e-3, 1.4),
+    "Adam, eps 1e-6": Contender({"optimizer": "adam-eps", **_OTHERS}, 4e-3),
+    "Adam, beta2 0.95": Contender({"optimizer": "adam", "beta2": 0.95, **_OTHERS}, 4e-3),
 }
+
+
+@dataclass(frozen=True)
+class End:
+    """What a contender reaches on a field: its rate, and errors, training errors and seconds of its seeds."""
+
+    lr: float
+    errors: list[float] = field(default_factory=list)
+    training: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def told(self) -> str:
+        return f"{_spread(self.errors)} at {self.lr:.3g}"
 
 
 @dataclass(frozen=True)
@@ -85,10 +102,12 @@ _SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
     "darcy-pino": ({"n_train": 200, "grid": 20}, (10, 10), 16, 10),
     "burgers-pino": ({"n_train": 200, "grid": 32, "time_points": 16}, (8, 16), 16, 10),
     "navier-stokes": ({"n_train": 100, "grid": 12, "time_points": 8}, (6, 8, 8), 12, 5),
+    "gray-scott, 4 times the samples": ({"n_train": 1600, "grid": 20}, (10, 10), 16, 10),
+    "gray-scott, 16 times the samples": ({"n_train": 6400, "grid": 20}, (10, 10), 16, 10),
     "interface": ({"n_train": 200, "grid": 16}, (8, 8, 8), 12, 5),
 }
 SUITE = {
-    name: Field({"problem": name, "data": data}, modes, width, 1000, batch)
+    name: Field({"problem": name.partition(",")[0], "data": data}, modes, width, 1000, batch)
     for name, (data, modes, width, batch) in _SUITE.items()
 }
 APEBENCH = {
@@ -163,7 +182,7 @@ class Contest:
         record = records.get(run)
         if record is None:
             return None
-        value = {**record["metrics"], "loss": record["loss"]}[by] if is_complete(record) else math.inf
+        value = {**record["metrics"], "loss": record["loss"]}.get(by, math.nan) if is_complete(record) else math.inf
         return math.inf if value >= LOST else value
 
     def searched(self, records: Any, name: str, contender: str) -> tuple[dict[float, float], list[float]]:
@@ -193,8 +212,8 @@ class Contest:
 
     # What they say
 
-    def ends(self, records: Any, name: str, contender: str) -> tuple[float, list[float], list[float]] | None:
-        """Rate, errors of the seeds that are done and seconds of each, of a contender whose search is done."""
+    def end(self, records: Any, name: str, contender: str) -> End | None:
+        """What a contender whose search is done reaches on a field, with the seeds that are done."""
         if contender == UNTUNED:
             contender, lr = "MuSOAP", CONTENDERS["MuSOAP"].start(self.fields[name].steps)
         else:
@@ -202,79 +221,66 @@ class Contest:
             if left or not math.isfinite(min(found.values())):
                 return None
             lr = min(found, key=found.__getitem__)
-        runs = [self.run(name, contender, lr, seed) for seed in self.seeds]
-        errors = [error for run in runs if (error := self.error(records, run, self.told)) is not None]
-        times = [r["metrics"]["seconds"] for run in runs if (r := records.get(run)) is not None and is_complete(r)]
-        return (lr, errors, times) if errors else None
+        runs = [run for seed in self.seeds if records.get(run := self.run(name, contender, lr, seed)) is not None]
+        errors, training = ([self.error(records, run, by) for run in runs] for by in (self.told, "train_loss"))
+        times = [r["metrics"]["seconds"] for run in runs if is_complete(r := records.get(run))]
+        return End(lr, errors, training, times) if runs else None
+
+    def ends(self, records: Any) -> dict[str, dict[str, End]]:
+        """Contender → field → what it reaches, of those that are done; others' own runs among them."""
+        found = {who: {n: e for n in self.fields if (e := self.end(records, n, who))} for who in (UNTUNED, *self.contenders)}
+        theirs: dict[str, End] = {}
+        for line in [] if self.others is None else map(json.loads, self.others.read_text(encoding="utf-8").splitlines()):
+            theirs.setdefault(line["size"], End(1e-3)).errors.append(line["loss"])
+        return {who: own for who, own in {THEIRS: theirs, **found}.items() if own}
 
     def table(self, records: Any) -> str:
-        """Errors of each contender on each field, and their ratios."""
-        every = [UNTUNED, *self.contenders]
-        ends = {(name, who): self.ends(records, name, who) for name in self.fields for who in every}
-        done = [who for who in every if any(ends[name, who] for name in self.fields)]
-        rows = [[NAMES.get(name, name), *(_cell(ends[name, who]) for who in done)] for name in self.fields]
-        n_searches = sum(ends[name, who] is not None for name in self.fields for who in self.contenders)
+        """Errors of each contender on each field, in training, too, and their ratios."""
+        ends = self.ends(records)
+        n_searches = sum(len(ends.get(who, ())) for who in self.contenders)
         said = (
             f"{n_searches} of {len(self.fields) * len(self.contenders)} searches are done. Median error over the seeds, "
             "their range where there are several, and the learning rate."
         )
-        lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(["", *done], rows)]
-        for title, other in (("tuned Adam's", "Adam"), ("tuned stock SOAP's", "stock SOAP")):
-            others = [who for who in done if who != other and other in done]
-            rows = [row for who in others if (row := self._against(ends, who, other))]
+        lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._errors(ends, lambda end: end.told)]
+        lines += ["\n## In training", *self._errors(ends, lambda end: _spread(end.training) if end.training else "–")]
+        for other in (THEIRS, "Adam", "stock SOAP"):
+            rows = [[who, *row] for who in ends if who != other and (row := self.against(ends, who, other))]
             if rows:
                 heads = ["", "problems", "geometric mean", "range", "processor time"]
-                lines += [f"\n## Error over {title}\n", *table(heads, rows)]
+                lines += [f"\n## Error over that of {other}", *table(heads, rows)]
         return "\n".join(lines) + "\n"
 
+    def _errors(self, ends: Mapping[str, Mapping[str, End]], said: Callable[[End], str]) -> list[str]:
+        """A row for each field of which one of ours is done."""
+        fields = [name for name in self.fields if any(name in own for who, own in ends.items() if who != THEIRS)]
+        rows = [[NAMES.get(n, f"`{n}`"), *(said(own[n]) if n in own else "–" for own in ends.values())] for n in fields]
+        return table(["", *ends], rows)
+
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: a row for each field of which something is done."""
-        lines = [] if self.others is None else map(json.loads, self.others.read_text(encoding="utf-8").splitlines())
-        theirs: dict[str, list[float]] = {}
-        for line in lines:
-            theirs.setdefault(line["size"], []).append(line["loss"])
-        every = [UNTUNED, *self.contenders]
-        ends = {(name, who): self.ends(records, name, who) for name in self.fields for who in every}
-        done = [who for who in every if any(ends[name, who] for name in self.fields)]
-        rows = []
-        for name in self.fields:
-            if any(ends[name, who] for who in done):
-                cells = ["–" if (end := ends[name, who]) is None else _errors(end[1]) for who in done]
-                rows.append(
-                    [
-                        NAMES.get(name, f"`{name}`"),
-                        *([_errors(theirs[name]) if name in theirs else "–"] if theirs else []),
-                        *cells,
-                    ]
-                )
-        said = {"table": "\n".join(table(["", *(["APEBench's FNO"] if theirs else []), *done], rows))}
-        for who in done:
-            pairs = [(end[1], theirs[name]) for name in self.fields if (end := ends[name, who]) and name in theirs]
-            over = [median(own) / median(other) for own, other in pairs]
-            if over:
-                mean = math.exp(fmean(map(math.log, over)))
-                told = {"mean": f"{mean:.2f}", "least": f"{min(over):.2f}", "most": f"{max(over):.2f}", "of": str(len(over))}
+        """What pages quote: the errors, and each contender's over those of others' own runs."""
+        ends = self.ends(records)
+        said = {"table": "\n".join(self._errors(ends, lambda end: _spread(end.errors)))}
+        for who in ends:
+            if who != THEIRS and (over := self.against(ends, who, THEIRS)):
+                least, _, most = over[2].partition(" to ")
+                told = {"of": over[0], "mean": over[1], "least": least, "most": most}
                 said |= {f"{who.replace(', ', '.').replace(' ', '.')}.{name}": value for name, value in told.items()}
         return said
 
-    def _against(self, ends: Mapping[tuple[str, str], Any], who: str, other: str) -> list[str] | None:
-        """A contender's errors and times over another's, on the fields where both are done."""
-        pairs = [(ends[name, who], ends[name, other]) for name in self.fields if ends[name, who] and ends[name, other]]
+    def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[str]:
+        """On how many fields both are done, a contender's errors over the other's, and its times; nothing on none."""
+        pairs = [(end, ends[other][name]) for name, end in ends[who].items() if name in ends.get(other, {})]
         if not pairs:
-            return None
-        over = [median(a[1]) / median(b[1]) for a, b in pairs]
-        times = [fmean(a[2]) / fmean(b[2]) for a, b in pairs if a[2] and b[2]]
+            return []
+        over = [median(a.errors) / median(b.errors) for a, b in pairs]
+        times = [fmean(a.times) / fmean(b.times) for a, b in pairs if a.times and b.times]
         mean = math.exp(fmean(map(math.log, over))) if all(map(math.isfinite, over)) else math.inf
-        return [who, str(len(pairs)), f"{mean:.2f}", f"{min(over):.2f} to {max(over):.2f}", f"{median(times):.2f}"]
+        ends_of = f"{min(over):.2f} to {max(over):.2f}"
+        return [str(len(pairs)), f"{mean:.2f}", ends_of, f"{median(times):.2f}" if times else "–"]
 
 
-def _cell(end: tuple[float, list[float], list[float]] | None) -> str:
-    if end is None:
-        return "–"
-    return f"{_errors(end[1])} at {end[0]:.3g}"
-
-
-def _errors(errors: Sequence[float]) -> str:
+def _spread(errors: Sequence[float]) -> str:
     """Their median, and their range where there are several."""
     ends = f" [{min(errors):.3g}, {max(errors):.3g}]" if len(errors) > 1 else ""
     return f"{median(errors):.3g}{ends}"

@@ -19,7 +19,7 @@ __all__ = ["data_notes", "modes_of", "training_notes"]
 Modes = tuple[int, ...] | None
 
 HARDLY = 0.9  # of the error of predicting the mean: what has learned less than a tenth tells little of learning
-# At 80 to 180 steps optimizers and learning rates rank otherwise than at 700 and more (benchmarks/suite.py of commit b7062af).
+# At 80 to 180 steps optimizers and rates rank otherwise than at 700 and more (benchmarks/suite.py of commit b7062af).
 FEW_STEPS = 100
 FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
 
