@@ -272,7 +272,17 @@ def test_a_contest_that_nobody_wins_says_so():
     experiment = dataclasses.replace(run.EXPERIMENTS["apebench"], contenders=("Adam",), seeds=(0,), _runs={})
     kept = filled(experiment, lambda config: {"loss": training.LOST, "metrics": {"seconds": 1.0}})
     text = experiment.table(kept)
-    assert "0 of 10 searches are done" in text and "diff_burgers" not in text
+    assert "0 of 10 searches are done" in text and "| inf at 0.00949 |" in text and "| Adam" not in text
+
+
+def test_what_others_reached_stands_beside():
+    """APEBench's own runs, which no record of ours has: 0.0731, 0.0789, 0.0855 on Burgers; ours ends at half of the median."""
+    full = run.EXPERIMENTS["apebench"]
+    few = {"diff_burgers 1D": full.fields["diff_burgers 1D"]}
+    experiment = dataclasses.replace(full, fields=few, contenders=(), seeds=(0,), _runs={})
+    kept = filled(experiment, lambda config: {"loss": 0.0394670, "metrics": {"seconds": 1.0, "train_loss": 0.01}})
+    assert "| `diff_burgers 1D` | 0.0789 [0.0731, 0.0855] | 0.0395 |" in experiment.numbers(kept)["table"]
+    assert experiment.numbers(kept)["MuSOAP.untuned.mean"] == "0.50" and experiment.numbers(kept)["MuSOAP.untuned.of"] == "1"
 
 
 def moved(config):
