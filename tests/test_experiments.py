@@ -276,7 +276,7 @@ def test_a_contest_that_nobody_wins_says_so():
 
 
 def test_what_others_reached_stands_beside():
-    """APEBench's own runs, which no record of ours has: 0.0731, 0.0789, 0.0855 on Burgers; ours ends at half of the median."""
+    """APEBench's own runs, which no record of ours has: 0.0731, 0.0789, 0.0855 on Burgers; ours end at half of that."""
     full = run.EXPERIMENTS["apebench"]
     few = {"diff_burgers 1D": full.fields["diff_burgers 1D"]}
     experiment = dataclasses.replace(full, fields=few, contenders=(), seeds=(0,), _runs={})
