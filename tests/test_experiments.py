@@ -15,6 +15,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.outcome import execute, is_final
 from neuralop_mup.tuning.records import Records
+from neuralop_mup.tuning.settings import OPTIMIZERS
 from neuralop_mup.tuning.train import Training
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -325,6 +326,15 @@ def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", name, "--tiny", "--report", "--folder", str(file)])
     run.main()
     assert capsys.readouterr().out.splitlines()[:6] == page.splitlines()[:6]
+
+
+def test_the_package_knows_no_contenders():
+    """Their names mean something within a run alone."""
+    list(run.EXPERIMENTS["optimizers"].wanted(Kept()))
+    assert "stock-soap" not in OPTIMIZERS
+    with contenders.known():
+        assert "stock-soap" in OPTIMIZERS
+    assert set(OPTIMIZERS) == {"adam", "adamw", "neuralop-adamw", "sgd", "muon", "soap"}
 
 
 def test_stock_optimizers_move_what_they_are_given():

@@ -5,7 +5,8 @@ Stock SOAP (arXiv 2409.11321, as pytorch_optimizer has it) refuses complex kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from neuralop_mup.optim.optimizers import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
-__all__ = ["stock_muon", "stock_soap"]
+__all__ = ["known", "stock_muon", "stock_soap"]
 
 
 class _OnViews(torch.optim.Optimizer):
@@ -62,6 +63,19 @@ def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: 
     return _OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
 
 
-OPTIMIZERS["stock-soap"] = Choice(stock_soap, betas=False, lr=3e-3)
-OPTIMIZERS["adam-eps"] = Choice(partial(MuAdam, eps=1e-6))
-OPTIMIZERS["stock-muon"] = Choice(stock_muon, betas=False, lr=4e-3)
+_OTHERS = {
+    "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
+    "stock-muon": Choice(stock_muon, betas=False, lr=4e-3),
+    "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
+}
+
+
+@contextmanager
+def known() -> Iterator[None]:
+    """Within it a run's settings may name these optimizers; outside the package's own are all that there are."""
+    OPTIMIZERS.update(_OTHERS)
+    try:
+        yield
+    finally:
+        for name in _OTHERS:
+            del OPTIMIZERS[name]

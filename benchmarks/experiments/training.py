@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-import experiments.contenders  # noqa: F401  (their names are known to runs)
+from experiments.contenders import known
 from experiments.physics_informed import PhysicsInformedFNO
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import ProblemData
@@ -47,12 +47,14 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         and on APEBench's scenarios theirs.
     """
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
+    with known():
+        arguments = optimizer_arguments(Settings.of(own))
     content = {
         **config,
         "train": "benchmarks",
         "version": {"training": VERSION, "rules": RULE_VERSION, "stages": STAGES},
         "data": get_problem(config["problem"], **config["data"]).content(),
-        "optimizer_arguments": optimizer_arguments(Settings.of(own)),
+        "optimizer_arguments": arguments,
     }
     return Run(content, config, **labels)
 
@@ -69,7 +71,8 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     build = NETS.get(config.get("net", "FNO"), FNOs(*(values.shape[1] for values in data.train), problem.n_dim))
     losses = losses_of("l2", problem.n_dim, problem.losses())
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
-    return Training(build, problem, paced, losses, problem.processor(data), score=score)({**own, "epochs": STAGES})
+    with known():
+        return Training(build, problem, paced, losses, problem.processor(data), score=score)({**own, "epochs": STAGES})
 
 
 def _rollout(model: Predictor, data: Validation, error: Callable[..., float], steps: int) -> float:
