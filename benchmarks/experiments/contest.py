@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -258,9 +259,14 @@ class Contest:
         return table(["", *ends], rows)
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: the errors, and each contender's over those of others' own runs."""
+        """What pages quote: the errors, each contender's over those of others' own runs, and single runs of a search."""
         ends = self.ends(records)
         said = {"table": "\n".join(self._errors(ends, lambda end: _spread(end.errors)))}
+        for name, who in product(self.fields, self.contenders):
+            for lr, error in self.searched(records, name, who)[0].items():
+                called = f"{name}.{who}.{lr:g}".replace(" ", ".")
+                one = self.error(records, self.run(name, who, lr, self.seeds[0]), "validation_error")
+                said |= {called: f"{error:.2g}", f"{called}.one": f"{one or math.nan:.2g}"}
         for who in ends:
             if who != THEIRS and (over := self.against(ends, who, THEIRS)):
                 least, _, most = over[2].partition(" to ")
