@@ -365,10 +365,13 @@ def test_pages_hold_what_the_records_say(tmp_path, monkeypatch):
     assert "loses <!-- = law.others.median -->1.3 %<!-- / -->." in done
     assert "<!-- = law.regrets -->\n\n| a |\n| --- |\n\n<!-- / -->" in done
     assert pages.rendered(done, lambda name: numbers(name, {})) == done
-    with pytest.raises(pages.NoSuchNumber, match=r"'law.nothing'.*others.median"):
-        pages.rendered("<!-- = law.nothing -->1<!-- / -->", lambda name: numbers(name, {}))
-    with pytest.raises(pages.NoSuchNumber, match="'price'.*nothing"):
-        pages.rendered("<!-- = price.most -->1<!-- / -->", lambda name: numbers(name, {}))
+    for text, told in {
+        "a <!-- = law.nothing -->1<!-- / -->": "'law.nothing'.*others.median",
+        "a <!-- = price.most -->1<!-- / -->": "'price'.*nothing",
+        "a\n  <!-- = law.others.median -->1<!-- / -->": "A line begins with 'law.others.median'",
+    }.items():
+        with pytest.raises(pages.NoSuchNumber, match=told):
+            pages.rendered(text, lambda name: numbers(name, {}))
 
 
 def test_every_page_agrees_with_its_records():

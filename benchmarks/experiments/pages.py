@@ -58,6 +58,8 @@ def rendered(text: str, numbers: Callable[[str], Mapping[str, str]]) -> str:
         value = known[name]
         if "\n" in value:
             value = f"\n\n{value.strip()}\n\n"
+        elif not text[text.rfind("\n", 0, found.start()) + 1 : found.start()].strip():
+            raise NoSuchNumber(f"A line begins with {found[1]!r}; Markdown would take it for HTML, so put a word before it.")
         return f"<!-- = {found[1]} -->{value}<!-- / -->"
 
     return _MARK.sub(anew, text)
