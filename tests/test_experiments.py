@@ -255,7 +255,7 @@ def test_a_contest_tells_who_is_best(name, times):
     """Medians of three seeds: 0.11 and 0.22, half; in twice the time. Each search ends with its best between two others."""
     full = run.EXPERIMENTS[name]
     few = dict(list(full.fields.items())[:2])
-    experiment = dataclasses.replace(full, fields=few, contenders=("MuSOAP", "Adam", "stock SOAP"), _runs={})
+    experiment = dataclasses.replace(full, fields=few, contenders=("MuSOAP", "Adam", "stock SOAP"))
     kept = filled(experiment, contested)
     # The first three rates hold each best one, and its two neighbours by a factor of 2 follow.
     rates = {who: len(experiment.searched(kept, next(iter(few)), who)[0]) for who in ("MuSOAP", "Adam", "stock SOAP")}
@@ -270,7 +270,7 @@ def test_a_contest_tells_who_is_best(name, times):
 
 
 def test_a_contest_that_nobody_wins_says_so():
-    experiment = dataclasses.replace(run.EXPERIMENTS["apebench"], contenders=("Adam",), seeds=(0,), _runs={})
+    experiment = dataclasses.replace(run.EXPERIMENTS["apebench"], contenders=("Adam",), seeds=(0,))
     kept = filled(experiment, lambda config: {"loss": training.LOST, "metrics": {"seconds": 1.0}})
     text = experiment.table(kept)
     assert "0 of 10 searches are done" in text and "| inf at 0.00949 |" in text and "| Adam" not in text
@@ -280,7 +280,7 @@ def test_what_others_reached_stands_beside():
     """APEBench's own runs, which no record of ours has: 0.0731, 0.0789, 0.0855 on Burgers; ours end at half of that."""
     full = run.EXPERIMENTS["apebench"]
     few = {"diff_burgers 1D": full.fields["diff_burgers 1D"]}
-    experiment = dataclasses.replace(full, fields=few, contenders=(), seeds=(0,), _runs={})
+    experiment = dataclasses.replace(full, fields=few, contenders=(), seeds=(0,))
     kept = filled(experiment, lambda config: {"loss": 0.0394670, "metrics": {"seconds": 1.0, "train_loss": 0.01}})
     assert "| `diff_burgers 1D` | 0.0789 [0.0731, 0.0855] | 0.0395 |" in experiment.numbers(kept)["table"]
     assert experiment.numbers(kept)["MuSOAP.untuned.mean"] == "0.50" and experiment.numbers(kept)["MuSOAP.untuned.of"] == "1"
@@ -296,7 +296,7 @@ def moved(config):
 def test_drift_and_regret_are_on_the_page():
     """Width × 8: the rate × √8 = 2.83, 1.5 factors of 2 off, 1.2^2.25 − 1 = 51 %. Modes × 4: a quarter of it, 1.2^4 − 1."""
     experiment = dataclasses.replace(
-        run.EXPERIMENTS["transfer"], problems={"korteweg-de-vries": laws.PROBLEMS["korteweg-de-vries"]}, _runs={}
+        run.EXPERIMENTS["transfer"], problems={"korteweg-de-vries": laws.PROBLEMS["korteweg-de-vries"]}
     )
     text = experiment.table(filled(experiment, moved))
     width, modes = (

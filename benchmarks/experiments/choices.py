@@ -11,18 +11,17 @@ the same number of epochs everywhere (arXiv:2405.13698); so a quarter of the sam
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from dataclasses import dataclass, replace
 from typing import Any
 
+from experiments.curves import geometric_mean
+from experiments.kept import loss_of
 from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, percent, table
-from experiments.training import STAGES, run_of
+from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
-from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 
 __all__ = ["BASES", "CHOICES", "Choices", "DECAYS", "decay_fields", "reference_fields"]
@@ -124,7 +123,6 @@ class Choices:
     fields: Mapping[str, Config]
     variants: Mapping[str, Change]
     seeds: tuple[int, ...] = (0, 1)
-    _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
 
     def tiny(self) -> Choices:
         """The first problem of a few samples, two variants, small models and short runs."""
@@ -136,15 +134,13 @@ class Choices:
             "lr": usual_lr(STAGES),
             "model": {**config["model"], "hidden_channels": 8},
         }
-        return replace(self, fields={name: own}, variants=dict(list(self.variants.items())[:2]), seeds=(0,), _runs={})
+        return replace(self, fields={name: own}, variants=dict(list(self.variants.items())[:2]), seeds=(0,))
 
+    @remembered
     def run(self, name: str, variant: str, seed: int) -> Run:
         """A run of a variant on a field."""
-        if (name, variant, seed) not in self._runs:
-            config = {**self.variants[variant](dict(self.fields[name])), "seed": seed}
-            labels = {"size": f"{name}: {variant}", "params": {"lr": config["lr"]}, "seed": seed}
-            self._runs[name, variant, seed] = run_of(config, **labels)
-        return self._runs[name, variant, seed]
+        config = {**self.variants[variant](dict(self.fields[name])), "seed": seed}
+        return run_of(config, size=f"{name}: {variant}", params={"lr": config["lr"]}, seed=seed)
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing, problem by problem."""
@@ -154,12 +150,12 @@ class Choices:
     def errors(self, records: Any, name: str, variant: str) -> list[float]:
         """Validation errors of all seeds, infinite where a model did not train; none before all are done."""
         found = [records.get(self.run(name, variant, seed)) for seed in self.seeds]
-        return [r["loss"] if is_complete(r) else math.inf for r in found] if all(found) else []
+        return list(map(loss_of, found)) if all(found) else []
 
     def over(self, records: Any, name: str, variant: str) -> float | None:
         """A variant's error over the default's: geometric mean over the seeds."""
         own, default = (self.errors(records, name, v) for v in (variant, next(iter(self.variants))))
-        return _mean(own) / _mean(default) if own and default else None
+        return geometric_mean(own) / geometric_mean(default) if own and default else None
 
     def table(self, records: Any) -> str:
         """Every variant's error over the default's."""
@@ -167,7 +163,10 @@ class Choices:
         for variant in self.variants:
             over = [self.over(records, name, variant) for name in self.fields]
             done = [x for x in over if x is not None]
-            cells = [f"{_mean(done):.3f} ({len(done)})" if done else "–", *("–" if x is None else f"{x:.3f}" for x in over)]
+            cells = [
+                f"{geometric_mean(done):.3f} ({len(done)})" if done else "–",
+                *("–" if x is None else f"{x:.3f}" for x in over),
+            ]
             rows.append([variant, *cells])
         default = next(iter(self.variants))
         said = f"Validation error over that with {default}: geometric means over {len(self.seeds)} seeds, and over problems."
@@ -183,11 +182,6 @@ class Choices:
         whole = {v: [x for x in over if x is not None] for v, over in found.items() if None not in over}
         changes = [abs(x - 1) for over in whole.values() for x in over]
         best = [min(x for x in own if x) for own in zip(*found.values(), strict=True) if None not in own]
-        said = {v.replace(" ", "."): f"{_mean(over):.2f}" for v, over in whole.items()}
+        said = {v.replace(" ", "."): f"{geometric_mean(over):.2f}" for v, over in whole.items()}
         said |= {"most": percent(max(changes))} if changes else {}
         return {**said, "gain.most": percent(1 - min(best)), "problems": str(len(best))} if best else said
-
-
-def _mean(values: list[float]) -> float:
-    """The geometric one."""
-    return math.exp(fmean(map(math.log, values))) if all(map(math.isfinite, values)) else math.inf

@@ -18,9 +18,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from experiments.curves import rounded, searched
+from experiments.curves import geometric_mean, rounded, searched
+from experiments.kept import loss_of
 from experiments.pages import NAMES, table
-from experiments.training import LOST, STAGES, run_of
+from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.outcome import is_complete
@@ -146,7 +147,6 @@ class Contest:
     seeds: tuple[int, ...] = SEEDS
     told: str = "loss"
     others: Path | None = None
-    _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
 
     metrics = ("validation_error", "test_loss", "train_loss", "seconds")
 
@@ -154,37 +154,34 @@ class Contest:
         """One field, two contenders, small models and short runs."""
         less = {"n_train": 40, "n_val": 20, "n_test": 20, "grid": 16}
         fields = {"burgers": Field({"problem": "burgers", "data": less}, (8,), 8, STAGES)}
-        return replace(self, fields=fields, contenders=("MuSOAP", "stock SOAP"), seeds=(0,), others=None, _runs={})
+        return replace(self, fields=fields, contenders=("MuSOAP", "stock SOAP"), seeds=(0,), others=None)
 
     # What is wanted
 
+    @remembered
     def run(self, name: str, contender: str, lr: float, seed: int) -> Run:
         """A run of a contender on a field."""
-        key = (name, contender, lr, seed)
-        if key not in self._runs:
-            on, who = self.fields[name], CONTENDERS[contender]
-            size = {"n_layers": LAYERS, "n_modes": on.modes}
-            config = {
-                **on.config,
-                "steps": round(on.steps * who.longer / STAGES) * STAGES,
-                "batch_size": on.batch,
-                "model": {**size, "hidden_channels": on.width},
-                "base": {"n_layers": LAYERS, "n_modes": (MODES,) * len(on.modes), "hidden_channels": WIDTH},
-                **who.settings,
-                "lr": lr,
-                "seed": seed,
-            }
-            labels = {"size": f"{name}, {contender}", "params": {"lr": lr}, "seed": seed}
-            self._runs[key] = run_of(config, **labels)
-        return self._runs[key]
+        on, who = self.fields[name], CONTENDERS[contender]
+        size = {"n_layers": LAYERS, "n_modes": on.modes}
+        config = {
+            **on.config,
+            "steps": round(on.steps * who.longer / STAGES) * STAGES,
+            "batch_size": on.batch,
+            "model": {**size, "hidden_channels": on.width},
+            "base": {"n_layers": LAYERS, "n_modes": (MODES,) * len(on.modes), "hidden_channels": WIDTH},
+            **who.settings,
+            "lr": lr,
+            "seed": seed,
+        }
+        labels = {"size": f"{name}, {contender}", "params": {"lr": lr}, "seed": seed}
+        return run_of(config, **labels)
 
     def error(self, records: Any, run: Run, by: str = "loss") -> float | None:
         """What a run is judged by, infinite where it did not train; None where it is not done."""
-        record = records.get(run)
-        if record is None:
-            return None
-        value = {**record["metrics"], "loss": record["loss"]}.get(by, math.nan) if is_complete(record) else math.inf
-        return math.inf if value >= LOST else value
+        value = loss_of(record := records.get(run))
+        if value is not None and math.isfinite(value):
+            value = {**record["metrics"], "loss": value}.get(by, math.nan)
+        return math.inf if value is not None and value >= LOST else value
 
     def searched(self, records: Any, name: str, contender: str) -> tuple[dict[float, float], list[float]]:
         """Rate → error of the first seed, of those that are done; and the rates that are wanted next."""
@@ -281,9 +278,8 @@ class Contest:
             return []
         over = [median(a.errors) / median(b.errors) for a, b in pairs]
         times = [fmean(a.times) / fmean(b.times) for a, b in pairs if a.times and b.times]
-        mean = math.exp(fmean(map(math.log, over))) if all(map(math.isfinite, over)) else math.inf
         ends_of = f"{min(over):.2f} to {max(over):.2f}"
-        return [str(len(pairs)), f"{mean:.2f}", ends_of, f"{median(times):.2f}" if times else "–"]
+        return [str(len(pairs)), f"{geometric_mean(over):.2f}", ends_of, f"{median(times):.2f}" if times else "–"]
 
 
 def _spread(errors: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ from scipy.interpolate import PchipInterpolator
 
 from neuralop_mup.tuning.optimum import Interval, student
 
-__all__ = ["Curve", "mean_over", "power_of", "rounded", "searched"]
+__all__ = ["Curve", "geometric_mean", "mean_over", "power_of", "rounded", "searched"]
 
 _NEAR = 1.0  # in factors of 2: what a parabola is fitted to
 _BESIDE = 0.05  # in factors of 2; rates are rounded
@@ -130,6 +130,11 @@ def searched(
         beside = (rounded(best / 2), rounded(best * 2))
         asked = [lr for lr in beside if lr not in found][: max(0, most - len(found))]
     return found, []
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Infinite where one of them is."""
+    return math.exp(fmean(map(math.log, values))) if all(map(math.isfinite, values)) else math.inf
 
 
 def rounded(lr: float) -> float:

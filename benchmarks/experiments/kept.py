@@ -7,13 +7,15 @@ experiment goes on on another, and a run of which rules or settings have changed
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Records, Run
 
-__all__ = ["METRICS", "Asked", "Folder", "Lines", "Together"]
+__all__ = ["METRICS", "Asked", "Folder", "Lines", "Together", "loss_of"]
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")
@@ -81,6 +83,11 @@ class Asked:
                 values = {**record["metrics"], "loss": record["loss"]}
                 line = {name: _short(name, values.get(name)) for name in names}
                 file.write(json.dumps({**called, "outcome": record["outcome"], **line}) + "\n")
+
+
+def loss_of(record: Mapping[str, Any] | None) -> float | None:
+    """What a run is compared by, infinite where it did not train; None where it is not done."""
+    return None if record is None else record["loss"] if is_complete(record) else math.inf
 
 
 def _called(run: Run) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.training import run_of
+from experiments.kept import loss_of
+from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
-from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 
 __all__ = ["CENTRE", "CHOSEN_ON", "PROBLEMS", "REPORTED_ON", "Law", "Setting", "rates"]
@@ -164,7 +164,6 @@ class Law:
     most: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
     small: bool = False
-    _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def about(self) -> str:
@@ -173,21 +172,20 @@ class Law:
 
     def tiny(self) -> Law:
         """Two problems of a few samples, small models and short runs."""
-        return replace(self, small=True, _runs={})
+        return replace(self, small=True)
 
     def rate(self, i: int) -> float:
         """A rate of the grid, which all settings share."""
         return float(f"{self.lr * 2 ** (i / 2):.4g}")
 
+    @remembered
     def run(self, setting: Setting, i: int, seed: int = 0) -> Run:
         """A run of a setting at a rate of the grid."""
-        if (setting, i, seed) not in self._runs:
-            config = self._config(setting, i, seed)
-            more = ", ".join(f"{k} {v:g}" for k, v in self.fixed.items() if k == "weight_decay")
-            size = ", ".join(filter(None, (setting.problem, str(setting), more)))
-            labels = {"size": size, "params": {"lr": self.rate(i)}, "seed": seed}
-            self._runs[setting, i, seed] = run_of(config, **labels)
-        return self._runs[setting, i, seed]
+        config = self._config(setting, i, seed)
+        more = ", ".join(f"{k} {v:g}" for k, v in self.fixed.items() if k == "weight_decay")
+        size = ", ".join(filter(None, (setting.problem, str(setting), more)))
+        labels = {"size": size, "params": {"lr": self.rate(i)}, "seed": seed}
+        return run_of(config, **labels)
 
     def _config(self, setting: Setting, i: int, seed: int) -> dict[str, Any]:
         f = setting.factors
@@ -271,8 +269,8 @@ class Law:
 
     def errors(self, records: Any, setting: Setting, seed: int = 0) -> dict[int, float]:
         """Number of the rate → validation error, infinite where it did not train; of the runs that are done."""
-        found = {i: records.get(self.run(setting, i, seed)) for i in range(-16, self.most + 1)}
-        return {i: r["loss"] if is_complete(r) else math.inf for i, r in found.items() if r is not None}
+        found = {i: loss_of(records.get(self.run(setting, i, seed))) for i in range(-16, self.most + 1)}
+        return {i: loss for i, loss in found.items() if loss is not None}
 
     def asked(self, records: Any, setting: Setting) -> list[int]:
         """Numbers of the rates that a setting asks for so far; none before its problem's centre is done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from neuralop_mup.tuning.train import VERSION, Training, losses_of
 from problems import get_problem
 from problems.apebench import ApeBench, channel_errors
 
-__all__ = ["LOST", "STAGES", "run_of", "train"]
+__all__ = ["LOST", "STAGES", "remembered", "run_of", "train"]
 
 #: Learning rates that a run passes through on its cosine. An epoch of the package's own training is a stage here, so that
 #: runs of any number of steps, samples and batch size have the same schedule.
@@ -33,6 +33,19 @@ LOST = 1e6
 _NO_SETTINGS = ("problem", "data", "steps", "rollout", "net")  # of a run of the package
 #: Models besides neuralop's FNO.
 NETS: dict[str, Callable[..., torch.nn.Module]] = {"physics-informed": PhysicsInformedFNO}
+
+
+def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
+    """A method that makes runs, which are asked for many times and take long to describe: each is made once an instance."""
+
+    @wraps(make)
+    def found(self: Any, *asked: Any) -> Run:
+        made = self.__dict__.setdefault("_made", {})
+        if asked not in made:
+            made[asked] = make(self, *asked)
+        return made[asked]
+
+    return found
 
 
 def run_of(config: Mapping[str, Any], **labels: Any) -> Run:

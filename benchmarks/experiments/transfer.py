@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.curves import Curve, searched
+from experiments.kept import loss_of
 from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
-from experiments.training import run_of
+from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.problems.mode_energy import mode_energy
-from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 from problems import get_problem
 
@@ -89,7 +89,6 @@ class Transfer:
     energy: bool = False
     seeds: tuple[int, ...] = SEEDS
     small: bool = False
-    _runs: dict[tuple, Run] = field(default_factory=dict, compare=False, repr=False)
 
     def tiny(self) -> Transfer:
         """One problem, the last move and optimizer, small models and short runs."""
@@ -97,34 +96,33 @@ class Transfer:
         small = {"burgers": {**PROBLEMS["burgers"], "width": 8, "grid": 16, "modes": (8,)}}
         if self.net != "FNO":
             small = {"darcy": {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16)}}
-        return replace(self, problems=small, **few, seeds=(0,), steps=50, small=True, _runs={})
+        return replace(self, problems=small, **few, seeds=(0,), steps=50, small=True)
 
     def cells(self) -> Iterator[tuple[str, str, str]]:
         """Problem, move and optimizer, in the order in which they are trained."""
         yield from ((p, move, who) for move in self.moves for who in self.optimizers for p in self.problems)
 
+    @remembered
     def run(self, cell: tuple[str, str, str], end: int, lr: float, seed: int) -> Run:
         """A run at the base (0) or at the target (1) of a cell."""
-        if (cell, end, lr, seed) not in self._runs:
-            problem, move, who = cell
-            base, f = (self._size(problem, self.moves[move][which]) for which in (0, end))
-            less = {"n_train": 40, "n_val": 20, "n_test": 20} if self.small else {"n_train": f["samples"]}
-            net = {} if self.net == "FNO" else {"net": self.net}
-            config = {
-                **net,
-                "problem": problem,
-                "data": {"grid": f["grid"], **less},
-                "steps": self.steps,
-                "batch_size": f["batch"],
-                "model": _model(f),
-                "base": _model(base),
-                **self.optimizers[who][0],
-                "lr": lr,
-                "seed": seed,
-            }
-            labels = {"size": f"{problem}, {move}, {who}, {('base', 'target')[end]}", "params": {"lr": lr}, "seed": seed}
-            self._runs[cell, end, lr, seed] = run_of(config, **labels)
-        return self._runs[cell, end, lr, seed]
+        problem, move, who = cell
+        base, f = (self._size(problem, self.moves[move][which]) for which in (0, end))
+        less = {"n_train": 40, "n_val": 20, "n_test": 20} if self.small else {"n_train": f["samples"]}
+        net = {} if self.net == "FNO" else {"net": self.net}
+        config = {
+            **net,
+            "problem": problem,
+            "data": {"grid": f["grid"], **less},
+            "steps": self.steps,
+            "batch_size": f["batch"],
+            "model": _model(f),
+            "base": _model(base),
+            **self.optimizers[who][0],
+            "lr": lr,
+            "seed": seed,
+        }
+        labels = {"size": f"{problem}, {move}, {who}, {('base', 'target')[end]}", "params": {"lr": lr}, "seed": seed}
+        return run_of(config, **labels)
 
     def _size(self, problem: str, shares: Mapping[str, float]) -> dict[str, Any]:
         own = {**CENTRE, **self.problems[problem]}
@@ -133,15 +131,10 @@ class Transfer:
             own[name] = tuple(_even(n * share) for n in value) if isinstance(value, tuple) else int(value * share)
         return own
 
-    def error(self, records: Any, run: Run) -> float | None:
-        """Validation error, infinite where it did not train; None where it is not done."""
-        record = records.get(run)
-        return None if record is None else record["loss"] if is_complete(record) else math.inf
-
     def searched(self, records: Any, cell: tuple[str, str, str], end: int) -> tuple[dict[float, float], list[float]]:
         """The first seed's search at an end."""
         start = self.optimizers[cell[2]][1] or usual_lr(self.steps)
-        return searched(lambda lr: self.error(records, self.run(cell, end, lr, self.seeds[0])), start)
+        return searched(lambda lr: loss_of(records.get(self.run(cell, end, lr, self.seeds[0]))), start)
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: both searches of a cell, then its further seeds."""
@@ -157,7 +150,7 @@ class Transfer:
         found, left = self.searched(records, cell, end)
         if left or not math.isfinite(min(found.values())):
             return None
-        errors = {lr: [self.error(records, self.run(cell, end, lr, seed)) for seed in self.seeds] for lr in _near(found)}
+        errors = {lr: [loss_of(records.get(self.run(cell, end, lr, seed))) for seed in self.seeds] for lr in _near(found)}
         done = [i for i in range(len(self.seeds)) if all(own[i] is not None for own in errors.values())]
         return Curve({lr: [own[i] for i in done] for lr, own in errors.items()})
 
