@@ -1,8 +1,10 @@
 """Maximal update parametrization (μP) for neural operators: tune small, train large.
 
+>>> from neuralop.models import FNO
 >>> import neuralop_mup as nm
->>> nm.parametrize(model, base={"n_modes": (12, 12), "hidden_channels": 32})  # doctest: +SKIP
->>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
+>>> model = FNO(n_modes=(16, 16), in_channels=1, out_channels=1, hidden_channels=64)
+>>> model = nm.parametrize(model, base={"n_modes": (12, 12), "hidden_channels": 32})
+>>> optimizer = nm.MuAdam(model, lr=8e-3)
 
 What is not spelled out here, or by ``losses``, ``problems`` and ``tuning``, is private: its name and place may change.
 """

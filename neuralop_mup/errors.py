@@ -9,7 +9,18 @@ __all__ = ["Diverged", "MupError", "nearest"]
 
 
 class MupError(ValueError):
-    """What was given cannot work; the message says what, why, and what to do instead."""
+    """What was given cannot work; the message says what, why, and what to do instead.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> try:
+    ...     nm.parametrize(FNO((8,), 1, 1, 16), rule="log-mode")
+    ... except nm.MupError as error:
+    ...     print(str(error)[:60])
+    There is no rule 'log-mode': did you mean 'log-modes'? A fun
+    """
 
 
 class Diverged(MupError):

@@ -44,10 +44,13 @@ def initialize(model: Model) -> Model:
 
     Examples
     --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
     >>> with torch.device("meta"):
-    ...     model = FNO(n_modes=(64, 64), in_channels=1, out_channels=1, hidden_channels=512)
-    >>> model = nm.parametrize(model, base={"hidden_channels": 32})
-    >>> model = nm.initialize(model.to_empty(device="cuda"))  # doctest: +SKIP
+    ...     model = FNO(n_modes=(8, 8), in_channels=1, out_channels=1, hidden_channels=16)
+    >>> model = nm.parametrize(model, base={"hidden_channels": 8})
+    >>> model = nm.initialize(model.to_empty(device="cpu"))
     """
     bare = unwrap(model)
     plan = get_plan(bare)

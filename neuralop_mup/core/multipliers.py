@@ -53,7 +53,7 @@ def check_training(values: Mapping[str, Any] | None) -> dict[str, tuple[int, int
         raise MupError(
             f"training is {values!r}; give a dict such as {{'steps': (300, 3000)}}: at base, and here. Learning rates are "
             "carried over steps alone: samples and resolution need no rule, and for batch size none was found to hold "
-            "(docs/decisions.md)."
+            "(docs/howto/proxy.md)."
         )
     pair = values["steps"]
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:

@@ -61,27 +61,27 @@ def parametrize(
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
         :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
         ``{"n_layers": 4}`` names a base with fewer Fourier layers, all alike: ``MuMuon`` and ``MuSOAP`` scale what
-        they train with depth (``base_depth``); under the others nothing does, since no rule held (docs/decisions.md).
-    rule : {"operator-norm", "log-modes", "none", "standard"} or callable
+        they train with depth (``base_depth``); under the others nothing does, since no rule held (docs/howto/proxy.md).
+    rule : {"operator-norm", "log-modes", "none", "standard"} or callable, default "operator-norm"
         How kernels scale with Fourier modes on top of the width rule. ``operator-norm`` (the default) keeps the expected
         norm of a kernel's largest block at base's value, with the channels and modes that it has; ``log-modes`` is Theorem
         3.5 of the paper below, its limit of few channels and many modes; ``none`` scales with width alone; ``standard`` is
         no μP at all, for comparison. A function of two :class:`~neuralop_mup.core.rules.Size`, a kernel's and the same at
         base, that returns the mode factor κ is a rule of one's own; ``neuralop_mup.rules.RULES`` has these.
-    init : bool
+    init : bool, default True
         True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
         attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
     init_mult : mapping, optional
         Multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
         to the target. Roles: input, hidden, readout, vector, spectral; ``kernel`` multiplies a Fourier kernel as a whole,
         where ``spectral`` multiplies each factor of a factorized one.
-    correct_tt : bool
+    correct_tt : bool, default False
         neuralop draws a tensor-train kernel √(∏ ranks) times smaller than it means to. By default that stays as it is
         at base; True brings such kernels to the std that a dense one has, at base too. Hyperparameters tuned with one
         setting are not those of the other.
     kernel_init : {"default", "small"}, optional
         How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
-        (docs/optimizers.md); at base, too. If not given, small without a base, and neuralop's with one or under
+        (docs/evidence/optimizers.md); at base, too. If not given, small without a base, and neuralop's with one or under
         ``rule="standard"``.
     training : mapping, optional
         How the training differs from base's, ``{"steps": (300, 3000)}``: optimizer steps of the run in which the learning
@@ -237,6 +237,16 @@ def unparametrize(model: Model) -> Model:
     ------
     MupError
         If the model is not parametrized.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> model = nm.unparametrize(model)
+    >>> nm.is_parametrized(model)
+    False
+    >>> model = nm.parametrize(model, base={"hidden_channels": 8}, rule="none", init=False)
     """
     bare = unwrap(model)
     if not isinstance(bare, nn.Module) or is_parametrized(bare) or not _only_shapes(bare):
@@ -273,6 +283,16 @@ def is_parametrized(model: nn.Module) -> bool:
     ------
     MupError
         If the model is wrapped by FSDP1, or in part.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = FNO((8,), 1, 1, 16)
+    >>> nm.is_parametrized(model)
+    False
+    >>> nm.is_parametrized(nm.parametrize(model))
+    True
     """
     return hasattr(unwrap(model), ATTRIBUTE)
 
@@ -328,6 +348,13 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     ------
     MupError
         If a parameter is of unknown role or the file cannot be written.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> nm.save_base_shapes(FNO((8,), 1, 1, 16), "base.yaml")
+    >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base="base.yaml")
     """
     model = unwrap(model)
     planned = isinstance(model, nn.Module) and is_parametrized(model)

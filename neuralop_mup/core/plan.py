@@ -92,22 +92,33 @@ class Plan:
         In ``named_parameters`` order.
     init_mult : dict
         Multipliers of init by role (already inside the rows' ``init_mult``).
-    init_applied : bool
+    init_applied : bool, default True
         Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
-    init_pending : bool
+    init_pending : bool, default False
         Whether the weights are still to be drawn (:func:`neuralop_mup.initialize`).
-    correct_tt : bool
+    correct_tt : bool, default False
         Whether tensor-train kernels are brought to their target std (already inside the rows' ``init_mult``).
-    version : int
+    version : int, default 2
         Version of the rules. A file of another version is refused.
-    reason : str
+    reason : str, default ""
         What the rule does, in a line.
     function : callable or None
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
-    training : dict
+    training : dict, optional
         How the training differs: ``steps`` at base and of the run (already inside the rows' ``lr_mult``).
-    at_base : str
+    at_base : str, default ""
         What the base is, in words, where the reference size was taken; empty where a base was given.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> plan = nm.summary(nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 8}))
+    >>> plan.rule, len(plan)
+    ('operator-norm', 40)
+    >>> row = plan["projection.fcs.1.weight"]
+    >>> row.role, row.shape, row.base_shape, row.init_mult, row.lr_mult
+    ('readout', (1, 64, 1), (1, 16, 1), 0.5, 0.25)
     """
 
     rule: str
@@ -126,10 +137,22 @@ class Plan:
     def mode_rule(self) -> str | ModeRule:
         """The rule as :func:`~neuralop_mup.core.rules.multipliers` takes it.
 
+        Returns
+        -------
+        str or callable
+            The name, or the function where one was given.
+
         Raises
         ------
         MupError
             If it was a function, of which a file or a pickle has kept the name alone.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> nm.summary(nm.parametrize(FNO((8,), 1, 1, 16))).mode_rule
+        'operator-norm'
         """
         if self.function is None and self.rule not in RULES:
             raise MupError(
@@ -178,7 +201,21 @@ class Plan:
         return as_text(self)
 
     def to_markdown(self) -> str:
-        """The table as GitHub markdown."""
+        """The table as GitHub markdown.
+
+        Returns
+        -------
+        str
+            A header, and a line for each parameter.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> plan = nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}))
+        >>> print(plan.to_markdown().splitlines()[0])
+        | parameter | role | shape | base shape | init × | lr × | why |
+        """
         return as_markdown(self)
 
     @cached_property
@@ -190,6 +227,24 @@ class Plan:
         """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
 
         Whether the initialisation was applied does not count, nor do rounding errors of another machine.
+
+        Parameters
+        ----------
+        other : Plan
+            The one to compare with.
+
+        Returns
+        -------
+        list of str
+            What is different, such as the rule, or a parameter's multiplier.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> one, other = (nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": c})) for c in (8, 4))
+        >>> one.differences(one), len(one.differences(other))
+        ([], 40)
         """
         return differences(self, other)
 
@@ -197,6 +252,25 @@ class Plan:
         """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
 
         Of a rule that was given as a function it has the name, the reason and every number that the function gave.
+
+        Parameters
+        ----------
+        indent : int or None, default 2
+            Spaces by which the text is indented; None puts all of it into one line.
+
+        Returns
+        -------
+        str
+            What :meth:`from_json` reads.
+
+        Examples
+        --------
+        >>> import json
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> plan = nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}))
+        >>> json.loads(plan.to_json())["rows"][0]["name"]
+        'fno_blocks.convs.0.bias'
         """
         stored = asdict(replace(self, function=None))
         stored = {field.name: stored[field.name] for field in fields(Plan)}
@@ -206,10 +280,28 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """The plan that :meth:`to_json` wrote.
 
+        Parameters
+        ----------
+        text : str
+            The JSON.
+
+        Returns
+        -------
+        Plan
+            Equal to the one that was written, but for a rule that was given as a function: of that it has the name.
+
         Raises
         ------
         MupError
             If the text is not such a plan, cut off, or written by a version of the rules that this one does not know.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> plan = nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}))
+        >>> nm.Plan.from_json(plan.to_json()) == plan
+        True
         """
         try:
             stored = json.loads(text)

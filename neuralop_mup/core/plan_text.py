@@ -65,7 +65,7 @@ def differences(plan: Plan, other: Plan) -> list[str]:
     ours, theirs = ({row.name: row for row in of.rows} for of in (plan, other))
     lines += [f"{name}: only in the first" for name in ours if name not in theirs]
     lines += [f"{name}: only in the second" for name in theirs if name not in ours]
-    for name in ours.keys() & theirs.keys() if ours.keys() == theirs.keys() else ():
+    for name in ours if ours.keys() == theirs.keys() else ():
         lines += _row_differences(ours[name], theirs[name])
     return sorted(lines, key=lambda line: line.split(":")[0] in ours)
 

@@ -46,9 +46,16 @@ class Place:
     ----------
     grows_in, grows_out : bool
         Whether the channels that enter and leave it grow with width (True) or are fixed (False).
-    beside : bool
+    beside : bool, default False
         Whether it stands beside another layer, as the keys of an attention do beside its values: the Fourier layers in it
         then add nothing to the model's depth.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> lifting = nm.Place(grows_in=False, grows_out=True)
+    >>> lifting.matrix_role, lifting.axis_in, lifting.axis_out
+    ('input', 'in_fixed', 'out')
     """
 
     grows_in: bool
@@ -95,7 +102,7 @@ class Param:
         ``modes``, ``modes_half`` (a real transform's last axis, which stores n_modes // 2 + 1), ``modes_single`` (one
         sign alone, K entries); ``rank_in``, ``rank_out`` (a rank index that a factor sums over, or produces); ``pair``
         (real and imaginary part).
-    init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable
+    init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable, default "constant"
         How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
         function of the parameter's logical shape that returns its root mean square. ``constant`` (the default) is ones or
         zeros, for vectors only: a matrix has to say how it is drawn.
@@ -109,8 +116,16 @@ class Param:
         Logical shape where it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
     rank_power : float, optional
         For a factor of the kernel ``init_of``: see :func:`neuralop_mup.core.rules.factor_std`.
-    frozen : bool
+    frozen : bool, default False
         Whether the layer's own constructor freezes it. Any other frozen parameter is an error.
+
+    Examples
+    --------
+    A linear layer's weight and bias between features that grow with width, as torch draws them:
+
+    >>> import neuralop_mup as nm
+    >>> weight = nm.Param("hidden", ("out", "in"), init="fan_in")
+    >>> bias = nm.Param("vector", ("out",), init="fan_in", init_of="weight")
     """
 
     role: str
@@ -125,7 +140,23 @@ class Param:
 
 @dataclass(frozen=True)
 class Alias:
-    """A second name for the tensor that the layer's parameter ``of`` holds: counted once, under that name."""
+    """A second name for the tensor that the layer's parameter ``of`` holds: counted once, under that name.
+
+    Attributes
+    ----------
+    of : str
+        Name of that parameter in the layer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import neuralop_mup as nm
+    >>> class Scale(torch.nn.Module):
+    ...     def __init__(self, channels):
+    ...         super().__init__()
+    ...         self.weight = self.twin = torch.nn.Parameter(torch.ones(channels))
+    >>> nm.register_layer(Scale, {"weight": nm.Param("vector", ("out",)), "twin": nm.Alias("weight")})
+    """
 
     of: str
 
@@ -183,6 +214,20 @@ def register_layer(layer_type: type, roles: Adapter | Claims) -> None:
     ------
     MupError
         If ``layer_type`` is not a module type, or a role is not one of the five.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> class GatedFNO(FNO):
+    ...     def __init__(self, *args, **kwargs):
+    ...         super().__init__(*args, **kwargs)
+    ...         self.gate = torch.nn.Parameter(torch.ones(1, self.hidden_channels, 1))
+    >>> nm.register_layer(GatedFNO, {"gate": nm.Param("vector", ("fixed", "out", "fixed"))})
+    >>> model = nm.parametrize(GatedFNO((8,), 1, 1, 16), base=lambda: GatedFNO((8,), 1, 1, 8))
+    >>> nm.summary(model)["gate"].role
+    'vector'
     """
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
         raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance.")

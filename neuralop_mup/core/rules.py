@@ -40,14 +40,31 @@ The factors of a Tucker, CP or tensor-train kernel are spectral parameters with 
 (channels and a mode) to outputs, each rank index is summed by exactly one factor, and a factor's fan-in is the product
 of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fan_in reconstruct a kernel of variance 1/in,
 as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
-update carry it once (derived in docs/layouts.md).
+update carry it once (derived in docs/explain/layouts.md).
 
 Where base's run has fewer steps, T_base instead of T, all of Adam's learning rates go by √(T_base / T) besides; see
-:func:`length_factor`. Depth has no rule under Adam: none held (docs/results.md).
+:func:`length_factor`. Depth has no rule under Adam: none held (docs/evidence/transfer.md).
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
 ICML 2025, arXiv:2506.19396, Theorem 3.5 (modes).
+
+Examples
+--------
+>>> from neuralop_mup import rules
+>>> size, base = rules.Size(fan_in=64, fan_out=64), rules.Size(fan_in=16, fan_out=16)
+>>> rules.multipliers("hidden", size, base, "operator-norm").adam_lr
+0.25
+
+A rule of one's own, by its name on the command line too:
+
+>>> def half_as_steep(size, base):
+...     "κ = the root of log-modes."
+...     return rules.log_modes(size, base) ** 0.5
+>>> rules.RULES["half-as-steep"] = half_as_steep
+>>> rules.reason_of("half-as-steep")
+'κ = the root of log-modes'
+>>> del rules.RULES["half-as-steep"]
 """
 
 from __future__ import annotations
@@ -90,22 +107,30 @@ class Size:
     ----------
     fan_in, fan_out : int
         Terms that one output entry sums, and output entries; for a vector ``fan_in = 1``.
-    default_std : float
+    default_std : float, default 1.0
         Standard deviation of neuralop's own initialisation (:func:`default_std`).
-    modes : tuple of int
+    modes : tuple of int, default ()
         Fourier modes per sign on each axis, ``K_i = n_modes_i // 2`` (an odd n_modes keeps the mean and K of either sign,
         an even one K of one sign and K - 1 of the other); empty for all but kernels (of a factorized kernel: all but the
         factor that carries κ).
-    blocks : int
+    blocks : int, default 1
         Number N of the kernel's independent channel blocks, one for each stored mode.
-    block : (int, int)
+    block : (int, int), default (1, 1)
         Shape (in, out) of one such block; (1, 1) for a separable kernel.
-    std_ratio : float
+    std_ratio : float, default 1.0
         For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
-    one_sign : bool
+    one_sign : bool, default False
         Whether entries are drawn with one sign, so that their mean, not their spread, makes the norm.
-    steps : int
+    steps : int, default 1
         Steps that it is trained for, where it is fewer at base; else 1.
+
+    Examples
+    --------
+    A kernel of 16 channels with 12 modes of each sign on one axis, and 13 blocks:
+
+    >>> from neuralop_mup import rules
+    >>> rules.Size(fan_in=16, fan_out=16, modes=(12,), blocks=13, block=(16, 16)).default_std
+    1.0
     """
 
     fan_in: int
@@ -121,7 +146,26 @@ class Size:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """What a rule makes of one parameter: factors on default init, learning rates and Adam's eps (all 1 at base)."""
+    """What a rule makes of one parameter: factors on default init, learning rates and Adam's eps (all 1 at base).
+
+    Attributes
+    ----------
+    init : float
+        Factor on the default initialisation.
+    adam_lr, sgd_lr : float
+        Factors on the learning rate of an Adam-like optimizer, and of SGD.
+    eps : float
+        Factor on Adam's eps, where that is scaled.
+    kappa : float, default 1.0
+        The mode factor κ, which is in ``init`` and ``adam_lr``; 1 for all but kernels.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> readout = rules.multipliers("readout", rules.Size(64, 1, 0.125), rules.Size(16, 1, 0.25), "none")
+    >>> readout.init, readout.adam_lr
+    (0.5, 0.25)
+    """
 
     init: float
     adam_lr: float
@@ -145,6 +189,22 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
         ``constant``: ones and zeros (gates, norms): 1.
     fan_in, fan_out : int
         Fans of the layer.
+
+    Returns
+    -------
+    float
+        The root mean square of the weights as they are drawn.
+
+    Raises
+    ------
+    MupError
+        For an unknown kind.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> rules.default_std("mean_fan", 16, 16), rules.default_std("fan_out", 1, 64)
+    (0.25, 0.125)
     """
     if kind not in _STDS:
         raise MupError(f"There is no default init {kind!r}: {nearest(kind, _STDS)}")
@@ -173,6 +233,17 @@ def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -
         Number of random factors, a Tucker core included.
     rank_power : float
         1/2 for Tucker and CP, whose reconstruction hits ``kernel_std``; 1 for TT, whose misses it by √ranks.
+
+    Returns
+    -------
+    float
+        (kernel_std / ranks^rank_power)^(1/factors).
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> rules.factor_std(0.25, ranks=16, factors=2, rank_power=0.5)
+    0.25
     """
     return (kernel_std / ranks**rank_power) ** (1 / factors)
 
@@ -184,10 +255,26 @@ def log_modes(size: Size, base: Size) -> float:
     kernel, and of its update, at one channel. K = n_modes // 2 is the number of modes per sign on an axis. One that keeps
     the mean alone (n_modes = 1, K = 0) adds nothing to the sum, as K = 1 does.
 
+    Parameters
+    ----------
+    size, base : Size
+        The kernel here and at base.
+
+    Returns
+    -------
+    float
+        κ; exactly 1 where the modes are equal.
+
     Raises
     ------
     MupError
         If no axis has K ≥ 2: the logarithms sum to zero and the rule is undefined.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> rules.log_modes(rules.Size(16, 16, modes=(16,)), rules.Size(16, 16, modes=(2,)))
+    0.5
     """
     for what, ks in (("the model", size.modes), ("base", base.modes)):
         if max(ks) <= 1:
@@ -211,6 +298,27 @@ def operator_norm(size: Size, base: Size) -> float:
     At one channel and N → ∞ this is log-modes; at many channels it tends to no mode rule at all; it is finite at K = 1.
     Channels of a separable kernel do not mix: what counts is the norm of a channel over modes, in = out = 1, as features
     are measured by their RMS over channels. A factorized kernel takes the κ of the dense kernel that it stands for.
+
+    Parameters
+    ----------
+    size, base : Size
+        The kernel here and at base.
+
+    Returns
+    -------
+    float
+        κ; exactly 1 where blocks are equal in shape and number.
+
+    Examples
+    --------
+    Eight times the modes count for less at more channels:
+
+    >>> from neuralop_mup import rules
+    >>> def kappa(channels):
+    ...     base, size = (rules.Size(1, 1, modes=(k,), blocks=k + 1, block=(channels, channels)) for k in (8, 64))
+    ...     return rules.operator_norm(size, base)
+    >>> kappa(1) < kappa(16) < kappa(64) < 1
+    True
     """
 
     def g(of: Size) -> float:
@@ -248,10 +356,26 @@ RULE_VERSION = 2
 def check_rule(rule: str | ModeRule) -> str:
     """Name of a rule, which is a key of :data:`RULES` or a function of two sizes.
 
+    Parameters
+    ----------
+    rule : str or callable
+        What was given as a rule.
+
+    Returns
+    -------
+    str
+        The key, or the function's name.
+
     Raises
     ------
     MupError
         If it is neither, or the function's name is that of another rule.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> rules.check_rule("log-modes"), rules.check_rule(rules.operator_norm)
+    ('log-modes', 'operator-norm')
     """
     if callable(rule):
         name = getattr(rule, "__name__", type(rule).__name__)
@@ -267,7 +391,29 @@ def check_rule(rule: str | ModeRule) -> str:
 
 
 def reason_of(rule: str | ModeRule) -> str:
-    """What a rule does, in the first line of its function's docstring; empty if it has none."""
+    """What a rule does, in the first line of its function's docstring; empty if it has none.
+
+    Parameters
+    ----------
+    rule : str or callable
+        As for :func:`mode_factor`.
+
+    Returns
+    -------
+    str
+        Without its full stop.
+
+    Raises
+    ------
+    MupError
+        For an unknown name.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> rules.reason_of("none")
+    'κ = 1: kernels scale with width alone'
+    """
     function = rule if callable(rule) else RULES[check_rule(rule)]
     return (function.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
@@ -291,6 +437,13 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     ------
     MupError
         If a function fails, does not return a positive number, or is not 1 at base.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> size, base = rules.Size(16, 16, modes=(16,)), rules.Size(16, 16, modes=(2,))
+    >>> rules.mode_factor("log-modes", size, base), rules.mode_factor("none", size, base)
+    (0.5, 1.0)
     """
     name = check_rule(rule)
     function = rule if callable(rule) else RULES[name]
@@ -321,7 +474,23 @@ def length_factor(size: Size, base: Size) -> float:
 
     Optimization that is averaged over T noisy steps wants a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on
     Optimization 19, 2009); for language models other powers were fitted (arXiv:2409.19913). The root is what was measured
-    here, from 300 to 1,000 steps (docs/results.md).
+    here, from 300 to 1,000 steps (docs/evidence/transfer.md).
+
+    Parameters
+    ----------
+    size, base : Size
+        A parameter here and at base, of which ``steps`` is read.
+
+    Returns
+    -------
+    float
+        1 where the steps are equal.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> rules.length_factor(rules.Size(1, 1, steps=4000), rules.Size(1, 1, steps=1000))
+    0.5
     """
     return math.sqrt(base.steps / size.steps)
 
@@ -342,6 +511,18 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     -------
     Multipliers
         All exactly 1 when ``size == base``.
+
+    Raises
+    ------
+    MupError
+        For an unknown rule, or a function that is none; see :func:`mode_factor`.
+
+    Examples
+    --------
+    >>> from neuralop_mup import rules
+    >>> size, base = rules.Size(64, 64, 0.125), rules.Size(16, 16, 0.25)
+    >>> rules.multipliers("hidden", size, base, "operator-norm")
+    Multipliers(init=1.0, adam_lr=0.25, sgd_lr=1.0, eps=0.25, kappa=1.0)
     """
     if check_rule(rule) == "standard":
         return Multipliers(1.0, 1.0, 1.0, 1.0)

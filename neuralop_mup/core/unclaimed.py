@@ -65,7 +65,7 @@ def _left_out(module: nn.Module, rest: str) -> str:
     if known_itself and not by_user(module):
         return (
             f"the adapter of {cls} says nothing of {first!r} in this configuration. Derive a class from {cls} and describe "
-            f"it with neuralop_mup.register_layer, {first!r} included (docs/third_party.md)."
+            f"it with neuralop_mup.register_layer, {first!r} included (docs/howto/layer.md)."
         )
     claims = claims_of(module, FIXED)
     places = {key for key, claim in claims.items() if isinstance(claim.what, Place)}

@@ -55,6 +55,15 @@ def unwrap(model: Any) -> Any:
     MupError
         If the model is wrapped by FSDP1 (FullyShardedDataParallel), or if only a part of it is wrapped, so that the
         parameters there have other names than in the plan.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = FNO((8,), 1, 1, 16)
+    >>> nm.unwrap(torch.nn.DataParallel(model)) is model
+    True
     """
     if not isinstance(model, nn.Module):
         return model

@@ -45,6 +45,20 @@ class CoordCheck:
         features before training; "update": RMS of their change after ``step`` steps) and ``value``.
     size_name : str
         What ``size`` is, for labels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> def build(width):
+    ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+    >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+    >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+    >>> sorted(check.records[0])
+    ['block', 'kind', 'seed', 'size', 'step', 'value']
+    >>> print(check.to_markdown().splitlines()[0])
+    | block | init | update, t = 1 |
     """
 
     records: list[dict[str, Any]]
@@ -62,6 +76,23 @@ class CoordCheck:
         One dict per block, kind and step: ``block``, ``kind``, ``step``, ``slope`` (of the root mean square over
         seeds, which one seed that happens to start near zero cannot bend) and ``reach`` (half the width of its 95 % interval
         over seeds, None with one seed). NaN where some value is zero or not finite.
+
+        Returns
+        -------
+        list of dict
+            By step and block, from input to output.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(width):
+        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+        >>> list(check.slopes[0])
+        ['block', 'kind', 'step', 'slope', 'reach']
         """
         groups: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
         for r in self.records:
@@ -83,7 +114,30 @@ class CoordCheck:
         return sorted(rows, key=lambda r: (r["step"], self.blocks.index(r["block"])))
 
     def passed(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> bool:
-        """Whether every slope is flat: whether :meth:`outcome` is "passed"."""
+        """Whether every slope is flat: whether :meth:`outcome` is "passed".
+
+        Parameters
+        ----------
+        tolerance, init_tolerance : float, default 0.25, 0.1
+            As for :meth:`outcome`.
+
+        Returns
+        -------
+        bool
+            False where nothing is decided, too.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(width):
+        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+        >>> check.passed(tolerance=10, init_tolerance=10), check.passed(tolerance=0)
+        (True, False)
+        """
         return self.outcome(tolerance, init_tolerance) == "passed"
 
     def outcome(
@@ -97,17 +151,56 @@ class CoordCheck:
 
         Parameters
         ----------
-        tolerance : float
+        tolerance : float, default 0.25
             Largest |slope| of an update.
-        init_tolerance : float
+        init_tolerance : float, default 0.1
             Largest |slope| of a block at initialisation. The output's may lie between −1/2 and 0, give or take
             ``tolerance``: under μP it starts as width^(-1/2) plus a bias, and as a single number a point it is noisy.
+
+        Returns
+        -------
+        {"passed", "did not pass", "undecided"}
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(width):
+        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+        >>> check.outcome(tolerance=10, init_tolerance=10)
+        'passed'
         """
         found = {row["outcome"] for row in self.judged(tolerance, init_tolerance)}
         return "did not pass" if "did not pass" in found else "undecided" if "undecided" in found else "passed"
 
     def verdict(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> str:
-        """:meth:`outcome` as a sentence, with the blocks that decide it, their slopes and 95 % intervals over seeds."""
+        """:meth:`outcome` as a sentence, with the blocks that decide it, their slopes and 95 % intervals over seeds.
+
+        Parameters
+        ----------
+        tolerance, init_tolerance : float, default 0.25, 0.1
+            As for :meth:`outcome`.
+
+        Returns
+        -------
+        str
+            Of a check that passed, with its steepest slope; else with those furthest beyond their limits.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(width):
+        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+        >>> check.verdict(tolerance=10, init_tolerance=10).split(":")[0]
+        'passed'
+        """
         rows, outcome = self.judged(tolerance, init_tolerance), self.outcome(tolerance, init_tolerance)
         if outcome == "passed":
             steepest = max((r for r in rows if r["kind"] == "update"), key=lambda r: abs(r["slope"]))
@@ -123,7 +216,30 @@ class CoordCheck:
         return f"undecided: take more seeds ({max(SEEDS, 2 * n)}, say); these {n} show neither a pass nor a fail: {said}."
 
     def judged(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> list[dict[str, Any]]:
-        """Rows of :attr:`slopes` with their ``limits`` and ``outcome``."""
+        """Rows of :attr:`slopes` with their ``limits`` and ``outcome``.
+
+        Parameters
+        ----------
+        tolerance, init_tolerance : float, default 0.25, 0.1
+            As for :meth:`outcome`.
+
+        Returns
+        -------
+        list of dict
+            ``limits`` is a pair, ``outcome`` as :meth:`outcome` says it of one slope.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(width):
+        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+        >>> [(row["block"], row["limits"]) for row in check.judged() if row["kind"] == "update"][0]
+        ('lifting', (-0.25, 0.25))
+        """
         output, rows = self.blocks[-1], []
         for row in self.slopes:
             start_of_output = row["kind"] == "init" and row["block"] == output
@@ -140,7 +256,25 @@ class CoordCheck:
         return rows
 
     def to_markdown(self) -> str:
-        """Slopes as a table: a row a block, a column for init and each step, ± half a 95 % interval over seeds."""
+        """Slopes as a table: a row a block, a column for init and each step, ± half a 95 % interval over seeds.
+
+        Returns
+        -------
+        str
+            The table.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(width):
+        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+        >>> print(check.to_markdown().splitlines()[0])
+        | block | init | update, t = 1 |
+        """
         columns = list(dict.fromkeys((r["kind"], r["step"]) for r in self.slopes))
         cells = {(r["block"], r["kind"], r["step"]): r for r in self.slopes}
         head = ["block"] + ["init" if kind == "init" else f"update, t = {step}" for kind, step in columns]
@@ -163,6 +297,31 @@ class CoordCheck:
         """Draw features and their updates against size, a panel a step (PNG, SVG or PDF by the path's ending).
 
         Lines and slopes are those of the table, marked as :meth:`verdict` judges them.
+
+        Parameters
+        ----------
+        path : path
+            The file to write.
+        tolerance, init_tolerance : float, default 0.25, 0.1
+            As for :meth:`outcome`.
+        title : str, optional
+            Stands above the panels.
+
+        Raises
+        ------
+        MupError
+            If there are no records.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(width):
+        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+        >>> check.plot("check.png", title="width")
         """
         from neuralop_mup.plots import plot_coord_check
 
@@ -196,15 +355,15 @@ def coord_check(
         takes more (GINO's geometry) is called with everything but y by name.
     lr : float
         Learning rate at base.
-    steps : sequence of int
+    steps : sequence of int, default (1, 5, 10)
         After which training steps to measure.
-    seeds : int or sequence of int
+    seeds : int or sequence of int, default 10
         Seeds, or how many. Slopes at initialisation are noisy: with few seeds the check mostly says "undecided".
-    optimizer : callable
+    optimizer : callable, default MuAdam
         ``optimizer(model, lr)``; Adam with μP learning rates by default.
     loss : callable, optional
         ``loss(prediction, **batch)``; mean relative L2 error by default.
-    size_name : str
+    size_name : str, default "hidden_channels"
         What ``sizes`` are, for labels.
 
     Returns
@@ -223,6 +382,20 @@ def coord_check(
     -----
     UserWarning
         If a block returns no tensor of numbers: nothing is known of it, and the check is of the others.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> def build(width):
+    ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
+    >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
+    >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
+    >>> check.blocks[0], check.blocks[-1]
+    ('lifting', 'projection')
+    >>> check.outcome() in ("passed", "did not pass", "undecided")
+    True
     """
     sizes, steps = (sorted(set(_listed(what, v))) for what, v in (("sizes", sizes), ("steps", steps)))
     batches = _listed("batches", batches)

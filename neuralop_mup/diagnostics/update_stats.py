@@ -61,6 +61,18 @@ def update_stats(
     ------
     MupError
         If the model holds a parameter that no adapter claims, or is sharded; or ``inputs`` is no batch.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model, x = nm.parametrize(FNO((8,), 1, 1, 16)), torch.randn(4, 1, 16)
+    >>> optimizer = nm.MuAdam(model)
+    >>> model(x).square().mean().backward()
+    >>> records = nm.update_stats(model, optimizer, x)
+    >>> sorted({record["kind"] for record in records})
+    ['feature', 'feature_update', 'kernel_update', 'lr']
     """
     step = Step(model, inputs)
     optimizer.step() if closure is None else optimizer.step(closure)

@@ -59,6 +59,19 @@ class Kernels:
     ----------
     forward, backward, mixed : dict of str to torch.Tensor
         Φ, G and Q, each of shape (samples, samples), in float64.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model, x = nm.parametrize(FNO((8,), 1, 1, 16)), torch.randn(4, 1, 16)
+    >>> kernels = nm.kernels(model, x)
+    >>> list(kernels.forward) == list(kernels.backward) == list(kernels.mixed)
+    True
+    >>> phi = kernels.forward["fno_blocks.convs.0"]
+    >>> phi.shape, torch.allclose(phi, phi.T)
+    (torch.Size([4, 4]), True)
     """
 
     forward: dict[str, torch.Tensor]
@@ -70,10 +83,25 @@ class Kernels:
     def tangent(self) -> dict[str, torch.Tensor]:
         """Θ of each layer's kernel; their sum is the tangent kernel of all Fourier kernels.
 
+        Returns
+        -------
+        dict of str to torch.Tensor
+            By layer, of shape (samples, samples), in float64.
+
         Raises
         ------
         MupError
             If it is not known how a layer transforms its features.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model, x = nm.parametrize(FNO((8,), 1, 1, 16)), torch.randn(4, 1, 16)
+        >>> theta = nm.kernels(model, x).tangent
+        >>> sum(theta.values()).shape
+        torch.Size([4, 4])
         """
         for layer, value in self._tangent.items():
             if isinstance(value, str):
@@ -82,6 +110,11 @@ class Kernels:
 
     def change(self, before: Kernels) -> list[dict[str, Any]]:
         """How far kernels have moved since ``before``: ‖K − K₀‖ / ‖K₀‖ in the Frobenius norm.
+
+        Parameters
+        ----------
+        before : Kernels
+            Of the same model on the same batch, earlier.
 
         Returns
         -------
@@ -93,6 +126,16 @@ class Kernels:
         ------
         MupError
             If ``before`` is of other layers, or of another number of samples.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model, x = nm.parametrize(FNO((8,), 1, 1, 16)), torch.randn(4, 1, 16)
+        >>> before = nm.kernels(model, x)
+        >>> nm.kernels(model, x).change(before)[0]
+        {'layer': 'fno_blocks.convs.0', 'kernel': 'forward', 'value': 0.0}
         """
         ours, theirs = ({name: len(k) for name, k in kernels.forward.items()} for kernels in (self, before))
         if ours != theirs:
@@ -148,8 +191,13 @@ def kernels(
 
     Examples
     --------
-    >>> before = nm.kernels(model, x)  # doctest: +SKIP
-    >>> nm.kernels(model, x).change(before)  # doctest: +SKIP
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model, x = nm.parametrize(FNO((8,), 1, 1, 16)), torch.randn(4, 1, 16)
+    >>> kernels = nm.kernels(model, x)
+    >>> {name: tuple(kernel.shape) for name, kernel in kernels.forward.items()}["fno_blocks.convs.0"]
+    (4, 4)
     """
     inputs = inputs_of(batch) if isinstance(batch, Mapping) else batch
     check_inputs(inputs)

@@ -64,13 +64,13 @@ class LearnedRates:
     optimizer : torch.optim.Optimizer
         Of :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD``, ``MuMuon`` or ``MuSOAP``, or any that
         :func:`~neuralop_mup.follow_plan` holds to a plan.
-    by : {"role", "layer", "group"}
+    by : {"role", "layer", "group"}, default "role"
         What has a multiplier of its own; a layer is the module that holds a parameter.
-    hyper_lr : float
+    hyper_lr : float, default 0.05
         β: the largest change of a multiplier's logarithm in one step, above 0 and at most 1.
     roles : sequence of str, optional
         The roles whose rates are learned; all of them if not given. The others keep what the rule says.
-    bounds : (float, float)
+    bounds : (float, float), default (0.03125, 32.0)
         Smallest and largest multiplier, below and above 1.
     until : int, optional
         Learn for so many steps, then keep what was learned, e.g. until a schedule begins to decay: multipliers otherwise
@@ -78,8 +78,6 @@ class LearnedRates:
 
     Attributes
     ----------
-    mults : dict of str to float
-        The multiplier of each unit, relative to the rule, now.
     latest : list of dict
         ``kind``, ``name``, ``value`` of the last step that learned: ``hypergradient`` h and ``cosine`` c of each unit.
 
@@ -94,9 +92,14 @@ class LearnedRates:
 
     Examples
     --------
-    >>> optimizer = nm.MuAdamW(model, lr=4e-3)  # doctest: +SKIP
-    >>> rates = nm.LearnedRates(optimizer, by="role")  # doctest: +SKIP
-    >>> nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)  # doctest: +SKIP
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> optimizer = nm.MuAdamW(model, lr=4e-3)
+    >>> rates = nm.LearnedRates(optimizer, by="role", until=500)
+    >>> sorted(rates.mults)
+    ['hidden', 'input', 'readout', 'spectral', 'vector']
     """
 
     def __init__(
@@ -132,16 +135,52 @@ class LearnedRates:
 
     @property
     def mults(self) -> dict[str, float]:
+        """The multiplier of each unit, relative to the rule, now.
+
+        Returns
+        -------
+        dict of str to float
+            By the unit's name; 1 where nothing was learned yet.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
+        >>> nm.LearnedRates(optimizer, by="group").mults
+        {'input+vector': 1.0, 'spectral': 1.0, 'hidden+readout': 1.0}
+        """
         return {unit: groups[0]["learned_mult"] for unit, groups in self._groups().items()}
 
     @property
     def lr_mult(self) -> dict[str, float]:
         """The multiplier of each role, the optimizer's own ``lr_mult`` included: what a larger model's optimizer takes.
 
+        Returns
+        -------
+        dict of str to float
+            By role; roles whose multiplier is 1 because nothing was learned of them may be left out.
+
         Raises
         ------
         MupError
             If multipliers are not by role.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
+        >>> rates = nm.LearnedRates(optimizer)
+
+        After training, for a larger model:
+
+        >>> target = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 8})
+        >>> optimizer = nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)
         """
         if self.by != "role":
             raise MupError(f"lr_mult is by role, and these rates were learned by {self.by!r}: learn them with by='role'.")
@@ -156,7 +195,27 @@ class LearnedRates:
         return found
 
     def summary(self) -> str:
-        """A table: what the rule gives each group, what was learned on top, and the learning rate of its next step."""
+        """A table: what the rule gives each group, what was learned on top, and the learning rate of its next step.
+
+        Returns
+        -------
+        str
+            Markdown, a line for each group.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
+        >>> print(nm.LearnedRates(optimizer, by="group").summary())
+        | group | learned | rule × | learned × | lr |
+        | --- | --- | --- | --- | --- |
+        | input+vector | input+vector | 1 | 1 | 0.004 |
+        | spectral | spectral | 0.4884 | 1 | 0.001954 |
+        | hidden+readout | hidden+readout | 0.5 | 1 | 0.002 |
+        """
         lines = ["| group | learned | rule × | learned × | lr |", "| --- | --- | --- | --- | --- |"]
         for group in self.optimizer.param_groups:
             of, learned = (group["learned"]["of"], group["learned_mult"]) if "learned" in group else ("–", 1.0)
@@ -165,7 +224,18 @@ class LearnedRates:
         return "\n".join(lines)
 
     def close(self) -> None:
-        """Stop learning. What was learned stays in the groups and applies."""
+        """Stop learning. What was learned stays in the groups and applies.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
+        >>> rates = nm.LearnedRates(optimizer)
+        >>> rates.close()
+        """
         for handle in self._handles:
             handle.remove()
         self._handles, self._last = [], {}

@@ -34,7 +34,7 @@ class Monitor:
         A path ending in ``.csv`` (rows ``step, kind, name, value``; appended to on resume), ``"wandb"`` (as neuralop does:
         only while a run is active; with its Trainer the last measurement of an epoch is kept), ``"tensorboard"``, a
         SummaryWriter, or a function of the list of records. ``.latest`` holds the last measurement in any case.
-    every : int
+    every : int, default 100
         Steps 1, 1 + every, 1 + 2·every, … are measured.
     probe : tensor or dict, optional
         Inputs to compare features on, as the model is called with them. The current batch if not given.
@@ -54,8 +54,16 @@ class Monitor:
 
     Examples
     --------
-    >>> with nm.Monitor(model, optimizer, to="updates.csv"):  # doctest: +SKIP
-    ...     trainer.train(train_loader, test_loaders, optimizer, scheduler)
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+    >>> optimizer = nm.MuAdam(model)
+    >>> with nm.Monitor(model, optimizer, to="updates.csv", every=100) as monitor:
+    ...     model(torch.ones(2, 1, 16)).square().mean().backward()
+    ...     optimizer.step()
+    >>> monitor.latest[0]["step"], monitor.latest[0]["kind"], monitor.latest[0]["name"]
+    (1, 'kernel_update', 'fno_blocks.convs.0')
     """
 
     def __init__(
@@ -93,7 +101,16 @@ class Monitor:
             self._handles.append(model.register_forward_pre_hook(self._call, with_kwargs=True))
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Take the hooks off.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+        >>> monitor = nm.Monitor(model, nm.MuAdam(model), to="updates.csv")
+        >>> monitor.close()
+        """
         for handle in self._handles:
             handle.remove()
         self._handles, self._called_with, self._step = [], None, None

@@ -58,6 +58,18 @@ def load_checkpoint(
         If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's state
         was saved with other weights or is of other groups, the scheduler's is of another kind, or the model is sharded.
         Nothing is loaded then, nor where the optimizer or the scheduler itself refuses its state.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> from neuralop.training import save_training_state
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> optimizer = nm.MuAdam(model, lr=8e-3)
+    >>> save_training_state("ckpt", "model", model, optimizer, epoch=4)
+    >>> again = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> nm.load_checkpoint("ckpt", again, nm.MuAdam(again, lr=8e-3))
+    5
     """
     folder, bare = Path(folder), unwrap(model)
     check_unsharded(bare, "load_checkpoint")

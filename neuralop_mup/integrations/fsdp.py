@@ -42,6 +42,15 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     MupError
         If the model is wrapped or sharded already, the mesh has several dimensions, ``torch.distributed`` is not
         initialised, or this torch is too old to give parameters process groups of their own.
+
+    Examples
+    --------
+    In a program that ``torchrun`` starts:
+
+    >>> import torch.distributed as dist  # doctest: +SKIP
+    >>> dist.init_process_group()  # doctest: +SKIP
+    >>> model = nm.shard(nm.parametrize(FNO((8, 8), 1, 1, 64), base={"hidden_channels": 32}))  # doctest: +SKIP
+    >>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
     """
     import torch.distributed as dist
 

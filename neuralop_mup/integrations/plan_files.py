@@ -42,6 +42,13 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
     ------
     MupError
         If the model is not parametrized, its weights are still to be drawn, or the file cannot be written.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> nm.save_plan(model, "plan.json")
     """
     plan = get_plan(model)
     if plan.init_pending:
@@ -74,6 +81,15 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     MupError
         If the source is unreadable, cut off or without a plan; the plan is another model's, of another version of the
         rules, or not the one that the model has. The message says what differs; the model is as it was.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> nm.save_plan(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}), "plan.json")
+    >>> model = nm.load_plan(FNO((8,), 1, 1, 16), "plan.json")
+    >>> nm.summary(model)["lifting.fcs.1.weight"].lr_mult
+    0.5
     """
     plan = _plan_from(source)
     bare = unwrap(model)

@@ -64,6 +64,11 @@ class FieldLoss(ABC):
         **_
             Whatever else the sample holds, not used.
 
+        Returns
+        -------
+        torch.Tensor
+            The sum or the mean over the batch.
+
         Raises
         ------
         MupError

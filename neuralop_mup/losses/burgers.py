@@ -33,17 +33,32 @@ class PeriodicBurgersEqnLoss(SpaceTimeLoss):
     ----------
     viscosity : float
         ν, above 0.
-    time : float
+    time : float, default 1.0
         Length of the time interval.
-    ends : bool
+    ends : bool, default False
         Whether the first and the last time count.
-    reduction : {"sum", "mean"}
+    reduction : {"sum", "mean"}, default "sum"
         Over the batch.
+
+    Raises
+    ------
+    MupError
+        For a number that is not finite or not above 0, or an unknown reduction; when it is called, for shapes or data that
+        the equation cannot use, such as fields that are not periodic.
 
     References
     ----------
     Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794, and its
     code, github.com/neuraloperator/physics_informed (``FDM_Burgers``).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.losses import PeriodicBurgersEqnLoss
+    >>> loss = PeriodicBurgersEqnLoss(viscosity=0.01, time=1.0)
+    >>> u = torch.full((2, 1, 8, 16), 0.5)
+    >>> float(loss(u, x=u, y=u))
+    0.0
     """
 
     layout = "(batch, 1, time, x)"

@@ -32,17 +32,33 @@ class DarcyEqnLoss(FieldLoss):
 
     Parameters
     ----------
-    forcing : float or torch.Tensor
+    forcing : float or torch.Tensor, default 1.0
         f, not zero; a tensor is given at the nodes, broadcast to (batch, n, n).
-    face_average : {"harmonic", "arithmetic"}
+    face_average : {"harmonic", "arithmetic"}, default "harmonic"
         Mean of the two nodes' a on the face between them, as the solver had it that made the data.
-    reduction : {"sum", "mean"}
+    reduction : {"sum", "mean"}, default "sum"
         Over the batch.
+
+    Raises
+    ------
+    MupError
+        For an unknown mean or reduction, or a forcing that is not finite or is zero everywhere; when it is called, for
+        shapes or data that the equation cannot use.
 
     References
     ----------
     Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794, and its
     code, github.com/neuraloperator/physics_informed (``darcy_loss``).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.losses import DarcyEqnLoss
+    >>> from neuralop_mup.problems import solve_darcy
+    >>> a = 1 + torch.rand(2, 1, 16, 16, dtype=torch.float64)
+    >>> loss = DarcyEqnLoss(forcing=1.0, reduction="mean")
+    >>> bool(loss(solve_darcy(a), x=a) < 1e-10), round(float(loss(torch.zeros_like(a), x=a)), 6)
+    (True, 1.0)
     """
 
     layout = "(batch, 1, n, n)"
@@ -93,7 +109,27 @@ class DarcyEqnLoss(FieldLoss):
         )
 
     def residual(self, u: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-        """−∇·(a∇u) − f at the inner nodes, shape (batch, n − 2, n − 2), of u and a at all nodes, shape (batch, n, n)."""
+        """−∇·(a∇u) − f at the inner nodes, shape (batch, n − 2, n − 2), of u and a at all nodes, shape (batch, n, n).
+
+        Parameters
+        ----------
+        u, a : torch.Tensor
+            Solution and coefficient at all nodes, without a channel axis.
+
+        Returns
+        -------
+        torch.Tensor
+            With u's dtype.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.losses import DarcyEqnLoss
+        >>> u, a = torch.zeros(2, 8, 8), torch.ones(2, 8, 8)
+        >>> residual = DarcyEqnLoss(forcing=1.0).residual(u, a)
+        >>> residual.shape, residual.unique()
+        (torch.Size([2, 6, 6]), tensor([-1.]))
+        """
         operator, forcing = self._sides(u, a, self.face_average)
         return operator - forcing
 

@@ -19,12 +19,26 @@ class InitialConditionLoss(FieldLoss):
 
     Parameters
     ----------
-    reduction : {"sum", "mean"}
+    reduction : {"sum", "mean"}, default "sum"
         Over the batch.
+
+    Raises
+    ------
+    MupError
+        For an unknown reduction; when it is called, for shapes that it cannot use, a sample without x, or a y that begins
+        elsewhere.
 
     References
     ----------
     Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.losses import InitialConditionLoss
+    >>> u = torch.ones(2, 1, 4, 16)
+    >>> float(InitialConditionLoss()(u, x=u)), float(InitialConditionLoss(reduction="mean")(2 * u, x=u))
+    (0.0, 1.0)
     """
 
     def check_grid(self, y_pred: torch.Tensor) -> None:

@@ -31,17 +31,32 @@ class NavierStokesEqnLoss(SpaceTimeLoss):
         Re, above 0.
     forcing : torch.Tensor or float, optional
         f at the nodes, broadcast to (batch, nt, n, n); 0 for none. Default: −4 cos(4 x₂).
-    time : float
+    time : float, default 1.0
         Length of the time interval.
-    ends : bool
+    ends : bool, default False
         Whether the first and the last time count.
-    reduction : {"sum", "mean"}
+    reduction : {"sum", "mean"}, default "sum"
         Over the batch.
+
+    Raises
+    ------
+    MupError
+        For a number that is not finite or not above 0, a forcing that is not finite, or an unknown reduction; when it is
+        called, for shapes or data that the equation cannot use, such as fields that are not periodic.
 
     References
     ----------
     Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794, and its
     code, github.com/neuraloperator/physics_informed (``FDM_NS_vorticity``).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.losses import NavierStokesEqnLoss
+    >>> loss = NavierStokesEqnLoss(reynolds=40, time=0.5, reduction="mean")
+    >>> w = torch.zeros(2, 1, 8, 16, 16)
+    >>> round(float(loss(w, x=w)), 6)
+    1.0
     """
 
     layout = "(batch, 1, time, n, n)"

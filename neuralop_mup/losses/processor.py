@@ -24,7 +24,7 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
     ----------
     grid : sequence of int
         Points per axis, each at least 3.
-    scale : float
+    scale : float, default 1.0
         Size in the middle. PINO's Darcy uses 0.001, about the size of its solutions; an ``out_normalizer`` does the same.
 
     Returns
@@ -32,9 +32,22 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
     torch.Tensor, float64, shape ``grid``
         Exactly 0 on the boundary.
 
+    Raises
+    ------
+    MupError
+        For fewer than 3 points along an axis.
+
     References
     ----------
     github.com/neuraloperator/physics_informed, ``train_2d_operator``, the code of arXiv 2111.03794.
+
+    Examples
+    --------
+    >>> from neuralop_mup.losses import sine_mollifier
+    >>> sine_mollifier((5,))
+    tensor([0.0000, 0.7071, 1.0000, 0.7071, 0.0000], dtype=torch.float64)
+    >>> sine_mollifier((3, 3), scale=0.5)[1, 1]
+    tensor(0.5000, dtype=torch.float64)
     """
     grid = tuple(grid)
     if not grid or min(grid) < 3:
@@ -65,6 +78,23 @@ class PhysicalDataProcessor(DefaultDataProcessor):
     mollifier : torch.Tensor or callable, optional
         Multiplies the output, after the normaliser: values on the output's grid, or a function from the grid's shape to
         these values, such as :func:`sine_mollifier`, which suits any resolution.
+
+    Raises
+    ------
+    MupError
+        When it is called: for a sample without x, a mollifier of another grid, or where no model is wrapped.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> from neuralop_mup.losses import PhysicalDataProcessor, sine_mollifier
+    >>> from neuralop_mup.problems.data import normalizer_of
+    >>> x, y = 3 + torch.randn(8, 1, 16), torch.rand(8, 1, 16)
+    >>> processor = PhysicalDataProcessor(normalizer_of(x), mollifier=sine_mollifier).wrap(FNO((8,), 1, 1, 8))
+    >>> prediction, sample = processor(x=x, y=y)
+    >>> torch.equal(sample["x"], x), float(prediction.detach()[..., 0].abs().max())
+    (True, 0.0)
     """
 
     def __init__(
@@ -77,7 +107,24 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         self.mollifier = mollifier
 
     def to(self, device: torch.device | str) -> PhysicalDataProcessor:
-        """Move the normalisers; batches follow when they come."""
+        """Move the normalisers; batches follow when they come.
+
+        Parameters
+        ----------
+        device : torch.device or str
+            Where the model is.
+
+        Returns
+        -------
+        PhysicalDataProcessor
+            Itself.
+
+        Examples
+        --------
+        >>> from neuralop_mup.losses import PhysicalDataProcessor
+        >>> PhysicalDataProcessor().to("cpu").device
+        'cpu'
+        """
         for normalizer in (self.in_normalizer, self.out_normalizer):
             if normalizer is not None:
                 normalizer.to(device)  # in place; neuralop's Normalizer returns nothing
@@ -85,7 +132,36 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         return self
 
     def preprocess(self, data_dict: dict[str, Any], batched: bool = True) -> dict[str, Any]:
-        """The batch on the device, x normalised for the model; the given dict stays as it is."""
+        """The batch on the device, x normalised for the model; the given dict stays as it is.
+
+        Parameters
+        ----------
+        data_dict : dict
+            A batch with "x".
+        batched : bool, default True
+            For neuralop's calls; it has no effect.
+
+        Returns
+        -------
+        dict
+            The batch, with its own x under "physical_x".
+
+        Raises
+        ------
+        MupError
+            If there is no x.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.losses import PhysicalDataProcessor
+        >>> from neuralop_mup.problems.data import normalizer_of
+        >>> x = 3 + torch.randn(8, 1, 16)
+        >>> processor = PhysicalDataProcessor(normalizer_of(x), normalizer_of(x))
+        >>> sample = processor.preprocess({"x": x, "y": x})
+        >>> torch.equal(sample["physical_x"], x), abs(float(sample["x"].mean())) < 1e-5
+        (True, True)
+        """
         sample = {k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in data_dict.items()}
         if "x" not in sample:
             raise MupError(f"A sample needs an 'x', but this one has {', '.join(map(repr, sample)) or 'nothing'}.")
@@ -95,7 +171,39 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         return sample
 
     def postprocess(self, output: torch.Tensor, data_dict: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The output in physical units, and the sample with its physical x."""
+        """The output in physical units, and the sample with its physical x.
+
+        Parameters
+        ----------
+        output : torch.Tensor
+            What the model returned.
+        data_dict : dict
+            What :meth:`preprocess` returned.
+
+        Returns
+        -------
+        output : torch.Tensor
+            In physical units, times the mollifier.
+        sample : dict
+            With the x that the loader gave.
+
+        Raises
+        ------
+        MupError
+            If the sample did not come from :meth:`preprocess`, or the mollifier has another grid than the output.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.losses import PhysicalDataProcessor
+        >>> from neuralop_mup.problems.data import normalizer_of
+        >>> x = 3 + torch.randn(8, 1, 16)
+        >>> processor = PhysicalDataProcessor(normalizer_of(x), normalizer_of(x))
+        >>> sample = processor.preprocess({"x": x, "y": x})
+        >>> output, sample = processor.postprocess(sample["x"], sample)
+        >>> torch.allclose(output, x, atol=1e-5), torch.equal(sample["x"], x)
+        (True, True)
+        """
         if _PHYSICAL not in data_dict:
             raise MupError("postprocess needs the sample that preprocess returned: this one has lost its physical x.")
         sample = {**data_dict, "x": data_dict[_PHYSICAL]}
@@ -117,7 +225,35 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         return factor.to(output)
 
     def forward(self, **data_dict: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Preprocess, the wrapped model, postprocess."""
+        """Preprocess, the wrapped model, postprocess.
+
+        Parameters
+        ----------
+        **data_dict
+            A batch: "x", and whatever the losses need.
+
+        Returns
+        -------
+        output : torch.Tensor
+            The prediction in physical units.
+        sample : dict
+            For the losses, as the loader gave it.
+
+        Raises
+        ------
+        MupError
+            If no model is wrapped; see :meth:`preprocess` and :meth:`postprocess`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> from neuralop_mup.losses import PhysicalDataProcessor
+        >>> processor = PhysicalDataProcessor().wrap(FNO((8,), 1, 1, 8))
+        >>> prediction, sample = processor(x=torch.randn(4, 1, 16))
+        >>> prediction.shape, list(sample)
+        (torch.Size([4, 1, 16]), ['x'])
+        """
         if self.model is None:
             raise MupError("There is no model to call: give one with wrap(model).")
         sample = self.preprocess(data_dict)

@@ -33,7 +33,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         A parametrized model.
     optimizer : torch.optim.Optimizer
         The optimizer that is to train it.
-    family : {"adam", "sgd"}
+    family : {"adam", "sgd"}, default "adam"
         Which of the plan's learning-rate columns applies.
 
     Raises
@@ -41,6 +41,19 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     MupError
         If there is no such family, a parameter is missing from the optimizer, a learning rate is not a number of 0 or more,
         or learning rates are not in the plan's ratios.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16})
+    >>> nm.check_optimizer(model, nm.MuAdam(model, lr=8e-3))
+    >>> try:
+    ...     nm.check_optimizer(model, torch.optim.Adam(model.parameters(), lr=8e-3))
+    ... except nm.MupError as error:
+    ...     print("does not follow the plan" in str(error))
+    True
     """
     check_family(family)
     for i, group in enumerate(optimizer.param_groups):

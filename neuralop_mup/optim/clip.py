@@ -34,6 +34,18 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     ------
     MupError
         If ``clip_value`` is not a positive number, or the model has no Fourier kernel.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+    >>> model(torch.randn(2, 1, 16)).square().sum().backward()
+    >>> nm.clip_spectral_grad_value_(model, 0.01)
+    >>> gradient = model.fno_blocks.convs[0].weight.tensor.grad
+    >>> bool(torch.view_as_real(gradient).abs().max() <= 0.01)
+    True
     """
     check_positive("clip_value", clip_value, finite=False)
     model = look_through(model)

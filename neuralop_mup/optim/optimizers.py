@@ -35,19 +35,19 @@ def MuAdam(
     ----------
     model : torch.nn.Module
         A parametrized model.
-    lr : float
+    lr : float, default 1e-3
         Learning rate at base. torch's Adam moves the real and the imaginary part of a kernel by lr each, neuralop's
         AdamW its modulus: a learning rate tuned with one does not carry over to the other.
-    impl : callable
+    impl : callable, default torch.optim.Adam
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``. A ``functools.partial`` may
         set all but lr and weight_decay, which belong to the groups.
-    weight_decay : float
+    weight_decay : float, default 0.0
         At base (see :func:`param_groups`). It is independent of width only where ``impl`` decouples it: torch's Adam
         adds it to the gradient and then normalises both, so that its effect grows with width. A warning says so; use
         :func:`MuAdamW`.
     lr_mult : mapping, optional
         Multipliers of the learning rate by role.
-    scale_eps : bool
+    scale_eps : bool, default False
         Scale Adam's eps with width as gradients scale; needs ``eps`` in ``kwargs``.
     **kwargs
         Passed on: ``betas``, ``eps``, … torch's ``fused=True`` takes complex kernels, too, as pairs of real numbers.
@@ -61,6 +61,20 @@ def MuAdam(
     ------
     MupError
         If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16})
+    >>> optimizer = nm.MuAdam(model, lr=8e-3, betas=(0.9, 0.98))
+    >>> {group["name"]: round(group["lr"], 5) for group in optimizer.param_groups}
+    {'input+vector': 0.008, 'spectral': 0.00394, 'hidden+readout': 0.004}
+
+    With neuralop's own AdamW:
+
+    >>> from neuralop.training import AdamW
+    >>> optimizer = nm.MuAdam(model, lr=8e-3, impl=AdamW, weight_decay=1e-4)
     """
     if scale_eps and "eps" not in kwargs:
         raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
@@ -138,7 +152,13 @@ def MuAdamW(
 
     Parameters
     ----------
-    model, lr, impl, weight_decay, **kwargs
+    model, lr
+        As for :func:`MuAdam`.
+    impl : callable, default torch.optim.AdamW
+        ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``.
+    weight_decay : float, default 0.01
+        At base (see :func:`param_groups`).
+    **kwargs
         As for :func:`MuAdam`, ``lr_mult`` and ``scale_eps`` included.
 
     Returns
@@ -150,6 +170,15 @@ def MuAdamW(
     ------
     MupError
         If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16})
+    >>> optimizer = nm.MuAdamW(model, lr=8e-3, weight_decay=0.1)
+    >>> {group["lr"] * group["weight_decay"] for group in optimizer.param_groups}
+    {0.0008}
     """
     return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
 
@@ -170,8 +199,10 @@ def MuSGD(
 
     Parameters
     ----------
-    model, lr, impl, weight_decay, lr_mult
+    model, lr, weight_decay, lr_mult
         As for :func:`MuAdam`.
+    impl : callable, default torch.optim.SGD
+        ``impl(groups, lr=…, **kwargs)`` builds the optimizer.
     **kwargs
         Passed on: ``momentum``, ``nesterov``, …
 
@@ -184,5 +215,12 @@ def MuSGD(
     ------
     MupError
         If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16}, rule="none")
+    >>> optimizer = nm.MuSGD(model, lr=0.1, momentum=0.9)
     """
     return _built(model, impl, lr, "sgd", {"weight_decay": weight_decay, "lr_mult": lr_mult}, kwargs)

@@ -39,7 +39,7 @@ def param_groups(
         A parametrized model.
     lr : float
         The learning rate at base: what was tuned on the proxy.
-    optimizer : {"adam", "sgd"}
+    optimizer : {"adam", "sgd"}, default "adam"
         Family. ``adam``: updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion, …). ``sgd``: they
         do (SGD, momentum); the width rule alone, since the paper's mode rule is for Adam.
     weight_decay : float, optional
@@ -67,6 +67,18 @@ def param_groups(
     ------
     MupError
         If the model is not parametrized, or a number or role is not usable.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16})
+    >>> groups = nm.param_groups(model, lr=8e-3, lr_mult={"spectral": 2.0})
+    >>> {group["name"]: round(group["lr"], 5) for group in groups}
+    {'input+vector': 0.008, 'spectral': 0.00789, 'hidden+readout': 0.004}
+    >>> optimizer = torch.optim.RMSprop(groups)
+    >>> nm.follow_plan(model, optimizer)
     """
     plan = get_plan(model)
     check_family(optimizer)

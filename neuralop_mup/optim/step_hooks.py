@@ -55,7 +55,7 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
         A parametrized model.
     optimizer : torch.optim.Optimizer
         Built from :func:`~neuralop_mup.param_groups` of this model.
-    family : {"adam", "sgd"}
+    family : {"adam", "sgd"}, default "adam"
         The family that the groups were made for; SGD has no mode rule.
 
     Raises
@@ -64,6 +64,15 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
         If the model is not parametrized, or the optimizer's groups are not this model's. Later, in ``optimizer.step``,
         if modes were set that the rule or neuralop cannot use, or kernels of one group changed differently (build the
         model with ``max_n_modes``, which gives each a group of its own).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32, max_n_modes=(16,)), base={"hidden_channels": 16})
+    >>> optimizer = torch.optim.NAdam(nm.param_groups(model, lr=8e-3))
+    >>> nm.follow_plan(model, optimizer)
     """
     check_family(family)
     if not hasattr(optimizer, "register_step_pre_hook"):

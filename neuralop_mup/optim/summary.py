@@ -51,10 +51,26 @@ def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         depth alone, which the column ``lr`` marks by "size". With ``MuSOAP(model, steps=…)`` this is the size that followed
         from the number of steps, times what a scheduler has made of it.
 
+    Returns
+    -------
+    Plan
+        ``str()`` of it is the table as text; with an optimizer it has the learning rates, too.
+
     Raises
     ------
     MupError
         If the model is not parametrized, or the optimizer holds none of its parameters.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16})
+    >>> plan = nm.summary(model, nm.MuAdam(model, lr=8e-3))
+    >>> plan.rule, plan["lifting.fcs.1.weight"].lr_mult
+    ('operator-norm', 0.5)
+    >>> print(str(plan).splitlines()[0])
+    μP plan, rule 'operator-norm', 40 parameters (lr × is for Adam-like)
     """
     plan = get_plan(model)
     if optimizer is None:

@@ -62,10 +62,18 @@ def get_problem(name: str, **arguments: Any) -> Problem:
     Returns
     -------
     Problem
+        Of the class that has this name, or :class:`OwnData`; ``load()`` gives its data.
 
     Raises
     ------
     MupError
         For an unknown name, an unknown argument or a value that cannot work.
+
+    Examples
+    --------
+    >>> from neuralop_mup.problems import get_problem
+    >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+    >>> problem.grid_shape, problem.in_channels
+    ((16,), 1)
     """
     return named({**PROBLEMS, OwnData.name: OwnData}, name, arguments)

@@ -61,6 +61,30 @@ class Problem(ABC):
 
     Arguments whose name ends in ``_weight`` are weights of the losses. The data does not depend on them, and a loss of
     weight 0 is not evaluated, except that of the data, by which runs are compared.
+
+    Parameters
+    ----------
+    n_train, n_val, n_test : int
+        Samples of each split.
+    grid : int
+        Points per axis of the data; at least 8.
+    seed : int, default 0
+        Seed of the samples.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work.
+
+    Examples
+    --------
+    >>> from neuralop_mup.problems import Burgers, Problem
+    >>> problem = Burgers(n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+    >>> isinstance(problem, Problem), problem.title, list(problem.losses())
+    (True, 'burgers', ['data'])
+    >>> x, y = problem.load("cache").train
+    >>> x.shape, y.shape
+    (torch.Size([8, 1, 16]), torch.Size([8, 1, 16]))
     """
 
     n_train: int
@@ -99,16 +123,27 @@ class Problem(ABC):
 
         Parameters
         ----------
-        name : {"cpu", "gpu", "paper"}
+        name : {"cpu", "gpu", "paper"}, default "cpu"
             ``"cpu"``: the defaults, small. ``"gpu"``: between. ``"paper"``: as in Li, Yoo and Yang (2025), arXiv
             2506.19396. Not every problem has the last two.
         **changes
             Arguments that replace those of the preset.
 
+        Returns
+        -------
+        Problem
+            Of this class.
+
         Raises
         ------
         MupError
             For an unknown preset.
+
+        Examples
+        --------
+        >>> from neuralop_mup.problems import Darcy
+        >>> Darcy.preset("paper", n_train=500)
+        Darcy(n_train=500, n_val=200, n_test=500, grid=61, seed=0, solver_grid=421, contrast=(3.0, 12.0))
         """
         if name not in cls.presets:
             raise MupError(f"{cls.__name__} has no preset {name!r}; {nearest(str(name), cls.presets)}")
@@ -132,6 +167,17 @@ class Problem(ABC):
         """What training minimises, by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
 
         ``"data"`` is there always: the relative L2 error, by which hyperparameters are chosen.
+
+        Returns
+        -------
+        dict of str to (float, callable)
+            Those of weight 0 are left out.
+
+        Examples
+        --------
+        >>> from neuralop_mup.problems import get_problem
+        >>> {name: weight for name, (weight, loss) in get_problem("darcy-pino").losses().items()}
+        {'data': 5.0, 'equation': 1.0}
         """
         from neuralop.losses import LpLoss
 
@@ -144,7 +190,25 @@ class Problem(ABC):
         return {}
 
     def processor(self, data: ProblemData) -> DataProcessor:
-        """The data processor that the losses need: physical fields for an equation, else :meth:`ProblemData.processor`."""
+        """The data processor that the losses need: physical fields for an equation, else :meth:`ProblemData.processor`.
+
+        Parameters
+        ----------
+        data : ProblemData
+            To whose training samples the normalisation is fitted.
+
+        Returns
+        -------
+        neuralop DataProcessor
+            Of neuralop's class, or :class:`~neuralop_mup.losses.PhysicalDataProcessor`.
+
+        Examples
+        --------
+        >>> from neuralop_mup.problems import get_problem
+        >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+        >>> type(problem.processor(problem.load("cache"))).__name__
+        'DefaultDataProcessor'
+        """
         if list(self.losses()) == ["data"]:
             return data.processor()
         from neuralop_mup.losses import PhysicalDataProcessor
@@ -190,6 +254,19 @@ class Problem(ABC):
         Returns
         -------
         ProblemData
+            The same that :meth:`load` gives.
+
+        Raises
+        ------
+        MupError
+            When the solver fails.
+
+        Examples
+        --------
+        >>> from neuralop_mup.problems import get_problem
+        >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+        >>> problem.generate().counts()
+        {'train': 8, 'val': 2, 'test': 2}
         """
         return self._data(self._solve_all())
 
@@ -232,6 +309,7 @@ class Problem(ABC):
         Returns
         -------
         ProblemData
+            Samples of train, val and test.
 
         Raises
         ------
@@ -242,6 +320,14 @@ class Problem(ABC):
         -----
         UserWarning
             When the cached file cannot be read; the data is then generated anew.
+
+        Examples
+        --------
+        >>> from neuralop_mup.problems import get_problem
+        >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+        >>> data = problem.load("cache")
+        >>> data.digest() == problem.load("cache").digest()
+        True
         """
         folder = cache.cache_folder(cache_dir)
         path = folder / self.file_name

@@ -85,9 +85,9 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0, *, cfl:
         Initial states at x = 0, 1/n, …, (n - 1)/n; n at least 7. Modes of n/3 and above are dropped.
     viscosity : float
         ν, above 0.
-    time : float
+    time : float, default 1.0
         End time, above 0.
-    cfl : float
+    cfl : float, default 0.5
         Grid spacings travelled per step by the fastest point. Spacings finer than the viscosity needs count
         as what it needs.
 
@@ -100,6 +100,16 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0, *, cfl:
     ------
     MupError
         For arguments that cannot work, a solution that diverges, or a grid too coarse for the viscosity.
+
+    Examples
+    --------
+    >>> import math
+    >>> import torch
+    >>> from neuralop_mup.problems import solve_burgers
+    >>> x = torch.arange(32) / 32
+    >>> u = solve_burgers(torch.sin(2 * math.pi * x), viscosity=0.1, time=0.5)
+    >>> u.shape, u.dtype, bool(u.abs().max() < 0.2)
+    (torch.Size([32]), torch.float64, True)
     """
     check_positive("viscosity", viscosity)
     check_positive("time", time)
@@ -154,23 +164,35 @@ class Burgers(Problem):
 
     Parameters
     ----------
-    viscosity : float
+    viscosity : float, default 0.01
         ν of u_t + (u²/2)_x = ν u_xx.
-    grid : int
+    grid : int, default 128
         Points of the data, even.
     solver_grid : int, optional
         Points of the solver, a multiple of ``grid``; default: the smallest that resolves the viscosity.
-    n_train, n_val, n_test : int
+    n_train, n_val, n_test : int, default 800, 100, 100
         Samples of each split.
-    time : float
+    time : float, default 1.0
         When the solution is taken.
-    seed : int
+    seed : int, default 0
         Seed of the initial states, drawn by :func:`periodic_field`.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, such as a solver's grid that does not hold the data's points.
 
     References
     ----------
     Li, Yoo and Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
     Operators", arXiv 2506.19396 (the preset "paper").
+
+    Examples
+    --------
+    >>> from neuralop_mup.problems import Burgers
+    >>> data = Burgers(viscosity=0.1, grid=16, n_train=8, n_val=2, n_test=2).load("cache")
+    >>> data.train[0].shape
+    torch.Size([8, 1, 16])
     """
 
     n_train: int = 800
@@ -237,17 +259,35 @@ class BurgersPino(SpaceTime, Burgers):
 
     Parameters
     ----------
-    time_points : int
+    time_points : int, default 32
         Points in time, both ends included; even.
-    data_weight, initial_weight, equation_weight : float
+    data_weight, initial_weight, equation_weight : float, default 10.0, 10.0, 1.0
         Of the relative L2 error of u, that of its first time, and of the mean square of the residual. The ratio of the
         last two is that of the published code.
-    viscosity, time, grid, solver_grid, n_train, n_val, n_test, seed
+    grid : int, default 64
+        Points in space, even.
+    n_train, n_val, n_test : int, default 100, 20, 50
+        Samples of each split.
+    viscosity, time, solver_grid, seed
         As for :class:`Burgers`.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, or weights that are all 0.
 
     References
     ----------
     Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794.
+
+    Examples
+    --------
+    >>> from neuralop_mup.problems import BurgersPino
+    >>> problem = BurgersPino(viscosity=0.1, grid=16, time_points=8, n_train=4, n_val=2, n_test=2)
+    >>> problem.grid_shape, {name: weight for name, (weight, loss) in problem.losses().items()}
+    ((8, 16), {'data': 10.0, 'initial': 10.0, 'equation': 1.0})
+    >>> problem.load("cache").train[1].shape
+    torch.Size([4, 1, 8, 16])
     """
 
     n_train: int = 100

@@ -86,7 +86,7 @@ def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
     ----------
     a : torch.Tensor, shape (..., n, n)
         Coefficient at the nodes, boundary included; above 0.
-    f : torch.Tensor or float
+    f : torch.Tensor or float, default 1.0
         Right-hand side at the nodes; broadcast to the shape of ``a``.
 
     Returns
@@ -98,6 +98,14 @@ def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
     ------
     MupError
         For a coefficient that is not positive and finite, or a grid that is not square or below 3 points.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.problems import solve_darcy
+    >>> u = solve_darcy(torch.ones(9, 9))
+    >>> round(float(u.max()), 3), float(u[0].abs().max())
+    (0.073, 0.0)
     """
     if a.ndim < 2 or a.shape[-1] != a.shape[-2] or a.shape[-1] < 3:
         raise MupError(f"a must have shape (..., n, n) with n at least 3, but it has {tuple(a.shape)}.")
@@ -145,22 +153,34 @@ class Darcy(Problem):
 
     Parameters
     ----------
-    grid : int
+    grid : int, default 32
         Points per axis of the data, both boundaries included.
     solver_grid : int, optional
         Points per axis of the solver; ``solver_grid - 1`` is a multiple of ``grid - 1``. Default: the smallest
         of at least 91.
-    contrast : tuple of two floats
+    contrast : tuple of two floats, default (3.0, 12.0)
         The two values of a, both above 0: where the field is negative, and elsewhere.
-    n_train, n_val, n_test : int
+    n_train, n_val, n_test : int, default 400, 100, 100
         Samples of each split.
-    seed : int
+    seed : int, default 0
         Seed of the coefficients.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, such as a solver's grid that does not hold the data's points.
 
     References
     ----------
     Li, Yoo and Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
     Operators", arXiv 2506.19396 (the preset "paper").
+
+    Examples
+    --------
+    >>> from neuralop_mup.problems import Darcy
+    >>> data = Darcy(grid=9, solver_grid=17, n_train=4, n_val=2, n_test=2).load("cache")
+    >>> data.train[0].shape, data.train[0].unique().tolist()
+    (torch.Size([4, 1, 9, 9]), [3.0, 12.0])
     """
 
     n_train: int = 400
@@ -226,14 +246,28 @@ class DarcyPino(Darcy):
 
     Parameters
     ----------
-    data_weight, equation_weight : float
+    data_weight, equation_weight : float, default 5.0, 1.0
         Of the relative L2 error of u, and of the relative L2 norm of the residual. The paper has 5 : 1.
     grid, solver_grid, contrast, n_train, n_val, n_test, seed
         As for :class:`Darcy`.
 
+    Raises
+    ------
+    MupError
+        For a value that cannot work, or weights that are both 0.
+
     References
     ----------
     Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794.
+
+    Examples
+    --------
+    >>> from neuralop_mup.problems import DarcyPino
+    >>> problem = DarcyPino(grid=9, n_train=4, n_val=2, n_test=2)
+    >>> {name: weight for name, (weight, loss) in problem.losses().items()}
+    {'data': 5.0, 'equation': 1.0}
+    >>> type(problem.processor(problem.load("cache"))).__name__
+    'PhysicalDataProcessor'
     """
 
     data_weight: float = 5.0

@@ -51,8 +51,18 @@ class ProblemData:
         ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``; the x of a problem in space-time is a view
         that repeats the initial state along time. Or arrays in files, which are read when they are indexed.
     test : tuple of torch.Tensor, optional
-    trajectory : int
+        As ``train``; None where there is no test data.
+    trajectory : int, default 0
         Pairs that each trajectory gave, one after the other, the y of each the x of the next; 0 for no trajectories.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.problems import ProblemData
+    >>> x = torch.randn(20, 1, 16)
+    >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
+    >>> data.counts(), data.sample()["x"].shape
+    ({'train': 20, 'val': 4}, torch.Size([20, 1, 16]))
     """
 
     train: Pair
@@ -81,6 +91,16 @@ class ProblemData:
         ------
         MupError
             For a batch size below 1 or a seed that is no non-negative integer.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
+        >>> train, others = data.loaders(batch_size=8, seed=0)
+        >>> [len(batch["x"]) for batch in train], list(others)
+        ([8, 8, 4], ['val'])
         """
         check_count("batch_size", batch_size)
         check_count("seed", seed, least=0)
@@ -96,18 +116,60 @@ class ProblemData:
         Returns
         -------
         neuralop.data.transforms.data_processors.DefaultDataProcessor
+            To be moved to the model's device, ``processor.to(device)``.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
+        >>> processor = data.processor()
+        >>> processor.train()
+        >>> abs(float(processor.preprocess({"x": x, "y": x})["x"].mean())) < 1e-5
+        True
         """
         from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
         return DefaultDataProcessor(*map(normalizer_of, self.train))
 
     def sample(self) -> dict[str, torch.Tensor]:
-        """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``."""
+        """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            ``x`` and ``y``.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
+        >>> {name: values.shape for name, values in data.sample().items()}
+        {'x': torch.Size([20, 1, 16]), 'y': torch.Size([20, 1, 16])}
+        """
         spread = range(0, len(self.train[0]), -(-len(self.train[0]) // _SOME))
         return {letter: values[spread] for letter, values in zip("xy", self.train, strict=True)}
 
     def counts(self) -> dict[str, int | None]:
-        """Samples of each split."""
+        """Samples of each split.
+
+        Returns
+        -------
+        dict of str to int
+            Without "test" where there is none.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
+        >>> data.counts()
+        {'train': 20, 'val': 4}
+        """
         return {name: len(pair[0]) for name in SPLITS if (pair := getattr(self, name)) is not None}
 
     def coarser(self, stride: Sequence[int]) -> ProblemData:
@@ -117,13 +179,42 @@ class ProblemData:
         ----------
         stride : sequence of int
             One number an axis.
+
+        Returns
+        -------
+        ProblemData
+            As many samples on the coarser grid.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
+        >>> data.coarser([4]).train[0].shape
+        torch.Size([20, 1, 4])
         """
         cut = (slice(None), slice(None), *(slice(None, None, step) for step in stride))
         pairs = {name: tuple(values[cut] for values in getattr(self, name)) for name in self.counts()}
         return replace(self, **pairs)
 
     def digest(self) -> str:
-        """sha256 of the content of every split."""
+        """sha256 of the content of every split.
+
+        Returns
+        -------
+        str
+            64 hex digits.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
+        >>> data.digest() == ProblemData(train=(x.clone(), x), val=(x[:4], x[:4])).digest()
+        True
+        """
         whole = hashlib.sha256()
         for name in self.counts():
             for values in getattr(self, name):

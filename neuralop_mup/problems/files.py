@@ -90,10 +90,24 @@ class _Files(Problem):
     def generate(self) -> ProblemData:
         """The data, read from the files.
 
+        Returns
+        -------
+        ProblemData
+            The first samples of the files.
+
         Raises
         ------
         MupError
             For a file that is missing or cannot be read, lacks samples, or holds other shapes or entries not finite.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.problems import DarcyFiles
+        >>> for part in ("train", "test"):
+        ...     torch.save({"x": torch.rand(12, 16, 16), "y": torch.rand(12, 16, 16)}, f"darcy_{part}_16.pt")
+        >>> DarcyFiles(n_train=8, n_val=4, n_test=4).generate().counts()
+        {'train': 8, 'val': 4, 'test': 4}
         """
         n = self.n_train
         x, y = self._read("train", n + self.n_val)
@@ -116,12 +130,29 @@ class DarcyFiles(_Files):
 
     Parameters
     ----------
-    data_root : str
+    data_root : str, default "."
         Folder of the files.
-    grid : int
+    grid : int, default 16
         Resolution: 16, 32, 64, 128 or 421 in the published record (zenodo.org/records/12784353).
-    n_train, n_val, n_test : int
+    n_train, n_val, n_test : int, default 800, 100, 50
         Samples of each split; validation comes from the training file.
+    seed : int, default 0
+        Stays 0: samples come in the files' order.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, or a seed; in :meth:`load`, for files that are missing or hold something else.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.problems import DarcyFiles
+    >>> for part in ("train", "test"):
+    ...     torch.save({"x": torch.rand(12, 16, 16), "y": torch.rand(12, 16, 16)}, f"darcy_{part}_16.pt")
+    >>> data = DarcyFiles(data_root=".", grid=16, n_train=8, n_val=4, n_test=4).load()
+    >>> data.train[0].shape, data.counts()
+    (torch.Size([8, 1, 16, 16]), {'train': 8, 'val': 4, 'test': 4})
     """
 
     n_train: int = 800
@@ -142,12 +173,29 @@ class NavierStokesFiles(_Files):
 
     Parameters
     ----------
-    data_root : str
+    data_root : str, default "."
         Folder of the files.
-    grid : int
+    grid : int, default 128
         Resolution: 128 or 1024 in the published record (zenodo.org/records/12825163).
-    n_train, n_val, n_test : int
+    n_train, n_val, n_test : int, default 800, 200, 200
         Samples of each split; validation comes from the training file.
+    seed : int, default 0
+        Stays 0: samples come in the files' order.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, or a seed; in :meth:`load`, for files that are missing or hold something else.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.problems import NavierStokesFiles
+    >>> for part in ("train", "test"):
+    ...     torch.save({"x": torch.rand(12, 16, 16), "y": torch.rand(12, 16, 16)}, f"nsforcing_{part}_16.pt")
+    >>> data = NavierStokesFiles(data_root=".", grid=16, n_train=8, n_val=4, n_test=4).load()
+    >>> data.train[0].shape, data.counts()
+    (torch.Size([8, 1, 16, 16]), {'train': 8, 'val': 4, 'test': 4})
     """
 
     n_train: int = 800
@@ -168,14 +216,31 @@ class BurgersFiles(SpaceTime, _Files):
 
     Parameters
     ----------
-    data_root : str
+    data_root : str, default "."
         Folder of the files.
-    grid : int
+    grid : int, default 16
         Points in space: 16 or 128.
-    time_points : int
+    time_points : int, default 16
         The first so many times in the file are used; even.
-    n_train, n_val, n_test : int
+    n_train, n_val, n_test : int, default 80, 20, 50
         Samples of each split; validation comes from the training file.
+    seed : int, default 0
+        Stays 0: samples come in the files' order.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, or a seed; in :meth:`load`, for files that are missing or hold something else.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.problems import BurgersFiles
+    >>> for part in ("train", "test"):
+    ...     torch.save({"x": torch.rand(12, 16), "y": torch.rand(12, 17, 16)}, f"burgers_{part}_16.pt")
+    >>> data = BurgersFiles(data_root=".", grid=16, time_points=8, n_train=8, n_val=4, n_test=4).load()
+    >>> data.train[0].shape, data.counts()
+    (torch.Size([8, 1, 8, 16]), {'train': 8, 'val': 4, 'test': 4})
     """
 
     n_train: int = 80

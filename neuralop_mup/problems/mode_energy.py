@@ -20,7 +20,7 @@ __all__ = ["ENOUGH", "ModeEnergy", "mode_energy", "off_grid", "proxy_advice"]
 
 # Share of the targets' energy that a proxy's modes must keep on each axis. On eight problems the best learning rate of Adam
 # was within a factor of 1.2 of the target's from 99.5 % on, and up to 4 times too high below 99 %
-# (docs/guide.md, `python benchmarks/run.py energy`).
+# (docs/howto/proxy.md, `python benchmarks/run.py energy`).
 ENOUGH = 0.999
 
 _SAMPLES = 256  # spread over the data set; a share of energy is a mean over them

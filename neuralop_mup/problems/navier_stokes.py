@@ -106,7 +106,7 @@ def solve_navier_stokes(
     forcing : torch.Tensor or float, optional
         f, broadcast to the shape of ``w0``; of mean zero. Default: −4 cos(4 x₂), see :func:`kolmogorov_forcing`, which
         takes n of at least 16.
-    cfl : float
+    cfl : float, default 0.5
         Grid spacings travelled per step by the fastest point (moduli of v₁ and v₂ added); stable up to about 1.3.
     dt : float, optional
         Longest step, instead of what the CFL number allows.
@@ -124,6 +124,17 @@ def solve_navier_stokes(
     ----------
     Basdevant, "Technical improvements for direct numerical simulation of homogeneous three-dimensional turbulence",
     Journal of Computational Physics 50 (1983). The steps are those of Canuto et al., "Spectral Methods" (2006), D.4.
+
+    Examples
+    --------
+    >>> import math
+    >>> import torch
+    >>> from neuralop_mup.problems import solve_navier_stokes
+    >>> x = 2 * math.pi * torch.arange(16, dtype=torch.float64) / 16
+    >>> w0 = torch.cos(x)[:, None] + torch.cos(x)[None, :]
+    >>> w = solve_navier_stokes(w0, reynolds=10, times=[0, 1], forcing=0)
+    >>> w.shape, torch.allclose(w[1], math.exp(-0.1) * w0)
+    (torch.Size([2, 16, 16]), True)
     """
     wanted = _checked_times(times)
     check_positive("reynolds", reynolds)
@@ -274,31 +285,43 @@ class NavierStokes(SpaceTime):
 
     Parameters
     ----------
-    grid : int
+    grid : int, default 16
         Points of the data per axis of space, even.
-    time_points : int
+    time_points : int, default 16
         Points of the data in time, both ends included; even.
     solver_grid : int, optional
         Points of the solver per axis, a multiple of ``grid``; default: the smallest that resolves the Reynolds number.
-    reynolds : float
+    reynolds : float, default 20.0
         Re.
-    time : float
+    time : float, default 1.0
         Length of the interval.
-    spin_up : float
+    spin_up : float, default 8.0
         Time before it, at least 0. From about 6 on, the samples are unlike each other.
-    forcing_wavenumber, forcing_amplitude : int, float
+    forcing_wavenumber, forcing_amplitude : int and float, default 2, 4.0
         See :func:`kolmogorov_forcing`.
-    data_weight, initial_weight, equation_weight : float
+    data_weight, initial_weight, equation_weight : float, default 1.0, 0.0, 0.0
         Of the relative L2 errors of w and of its first time, and of the relative residual. The paper trains on data alone.
-    n_train, n_val, n_test : int
+    n_train, n_val, n_test : int, default 80, 20, 20
         Samples of each split.
-    seed : int
+    seed : int, default 0
         Seed of the random fields.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, such as a solver's grid that is too coarse, or weights that are all 0.
 
     References
     ----------
     Li, Yoo and Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
     Operators", arXiv 2506.19396 (the preset "paper").
+
+    Examples
+    --------
+    >>> from neuralop_mup.problems import NavierStokes
+    >>> problem = NavierStokes(time_points=4, spin_up=1.0, n_train=1, n_val=1, n_test=1)
+    >>> problem.grid_shape, problem.load("cache").train[1].shape
+    ((4, 16, 16), torch.Size([1, 1, 4, 16, 16]))
     """
 
     n_train: int = 80

@@ -209,20 +209,38 @@ class OwnData(_Read):
         Keys of input and output; guessed from common names. ``y`` alone has times after the samples, and the output is a
         later time of the input. Without keys a time axis is only taken for one where the file has its times (``t``, as many
         as the axis has points) or is laid out as PDEBench's.
-    channels : {"auto", "first", "last", "none"} or str
+    channels : {"auto", "first", "last", "none"} or str, default "auto"
         Where the channel axis stands after the samples (and time): guessed from the sizes, for each array by itself.
         ``"x:first,y:last"`` says it of each.
     time_step : int, optional
         For an array with a time axis: every pair of times so many steps apart; default from the first time to the last.
-    split : tuple of float
+    split : tuple of float, default (0.8, 0.1, 0.1)
         Shares of train, val and test; trajectories stay whole.
-    shuffle : bool
+    shuffle : bool, default True
         Draw the splits at random, always the same way: files are often sorted, and their last samples are then of another
         kind than the first. False: train, val and test follow each other as in the files.
-    crop : bool
+    crop : bool, default False
         Drop the last point of each axis with an odd number of points.
-    in_memory : float
+    in_memory : float, default 2.0
         GB up to which data is read into memory and cached; larger HDF5 files are read batch by batch.
+    stamps : tuple, default ()
+        Filled in by itself: size and time of change of each file.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work; for files that are not there, or whose arrays cannot be told apart, do not fit together
+        or are too few.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.problems import OwnData
+    >>> rng = np.random.default_rng(0)
+    >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
+    >>> heat = OwnData(files="heat.npz", split=(0.8, 0.1, 0.1))
+    >>> heat.title, heat.grid_shape, heat.in_channels, heat.n_train
+    ('heat', (16,), 1, 32)
     """
 
     files: Any
@@ -282,10 +300,29 @@ class OwnData(_Read):
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The data: mapped from the cache, or read batch by batch where the files are too large for that.
 
+        Parameters
+        ----------
+        cache_dir : str or Path, optional
+            As for :meth:`Problem.load`.
+
+        Returns
+        -------
+        ProblemData
+            Float32, channels first.
+
         Raises
         ------
         MupError
             For entries that are not finite, complex fields, files that do not fit together or change while they are read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from neuralop_mup.problems import OwnData
+        >>> rng = np.random.default_rng(0)
+        >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
+        >>> OwnData(files="heat.npz").load("cache").counts()
+        {'train': 32, 'val': 4, 'test': 4}
         """
         data = super().load()
         if self._stamped() != self.stamps:

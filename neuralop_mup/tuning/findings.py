@@ -22,10 +22,25 @@ Row = Mapping[str, Any]
 def verdict(results: Results) -> list[str]:
     """Say what a study showed, the answer first, also where the rule did not help.
 
+    Parameters
+    ----------
+    results : Results
+        Of a study.
+
     Returns
     -------
     list of str
         Whole sentences, the most important one first.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> from neuralop_mup.tuning import verdict
+    >>> verdict(results)[0]
+    'The best point is lr 0.5, with loss 1.'
     """
     study, rows = results.study, results.summary()
     at_target = {row["rule"]: row for row in rows if row["size"] == study.target}

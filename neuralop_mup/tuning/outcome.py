@@ -33,7 +33,20 @@ __all__ = [
 
 
 class Kind(str, Enum):
-    """How a run ended. A ``failed`` one may be mended and run again; the others would end the same way again."""
+    """How a run ended. A ``failed`` one may be mended and run again; the others would end the same way again.
+
+    Attributes
+    ----------
+    COMPLETE, DIVERGED, REFUSED, FAILED : Kind
+        With a finite loss; with one that is no finite number; by a MupError, since the configuration cannot work; by its
+        surroundings (a full disk, memory, a killed process) or by any other exception.
+
+    Examples
+    --------
+    >>> from neuralop_mup.tuning import Kind
+    >>> Kind("diverged") is Kind.DIVERGED, Kind.COMPLETE == "complete"
+    (True, True)
+    """
 
     COMPLETE = "complete"
     DIVERGED = "diverged"  # the loss is no finite number

@@ -334,7 +334,7 @@ def tune(
         How files or a pair of arrays are read: ``x`` and ``y`` (keys), ``channels``, ``time_step``, ``split``, ``shuffle``,
         ``crop``, ``in_memory``, as in :class:`neuralop_mup.problems.OwnData`. What was read and how is told and stands in
         the report.
-    loss : str, callable or dict
+    loss : str, callable or dict, default "l2"
         ``"l2"``, ``"h1"`` or ``"l2,h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
         neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses,
         unless there is a score.
@@ -349,29 +349,30 @@ def tune(
         What is searched: ``lr``, and for example ``lr_mult.spectral``. Without it these are five learning rates in factors
         of 2 around what the law gives for the proxy's steps (:class:`neuralop_mup.MuSOAP`), or 1e-3 to 6.4e-2 under an
         optimizer that has no law; up to two more beyond an edge where the best lies, and between them a parabola.
-    rule : str
+    rule : str, default "operator-norm"
         The μP rule; see :func:`neuralop_mup.parametrize`.
-    compare : sequence of str
+    compare : sequence of str, default ()
         Rules under which the target is trained besides; ``()`` for none.
-    verify : bool
+    verify : bool, default False
         Search at the target, too, to measure what carrying missed.
-    optimizer : str or class
+    optimizer : str or class, default "soap"
         "soap", "muon", "adam", "adamw", "neuralop-adamw" or "sgd"; the names of the classes, such as "MuSOAP", and the
         classes themselves mean the same.
-    epochs, batch_size : int
+    epochs, batch_size : int, default 50, 20
         Of the target. ``batch_size`` holds for data that does not come as loaders.
-    seeds : iterable of int
+    seeds : iterable of int, default (0,)
         With each the proxy and the target are trained.
     proxy_steps, proxy_stride : int, optional
         Optimizer steps of the proxy, and 1 for every point of the grid, 2 for every 2nd; chosen by default.
     processor : neuralop DataProcessor, optional
         Normalises batches; by default fitted to the training data where that is arrays or a file, and none for loaders.
         With it ``Tuned.predict`` works in the units of the data; without it that is refused.
-    device : str
+    device : str, default "auto"
         torch's name of it; ``"auto"``: each run a GPU of its own, or the CPU.
     n_workers : int, optional
         Runs at once, each in a process of its own; default one per GPU, or one per core.
-    progress : bool
+    progress : bool, default True
+        Show progress on stderr, and print what was chosen.
     **more
         Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their
         arguments), and ``kernel_init`` (default: small with ``muon`` and ``soap``, neuralop's own with the others and in
@@ -389,8 +390,16 @@ def tune(
 
     Examples
     --------
-    >>> target = {"hidden_channels": 64, "n_modes": (32,)}
-    >>> tuned = nm.tune(build, "heat.npz", target=target, folder="runs/heat")  # doctest: +SKIP
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> def build(**size):
+    ...     return FNO(in_channels=1, out_channels=1, **size)
+    >>> x, target = torch.randn(120, 1, 16), {"hidden_channels": 32, "n_modes": (8,)}
+    >>> how = {"space": {"lr": [0.02, 0.04]}, "epochs": 2, "n_workers": 1, "progress": False}
+    >>> tuned = nm.tune(build, (x, x.roll(1, -1)), target=target, folder="runs", **how)
+    >>> tuned.predict(x[:2]).shape, tuned.report.name
+    (torch.Size([2, 1, 16]), 'report.md')
     """
     if not isinstance(folder, (str, Path)):
         raise MupError(f"folder={folder!r} must be the path of a folder for the runs.")

@@ -18,7 +18,7 @@ from neuralop_mup.problems.mode_energy import ModeEnergy
 __all__ = ["EXTENDS", "PRESETS", "SIZES", "Preset", "odd_grids_work", "preset_of", "problem_with"]
 
 SIZES = ("cpu", "gpu", "paper")
-#: Below so many steps of the proxy its best learning rate is that of the first steps (docs/decisions.md).
+#: Below so many steps of the proxy its best learning rate is that of the first steps (docs/howto/proxy.md).
 ENOUGH_STEPS = 300
 #: ``n_modes`` of a target that follows from its data, at most, by axes.
 _MOST_MODES = {1: 512, 2: 64, 3: 24}

@@ -29,7 +29,30 @@ _PACKAGES = ("torch", "neuraloperator", "mup", "optuna")
 
 
 def table(results: Results, costs: Mapping[Any, float] | None = None) -> list[list[str]]:
-    """The summary as rows of text, the header first; columns that would be empty are left out."""
+    """The summary as rows of text, the header first; columns that would be empty are left out.
+
+    Parameters
+    ----------
+    results : Results
+        Of a study.
+    costs : mapping, optional
+        Size → operations of a run, for a column of costs.
+
+    Returns
+    -------
+    list of list of str
+        Rows of cells.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> from neuralop_mup.tuning.report import table
+    >>> table(results)[0]
+    ['best', 'its loss', 'fitted', 'runs']
+    """
     rows = [_cells(results, row) for row in results.summary(costs.get if costs else None)]
     kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
     return [kept, *([row[name] for name in kept] for row in rows)]
@@ -65,7 +88,28 @@ def _cells(results: Results, row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def aligned_table(results: Results) -> str:
-    """The table in Markdown, whose columns also line up in a terminal."""
+    """The table in Markdown, whose columns also line up in a terminal.
+
+    Parameters
+    ----------
+    results : Results
+        Of a study.
+
+    Returns
+    -------
+    str
+        Lines without a newline at the end.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> from neuralop_mup.tuning import aligned_table
+    >>> print(aligned_table(results).splitlines()[0])
+    | best | its loss | fitted | runs |
+    """
     return say.aligned(table(results))
 
 
@@ -139,6 +183,7 @@ def write_report(
     Parameters
     ----------
     results : Results
+        Of a study.
     command : str
         The command that gives the same study.
     title : str, optional
@@ -147,13 +192,28 @@ def write_report(
         What the reader should know of how it was made; the study's own settings by default.
     costs : mapping, optional
         Size → operations of a run.
-    use : str
+    use : str, default ""
         Lines of Python that load the trained target.
 
     Returns
     -------
     Path
         The Markdown report. ``report.html`` beside it is one file with the figure in it and a table of all runs that sorts.
+
+    Raises
+    ------
+    MupError
+        If the folder cannot be written.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> from neuralop_mup.tuning import write_report
+    >>> write_report(results, command="python sweep.py").name
+    'report.md'
     """
     import jinja2
 

@@ -45,6 +45,7 @@ def run(
     Parameters
     ----------
     study : Study
+        What is asked; its own ``content`` is replaced by that of ``train``.
     train : callable
         ``train(config) -> float`` or a dict with ``"loss"``. It may have ``content(config)``, everything that the result
         depends on (else that is its name and all of ``config``); ``keeps_files``, if it takes a folder for checkpoint and
@@ -57,18 +58,29 @@ def run(
         Where finished points are shown besides.
     costs : mapping, optional
         Relative cost of a run of each size, for the time left.
-    progress : bool
+    progress : bool, default True
         Show progress on stderr.
 
     Returns
     -------
     Results
+        Of all runs of the study that ended, written into the folder, too.
 
     Raises
     ------
     MupError
         If the folder is in use, holds a study of an earlier version or cannot be written; if no point of the base
         completed with every seed while a larger size waits for it.
+
+    Examples
+    --------
+    >>> from neuralop_mup.tuning import Study, run
+    >>> from neuralop_mup.tuning.engines import InlineEngine
+    >>> def train(config):
+    ...     return (config["lr"] - 0.5) ** 2
+    >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0,))
+    >>> run(study, train, folder="runs", engine=InlineEngine(), progress=False).best
+    {'lr': 0.5}
     """
     named = described(train)  # once: what it holds may change while runs are trained
     content = getattr(train, "content", lambda config: {"train": named, **config})

@@ -19,7 +19,7 @@ from neuralop_mup.validation import check_count
 __all__ = ["Shorter", "coarser", "narrower", "shorter"]
 
 LEAST_WIDTH = 16
-LEAST_STEPS = 125  # an eighth of the 1,000 at which this was measured (docs/price.md)
+LEAST_STEPS = 125  # an eighth of the 1,000 at which this was measured (docs/evidence/tuning_cost.md)
 SHARE = 8  # of the target's steps the proxy takes one in so many
 STAGES = 8  # epochs of the proxy, at least: the learning rate of a schedule changes once in each
 STRIDES = (4, 2)

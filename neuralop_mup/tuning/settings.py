@@ -55,12 +55,13 @@ class Choice:
     lr : float
         Learning rate of a run that is given none.
     by_steps : bool
-        Whether ``lr`` goes by the law for the learning rate (docs/optimizers.md), around which a search is a check. That
-        was measured for MuSOAP; MuMuon's updates are of the same kind.
+        Whether ``lr`` goes by the law for the learning rate (docs/evidence/learning_rate.md), around which a search is a
+        check. That was measured for MuSOAP; MuMuon's updates are of the same kind.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
     kernel_init : str
-        Kernel initialisation that was measured to be best with it (docs/optimizers.md); searches use it under every rule.
+        Kernel initialisation that was measured to be best with it (docs/evidence/optimizers.md); searches use it under
+        every rule.
     arguments : frozenset of str
         Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "muon", "muon": {"period": 2}}``.
     """

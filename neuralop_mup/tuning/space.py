@@ -33,7 +33,8 @@ def log2_grid(low: float, high: float) -> list[float]:
 
     Examples
     --------
-    >>> log2_grid(2**-3, 2)
+    >>> import neuralop_mup as nm
+    >>> nm.log2_grid(2**-3, 2)
     [0.125, 0.25, 0.5, 1.0, 2.0]
     """
     if not (0 < low < math.inf and 0 < high < math.inf):

@@ -28,7 +28,23 @@ _PAIRS = ("sizes", "base_rules", "under", "at")  # mappings whose keys JSON woul
 
 @dataclass(frozen=True)
 class Point:
-    """One set of hyperparameters at one size under one rule; ``keep``: whether the weights of its runs are wanted."""
+    """One set of hyperparameters at one size under one rule.
+
+    Attributes
+    ----------
+    size, rule : str or None
+        Label of the size, and the rule under which it is trained; None where the study has none.
+    params : dict
+        The hyperparameters.
+    keep : bool, default False
+        Whether the weights of its runs are wanted.
+
+    Examples
+    --------
+    >>> from neuralop_mup.tuning import Point
+    >>> Point("target", "operator-norm", {"lr": 1}).key == Point("target", "operator-norm", {"lr": 1.0}).key
+    True
+    """
 
     size: str | None
     rule: str | None
@@ -48,43 +64,54 @@ class Study:
     Attributes
     ----------
     name : str
-    sizes : mapping of str to dict
+        What it is called in progress, reports and storages.
+    sizes : mapping of str to dict, optional
         Label → arguments of the model: the base, where hyperparameters are tuned, and the target, to which the best are
         carried. ``{None: None}``: the model is no business of the study, and its runs get no ``model``, ``base`` and
         ``rule``.
-    rules : tuple of str
+    rules : tuple of str, default (None,)
         Rules that are compared at the target; the first one is what the study is about.
-    searched : tuple of str
+    searched : tuple of str, default ()
         Those of them under which the space is walked at the target, too, to see what carrying over missed.
-    base_rules : mapping of str to str
+    base_rules : mapping of str to str, optional
         Rule → the rule under which the base is trained for it; itself where it is not among them. At the base every
         rule is the standard parametrization bit for bit, so that one set of runs may serve them all.
     space : mapping of str to sequence or Optuna distribution
         What is tuned.
     seeds : tuple of int
+        With each of them every point is trained.
     n_trials : int, optional
         Points of a search, where the space has a distribution.
-    fixed : mapping
+    fixed : mapping, optional
         Settings that every run has.
-    under : mapping of str to dict
+    under : mapping of str to dict, optional
         Rule → settings that its runs have besides.
-    at : mapping of str to dict
+    at : mapping of str to dict, optional
         Label of a size → settings that its runs have besides.
-    between : bool
+    between : bool, default False
         Whether the best learning rate is taken between grid points, where a parabola has one (:func:`find_optimum`).
-    extends : mapping of str to int
+    extends : mapping of str to int, optional
         Hyperparameter → by how many values its grid may grow at the base, one at a time, while the best one lies at an
         edge.
-    notes : tuple of str
+    notes : tuple of str, default ()
         What a reader must know besides.
-    about : str
+    about : str, default ""
         What it measures, in a phrase.
-    keeps : bool
+    keeps : bool, default False
         Whether the carried runs of the target under the first rule keep their weights.
-    content : callable
+    content : callable, optional
         A run's configuration → everything that its result depends on.
     search : Search, optional
         What proposes points, where the space has a distribution.
+
+    Examples
+    --------
+    >>> from neuralop_mup.tuning import Study
+    >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1), fixed={"epochs": 5})
+    >>> study.config(study.tuning()[0], seed=1)
+    {'epochs': 5, 'lr': 0.25, 'seed': 1}
+    >>> study.planned().total()
+    4
     """
 
     name: str
@@ -231,10 +258,29 @@ class Study:
         Seed by seed, so that a study that is stopped early has covered its grid once. A point's first seed must complete
         before another starts; a point whose seed did not complete stops.
 
+        Parameters
+        ----------
+        records : Records
+            The runs that a folder holds.
+
+        Returns
+        -------
+        list of Run
+            None of them once all is done.
+
         Raises
         ------
         MupError
             If the base is done, nothing of it completed, and a target waits for it.
+
+        Examples
+        --------
+        >>> from neuralop_mup.tuning import Study
+        >>> from neuralop_mup.tuning.records import Records
+        >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1))
+        >>> with Records("runs").held() as records:
+        ...     [run.config for run in study.wanted(records)]
+        [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
         study = self.extended(records)
         tuning = study.tuning(records)

@@ -29,10 +29,23 @@ class Results:
     Attributes
     ----------
     study : Study
+        What was asked.
     records : list of dict
         One per run: ``size``, ``rule``, ``params``, ``seed``, ``outcome`` ("complete", "diverged", "refused", "failed"),
         ``error``, ``loss``, ``metrics``, ``seconds``.
     folder : Path
+        Where the runs are kept.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+    >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+    >>> {record["outcome"] for record in results.records}, results.best
+    ({'complete'}, {'lr': 0.5})
     """
 
     study: Study
@@ -40,7 +53,21 @@ class Results:
     folder: Path
 
     def save(self) -> None:
-        """Write ``results.jsonl``, a table for people, and ``study.json``, what was asked."""
+        """Write ``results.jsonl``, a table for people, and ``study.json``, what was asked.
+
+        Raises
+        ------
+        MupError
+            If the folder cannot be written.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+        >>> results.save()
+        """
         table = "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.records)
         put(self.folder, self.folder / "results.jsonl", table)
         put(self.folder, self.folder / "study.json", json.dumps(self.study.settings, indent=2) + "\n")
@@ -49,10 +76,30 @@ class Results:
     def load(cls, folder: str | Path) -> Results:
         """The study that was run last in ``folder``.
 
+        Parameters
+        ----------
+        folder : str or Path
+            Of a sweep, a transfer or :func:`neuralop_mup.tune`.
+
+        Returns
+        -------
+        Results
+            As they were returned, but that tuples in params are lists.
+
         Raises
         ------
         MupError
             If the folder holds none, or one whose last size has not been reached.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+        >>> from neuralop_mup.tuning import Results
+        >>> Results.load("runs").best
+        {'lr': 0.5}
         """
         folder = Path(folder)
         try:
@@ -67,17 +114,81 @@ class Results:
     # Records
 
     def of(self, points: Iterable[Point]) -> list[Record]:
-        """Records of these points."""
+        """Records of these points.
+
+        Parameters
+        ----------
+        points : iterable of Point
+            Of the study.
+
+        Returns
+        -------
+        list of dict
+            In the order of the records.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+        >>> len(results.of(results.study.tuning()[:2]))
+        2
+        """
         keys = {point.key for point in points}
         return [r for r in self.records if (r["size"], r["rule"], params_key(r["params"])) in keys]
 
     def cell(self, size: str | None, rule: str | None) -> list[Record]:
-        """Records of a size that answer for a rule."""
+        """Records of a size that answer for a rule.
+
+        Parameters
+        ----------
+        size, rule : str or None
+            Label of the size, and the rule.
+
+        Returns
+        -------
+        list of dict
+            Records as in :attr:`records`.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> len(results.cell("proxy", "standard")), len(results.cell("target", "standard"))
+        (3, 1)
+        """
         rule = self.study.trained_as(size, rule)
         return [r for r in self.records if (r["size"], r["rule"]) == (size, rule)]
 
     def walk(self, size: str | None, rule: str | None) -> list[Record]:
-        """Records over the whole space; none where it was not walked. What was carried between grid points is not of it."""
+        """Records over the whole space; none where it was not walked. What was carried between grid points is not of it.
+
+        Parameters
+        ----------
+        size, rule : str or None
+            Label of the size, and the rule.
+
+        Returns
+        -------
+        list of dict
+            Records as in :attr:`records`.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> len(results.walk("proxy", "operator-norm")), len(results.walk("target", "operator-norm"))
+        (3, 0)
+        """
         if size == self.study.base:
             return self.cell(size, rule)
         if rule not in self.study.searched:
@@ -88,6 +199,27 @@ class Results:
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
         """Records at a size with the base's best values, of which the base itself has those of its grid; none if there are
         no such.
+
+        Parameters
+        ----------
+        size, rule : str or None
+            Label of the size, and the rule.
+
+        Returns
+        -------
+        list of dict
+            Records as in :attr:`records`.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> [record["params"] for record in results.carried("target", "operator-norm")]
+        [{'lr': 0.5}]
         """
         centre = self._best(self.walk(size, rule))[0] if size == self.study.base else self._centre(rule)
         return self.of([self.study.point(size, rule, centre)]) if centre else []
@@ -108,10 +240,24 @@ class Results:
         """What the base carries: its point of lowest mean loss over the seeds, of which one with a failed seed is none; in
         :func:`tune` and ``transfer`` with the learning rate of the parabola through it and its neighbours.
 
+        Returns
+        -------
+        dict
+            Hyperparameter → value.
+
         Raises
         ------
         MupError
             If no point completed with every seed.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+        >>> results.best
+        {'lr': 0.5}
         """
         best = self._centre(self.study.rules[0])
         if best is None:
@@ -129,10 +275,24 @@ class Results:
     def points(self, size: str | None = None, rule: str | None = None) -> list[dict[str, Any]]:
         """One row per point of a size under a rule, best first; by default of the base.
 
+        Parameters
+        ----------
+        size, rule : str, optional
+            Label of the size, and the rule.
+
         Returns
         -------
         list of dict
             ``params``; mean ``loss`` and ``std`` of the seeds that completed; ``failed`` seeds; ``seconds`` of all.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+        >>> [(row["params"], row["loss"]) for row in results.points()]
+        [({'lr': 0.5}, 1.0), ({'lr': 0.25}, 1.0625), ({'lr': 1.0}, 1.25)]
         """
         size, rule = (self.study.base if size is None else size), (self.study.rules[0] if rule is None else rule)
         rows = []
@@ -148,6 +308,28 @@ class Results:
         """Losses of each value of a hyperparameter, a seed an entry and None where it failed; others stay at their best.
 
         Nothing unless it has a grid of numbers of which one completed with every seed.
+
+        Parameters
+        ----------
+        records : sequence of dict
+            Of one size and rule, such as :meth:`walk` gives.
+        name : str, default "lr"
+            The hyperparameter.
+
+        Returns
+        -------
+        dict
+            Value → losses.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
+        >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> results.curve(results.records)
+        {0.25: [1.0625, 1.1625], 0.5: [1.0, 1.1], 1.0: [1.25, 1.35]}
         """
         best, grid = self._best(records)[0], self.study.space.get(name)
         if best is None or not isinstance(grid, (list, tuple)) or not all(map(is_number, grid)):
@@ -164,6 +346,28 @@ class Results:
 
         Two are level if their means differ by no more than the sum of their standard deviations. With the best value
         itself; none where there are no others, or one seed.
+
+        Parameters
+        ----------
+        records : sequence of dict
+            Of one size and rule, such as :meth:`walk` gives.
+        name : str, default "lr"
+            The hyperparameter.
+
+        Returns
+        -------
+        list
+            In ascending order.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
+        >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> results.level(results.records)
+        [0.25, 0.5]
         """
         spread = {value: mean_and_std(row) for value, row in self.curve(records, name).items() if None not in row}
         if not spread or len(self.study.seeds) < 2:
@@ -183,6 +387,28 @@ class Results:
         """The best value of a hyperparameter between grid points, with its interval over seeds; others stay at their best.
 
         None where the hyperparameter has no grid of positive numbers, or no value completed with every seed.
+
+        Parameters
+        ----------
+        records : sequence of dict
+            Of one size and rule, such as :meth:`walk` gives.
+        name : str, default "lr"
+            The hyperparameter.
+
+        Returns
+        -------
+        Optimum or None
+            With ``value``, its interval from ``low`` to ``high``, and ``note``, which says what is not given.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
+        >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
+        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> 0.25 < results.optimum(results.records).value < 0.5
+        True
         """
         losses = self.curve(records, name)
         return find_optimum(losses) if losses and all(value > 0 for value in losses) else None
@@ -207,11 +433,48 @@ class Results:
             ``trials``: runs of the carried point that did not complete, and all; ``cost_seconds`` and ``cost_flops``:
             (tuning the base + the transferred point here) / searching here, in measured seconds and in operations;
             ``tuning_seconds`` and ``seconds`` of the two parts.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> [(row["rule"], row["size"], row["transferred_loss"]) for row in results.summary()][-1]
+        ('standard', 'target', 1.0)
         """
         return [self.row(rule, size, cost) for rule in self.study.rules for size in self.study.sizes]
 
     def row(self, rule: str | None, size: str | None = None, cost: Callable[[Any], float] | None = None) -> dict[str, Any]:
-        """The summary's row of a rule, at the last size by default."""
+        """The summary's row of a rule, at the last size by default.
+
+        Parameters
+        ----------
+        rule : str or None
+            One of the study's.
+        size : str, optional
+            Label of the size.
+        cost : callable, optional
+            As for :meth:`summary`.
+
+        Returns
+        -------
+        dict
+            As :meth:`summary` has it.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> def train(config):
+        ...     return 1 + (config["lr"] - 0.5) ** 2
+        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+        >>> results.row("operator-norm")["transferred"]
+        {'lr': 0.5}
+        """
         study, size = self.study, self.study.target if size is None else size
         here, at_base, carried = self.walk(size, rule), self.walk(study.base, rule), self.carried(size, rule)
         (best, best_loss), centre = self._best(here), self._centre(rule)

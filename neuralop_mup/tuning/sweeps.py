@@ -55,9 +55,36 @@ def transfer_study(
     naive: bool = True,
     **more: Any,
 ) -> Study:
-    """A space tuned at the proxy and carried to the target; see :func:`transfer`. Not ``naive``: without "standard" beside.
+    """The study of :func:`transfer`: a space tuned at the proxy and carried to the target. Nothing is trained.
 
-    ``more``: further fields of the study.
+    Parameters
+    ----------
+    proxy, target, space, rule, rules, fixed, seeds, verify, n_trials, sampler
+        As for :func:`transfer`.
+    name : str, default "transfer"
+        Names the study.
+    naive : bool, default True
+        Whether "standard" is one of the rules in any case.
+    **more
+        Further fields of the study.
+
+    Returns
+    -------
+    Study
+        With the sizes "proxy" and "target".
+
+    Raises
+    ------
+    MupError
+        For a space, seeds, sizes or rules that cannot work.
+
+    Examples
+    --------
+    >>> from neuralop_mup.tuning import transfer_study
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> study = transfer_study(**sizes, space={"lr": [0.25, 0.5, 1.0]})
+    >>> study.rules, dict(study.planned())
+    (('operator-norm', 'standard'), {'proxy': 3, 'target': 2})
     """
     checked = _checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
     for what, size in (("proxy", proxy), ("target", target)):
@@ -117,7 +144,7 @@ def sweep(
         A signac project, made if new: a job a run. ``results.jsonl`` is a table of the study that ran last.
     fixed : mapping, optional
         Config entries that are the same in every run.
-    seeds : iterable of int
+    seeds : iterable of int, default (0,)
         Distinct. The others start once the first of a point completed; a point whose seed did not complete stops.
     n_workers : int, optional
         Runs at once; default one per core, at most one per run. With 1 the runs are executed in this process, whose thread
@@ -125,7 +152,7 @@ def sweep(
         several workers depends on the order in which they finish.
     n_trials : int, optional
         Points of a search.
-    name : str
+    name : str, default "sweep"
         What the study is called in progress, reports and storages.
     storage : str or optuna storage, optional
         A database URL such as ``"postgresql://user@host/optuna"``, or a storage of Optuna's, in which each finished point is
@@ -137,7 +164,7 @@ def sweep(
     executor : concurrent.futures.Executor or callable, optional
         In the place of an engine: any executor of processes, or a function that makes one (so that it can be replaced when
         it breaks); give ``n_workers``, as many as it has.
-    progress : bool
+    progress : bool, default True
         Show progress on stderr.
 
     Returns
@@ -155,6 +182,22 @@ def sweep(
     -----
     What train returns is kept as JSON: numbers that are not finite become null, objects their text. Tracebacks are in the
     records, too. A train function that was changed keeps its name: give it another one, or another folder.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> results.best, results.best_loss
+    ({'lr': 0.5}, 1.0)
+
+    Points that a sampler proposes:
+
+    >>> from optuna.distributions import FloatDistribution
+    >>> space = {"lr": FloatDistribution(1e-3, 1, log=True)}
+    >>> nm.sweep(train, space, n_trials=3, folder="runs", n_workers=1, progress=False).points()[0]["failed"]
+    0
     """
     if not isinstance(name, str) or not name or "/" in name:
         raise MupError(f"name={name!r} cannot name a study; take a text without a slash.")
@@ -201,11 +244,11 @@ def transfer(
         As for :func:`sweep`; ``verify`` needs sequences.
     folder : str or Path
         Keeps the runs, as for :func:`sweep`. A grid, seeds and rules may grow, and ``verify`` may be added.
-    rule : str
+    rule : str, default "operator-norm"
         The rule that carries the hyperparameters.
     rules : sequence of str, optional
         Further rules to compare; "standard" is always one of them, as the naive way.
-    verify : bool
+    verify : bool, default False
         Also tune at the target size, to see what transfer missed.
     name : str, optional
         Names the study; default the folder's name.
@@ -225,6 +268,17 @@ def transfer(
     References
     ----------
     Li, Yoo, Yang, ICML 2025, https://arxiv.org/abs/2506.19396, Algorithm 1.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+    >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+    >>> results.best, [row["transferred_loss"] for row in results.summary() if row["size"] == "target"]
+    ({'lr': 0.5}, [1.0, 1.0])
     """
     asked = {"proxy": proxy, "target": target, "space": space, "rule": rule, "rules": rules, "fixed": fixed}
     asked |= {"seeds": seeds, "verify": verify, "n_trials": n_trials, "sampler": sampler}

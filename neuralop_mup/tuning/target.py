@@ -63,6 +63,19 @@ class Tuned:
     split : dict of str to numpy.ndarray
         "train", "val" and "test" → which samples (of trajectories: which of these) the target was trained, chosen and tested
         on: their numbers in the data that was given, or in the part of it that was given for that split. Empty for loaders.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> def build(**size):
+    ...     return FNO(in_channels=1, out_channels=1, **size)
+    >>> x, target = torch.randn(120, 1, 16), {"hidden_channels": 32, "n_modes": (8,)}
+    >>> how = {"space": {"lr": [0.03]}, "epochs": 2, "n_workers": 1, "progress": False}
+    >>> tuned = nm.tune(build, (x, x.roll(1, -1)), target=target, folder="runs", **how)
+    >>> list(tuned.params), {name: len(samples) for name, samples in tuned.split.items()}
+    (['lr'], {'train': 96, 'val': 12, 'test': 12})
     """
 
     lr: float
@@ -82,7 +95,7 @@ class Tuned:
         ----------
         x : torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
             Channels after the samples, whatever they were in a file. Not normalised; any real or complex type and device.
-        batch_size : int
+        batch_size : int, default 64
             Samples that go through the model at once.
 
         Returns
@@ -94,6 +107,19 @@ class Tuned:
         ------
         MupError
             If there is no processor, so that the model's units are not known here, or if ``x`` has other channels or axes.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> def build(**size):
+        ...     return FNO(in_channels=1, out_channels=1, **size)
+        >>> x, target = torch.randn(120, 1, 16), {"hidden_channels": 32, "n_modes": (8,)}
+        >>> how = {"space": {"lr": [0.03]}, "epochs": 2, "n_workers": 1, "progress": False}
+        >>> tuned = nm.tune(build, (x, x.roll(1, -1)), target=target, folder="runs", **how)
+        >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
+        (torch.Size([2, 1, 16]), 'ndarray')
         """
         if self.processor is None and self._made["processor"] is not None:  # one whose numbers no file holds
             raise MupError(
@@ -228,6 +254,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Returns
     -------
     Tuned
+        What :func:`tune` returned, read from files.
 
     Raises
     ------
@@ -237,8 +264,17 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
 
     Examples
     --------
-    >>> tuned = nm.load_tuned("runs/heat-transfer")  # doctest: +SKIP
-    >>> prediction = tuned.predict(x)  # x of shape (n, channels, *grid), in your units  # doctest: +SKIP
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> def build(**size):
+    ...     return FNO(in_channels=1, out_channels=1, **size)
+    >>> x, target = torch.randn(120, 1, 16), {"hidden_channels": 32, "n_modes": (8,)}
+    >>> how = {"space": {"lr": [0.03]}, "epochs": 2, "n_workers": 1, "progress": False}
+    >>> tuned = nm.tune(build, (x, x.roll(1, -1)), target=target, folder="runs", **how)
+    >>> again = nm.load_tuned("runs", build)
+    >>> torch.equal(again.predict(x), tuned.predict(x))
+    True
     """
     folder = Path(folder)
     Records(folder)  # one of an earlier version is told

@@ -33,44 +33,44 @@ class MuMuon(MatrixOptimizer):
 
     The momentum of each mode's in×out block is replaced by its polar factor, times √(out/in): every mode's update then
     has operator norm lr·√(out/in) (in its turn, ``period`` times that), at any width and any number of modes, so that
-    neither a width nor a mode rule is needed for its learning rate (docs/muon.md). With ``damping``, as by default, the root
-    mean square of an update's singular values has this size. Hidden linear layers and 1×1
-    convolutions are treated alike; input, readout and vectors are trained by AdamW with the learning rates of the model's
-    plan.
+    neither a width nor a mode rule is needed for its learning rate (docs/explain/updates.md). With ``damping``, as by
+    default, the root mean square of an update's singular values has this size. Hidden linear layers and 1×1 convolutions are
+    treated alike; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model with Fourier kernels. The plan's initialisation stays in force, and so do its learning-rate
         multipliers for what AdamW trains; those of kernels and hidden layers do not apply here.
-    lr : float
+    lr : float, default 0.02
         Size of an update of a kernel's block or a hidden layer, measured as the operator norm between root-mean-square
         sizes of features, in a model of ``base_depth`` Fourier layers; at most 1. The same at every width and number of
-        modes, but to be tuned at one: the best was 0.04 to 0.08 in short runs, 0.02 in longer ones (docs/muon.md).
+        modes, but to be tuned at one: the best was 0.04 to 0.08 in short runs, 0.02 in longer ones
+        (docs/explain/updates.md).
     aux_lr : float, optional
         AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``.
-    momentum : float
+    momentum : float, default 0.95
         Decay of the momentum buffer, m ← momentum · m + (1 − momentum) · gradient.
-    nesterov : bool
+    nesterov : bool, default True
         Orthogonalize momentum · m + (1 − momentum) · gradient instead of m.
-    period : int
+    period : int, default 2
         Steps in which every mode has its turn: a step moves every ``period``-th mode, ``period`` times as far. This
         divides the cost of orthogonalization; momentum gathers at every step. With 1 all modes move at every step.
-    damping : float
+    damping : float, default 0.7
         From 0 to 1: the update's singular values are 1 − damping · σ / bound instead of 1, with σ those of the momentum,
         so that its dominant directions get less. Found by experiment, not derived: at 1,000 steps 0.7 ended below 0, which
-        is Muon, on Burgers and Allen–Cahn, and level on Darcy (docs/optimizers.md).
-    weight_decay : float
+        is Muon, on Burgers and Allen–Cahn, and level on Darcy (docs/evidence/optimizers.md).
+    weight_decay : float, default 0.0
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
         A block whose gradient is zero (inactive modes) is left alone.
     lr_mult : mapping, optional
         Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr`` (and what has these two
         roles without being a matrix: the weights of a CP kernel's terms, stencils).
-    base_depth : int or None
+    base_depth : int or None, default 4
         Updates of matrices go as √(base_depth / depth), where depth is the model's number of Fourier layers: those of all
-        layers add up, and four times as many want half the learning rate (measured: docs/muon.md). The default, 4, is
-        the number of layers that neuralop's FNO has by default. None leaves ``lr`` as it is at every depth.
+        layers add up, and four times as many want half the learning rate (measured: docs/evidence/transfer.md). The default
+        is the number of layers that neuralop's FNO has by default. None leaves ``lr`` as it is at every depth.
     process_group : torch.distributed.ProcessGroup, optional
         Ranks that hold the same gradients (DDP's) and share the work: each orthogonalizes a part of the blocks and sends
         it to the others. By default every rank does everything. Not kept by copies and pickles of the optimizer.
@@ -102,6 +102,8 @@ class MuMuon(MatrixOptimizer):
     >>> import neuralop_mup as nm
     >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 16, "n_modes": (8,)})
     >>> optimizer = nm.MuMuon(model, lr=0.02)
+    >>> {group["name"]: group["lr"] for group in optimizer.param_groups}
+    {'hidden': 0.02, 'spectral': 0.02, 'aux input+vector': 0.004, 'aux readout': 0.002}
     """
 
     sharded_state: ClassVar[tuple[str, ...]] = ("momentum_buffer",)

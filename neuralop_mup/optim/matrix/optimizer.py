@@ -190,12 +190,33 @@ class MatrixOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on the gradients as they are (accumulated, all-reduced).
 
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss and its gradients anew; it is called once, before the step.
+
+        Returns
+        -------
+        Any
+            What the closure returns; None without one.
+
         Raises
         ------
         MupError
             If a gradient holds a NaN or an infinity, or is so large that its squares overflow (in float32 from a norm of
             1e16 on): nothing was changed then. With ``check="next"`` the gradients of such a step count as zero, and the
             step after it raises.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+        >>> optimizer = nm.MuSOAP(model, steps=1000)
+        >>> optimizer.zero_grad()
+        >>> model(torch.randn(2, 1, 16)).square().mean().backward()
+        >>> optimizer.step()
         """
         loss = None
         if closure is not None:
@@ -318,10 +339,23 @@ class MatrixOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch.
 
+        Parameters
+        ----------
+        state_dict : dict
+            What ``state_dict()`` of such an optimizer gave.
+
         Raises
         ------
         MupError
             If its groups treat parameters in another way, or by other multipliers.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+        >>> state = nm.MuSOAP(model, steps=1000).state_dict()
+        >>> nm.MuSOAP(model, steps=1000).load_state_dict(state)
         """
         ours = [group["layouts"] for group in self.param_groups]
         groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()

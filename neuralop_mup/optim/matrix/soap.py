@@ -66,8 +66,8 @@ class MuSOAP(MatrixOptimizer):
     signs these are the whole sums; with ``complex_data=True`` real bases are a choice. In these coordinates each entry of
     each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
-    size is the operator norm (docs/optimizers.md). Hidden linear layers and 1×1 convolutions are treated alike, with one
-    block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
+    size is the operator norm (docs/explain/updates.md). Hidden linear layers and 1×1 convolutions are treated alike, with
+    one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
     Parameters
     ----------
@@ -85,41 +85,45 @@ class MuSOAP(MatrixOptimizer):
         :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1. It is meant for a schedule that ends with the
         training. A warning tells of a training that goes on beyond ``steps``, and of a schedule that ends long before.
         Not for a model with ``parametrize(training=…)``: there ``lr`` is that of base's length.
-    momentum : float
+    momentum : float, default 0.95
         Decay of the running mean of gradients.
-    beta2 : float
+    beta2 : float, default 0.95
         Decay of the second moments.
-    basis_beta : float
+    basis_beta : float, default 0.95
         Decay of the Gram matrices whose eigenvectors are the bases.
-    period : int
+    period : int, default 2
         Each mode moves once in so many steps, as far as it would have in all of them, in turn with the others; its momentum
         follows every gradient, its second moments and its part of the bases those of its turn. What is computed for each
         mode costs that much less. Maps with one block move at every step.
-    refresh : int
+    refresh : int, default 10
         Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
         2, 4, 8, … as well.
-    nesterov : bool
+    nesterov : bool, default True
         Move along momentum · m + (1 − momentum) · gradient instead of m, the mean of gradients.
-    size : {"schatten", "rms"}
+    size : {"schatten", "rms"}, default "schatten"
         What is brought to lr·√(out/in): an estimate of the operator norm, in the mean that of large matrices of random
         entries, and exact for one row or column. ``schatten``: (√in + √out)/(in·out·(in + out))^(1/4) times (Σσ⁴)^(1/4), of
         which the ratio to the other is looked for when bases are renewed. ``rms``: (√in + √out)/√(in·out) times the
         Frobenius norm (Σσ²)^(1/2). Updates of wide layers are of low rank, where both are too small, at rank one in an n×n
         block by n^(1/4)/2^(3/4) and by √n/2. The block of a separable kernel is diagonal, and its norm the largest modulus.
-    weight_decay : float
+    weight_decay : float, default 0.0
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
         A block whose gradient is zero (inactive modes) is left alone.
     lr_mult : mapping, optional
         Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
-    base_depth : int or None
+    base_depth : int or None, default 4
         As for :class:`~neuralop_mup.MuMuon`: ``lr`` goes as √(base_depth / depth).
     process_group : torch.distributed.ProcessGroup, optional
         Ranks that hold the same gradients (DDP's) and share the work: each moves some of the parameters and sends them,
         with their state, to the others. Not kept by copies and pickles of the optimizer.
-    betas, eps, foreach : (float, float), float, bool
+    betas : (float, float), default (0.9, 0.999)
+        AdamW's decays.
+    eps : float, default 1e-8
         AdamW's.
-    capturable : bool
+    foreach : bool, optional
+        AdamW's, as torch takes it.
+    capturable : bool, default False
         Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
         does repeats every ``cycle`` steps, so that as many are captured and replayed in turn.
     check : {"now", "next"}, optional
@@ -155,10 +159,12 @@ class MuSOAP(MatrixOptimizer):
     >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 16, "n_modes": (8,)})
     >>> optimizer = nm.MuSOAP(model, lr=0.03)
 
-    Tuned nowhere, for a training of 3,000 steps:
+    Tuned nowhere, for a training of 4,000 steps:
 
     >>> model = nm.parametrize(FNO((16,), 1, 1, 64))
-    >>> optimizer = nm.MuSOAP(model, steps=3000)
+    >>> optimizer = nm.MuSOAP(model, steps=4000)
+    >>> optimizer.param_groups[0]["name"], optimizer.param_groups[0]["lr"]
+    ('hidden', 0.015)
     """
 
     sharded_state: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")

@@ -36,6 +36,24 @@ class Engine(Protocol):
         Runs at once.
     loses_together : bool
         Whether one dead process takes the other runs along, so that none of them can be blamed.
+
+    Examples
+    --------
+    An engine of one's own, which executes runs one by one:
+
+    >>> from concurrent.futures import Future
+    >>> import neuralop_mup as nm
+    >>> class Here:
+    ...     capacity, loses_together = 1, False
+    ...     def submit(self, function, /, *args, **kwargs):
+    ...         future = Future()
+    ...         future.set_result(function(*args, **kwargs))
+    ...         return future
+    ...     def close(self):
+    ...         pass
+    >>> how = {"engine": Here(), "folder": "runs", "progress": False}
+    >>> nm.sweep(lambda config: config["lr"] ** 2, {"lr": [0.25, 0.5]}, **how).best
+    {'lr': 0.25}
     """
 
     capacity: int

@@ -31,6 +31,15 @@ class ExecutorEngine:
     ------
     MupError
         If it is no executor, or one of threads.
+
+    Examples
+    --------
+    >>> from concurrent.futures import ProcessPoolExecutor
+    >>> from neuralop_mup.tuning.engines import ExecutorEngine
+    >>> engine = ExecutorEngine(lambda: ProcessPoolExecutor(2), n_workers=2)
+    >>> engine.capacity
+    2
+    >>> engine.close()
     """
 
     loses_together = True
@@ -77,15 +86,21 @@ class RayEngine:
         Of a running cluster (``"auto"``, ``"ray://host:10001"``); by default one is started on this machine.
     n_workers : int, optional
         Runs at once at most; by default as many as the cluster has room for, looked up anew before each run.
-    cpus, gpus : float
+    cpus, gpus : float, default 1, 0
         What a run asks for; half a GPU puts two runs on one.
-    retries : int
+    retries : int, default 3
         How many times Ray tries a run again whose process or node died.
 
     Raises
     ------
     MupError
         Without the package ray, if the cluster does not answer, or if a run asks for nothing.
+
+    Examples
+    --------
+    >>> from neuralop_mup.tuning.engines import RayEngine
+    >>> engine = RayEngine(address="auto", gpus=0.5)  # doctest: +SKIP
+    >>> nm.sweep(train, {"lr": [0.25, 0.5]}, engine=engine, folder="runs")  # doctest: +SKIP
     """
 
     loses_together = False

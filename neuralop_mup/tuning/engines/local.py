@@ -47,13 +47,21 @@ class LocalEngine:
     ----------
     capacity : int
         Runs at once. Each has as many threads as cores come to it.
-    devices : sequence of str
+    devices : sequence of str, default ()
         CUDA devices, shared out in turn: a run sees one of them alone, as cuda:0.
 
     Raises
     ------
     MupError
         If processes cannot be started from this program.
+
+    Examples
+    --------
+    >>> from neuralop_mup.tuning.engines import LocalEngine
+    >>> engine = LocalEngine(2)
+    >>> engine.capacity
+    2
+    >>> engine.close()
     """
 
     loses_together = False
