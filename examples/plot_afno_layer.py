@@ -158,7 +158,7 @@ plt.show()
 # Training
 # --------
 # ``MuSOAP`` trains this model as it does neuralop's, and its learning rate follows from the number of steps
-# (:doc:`/optimizers`).
+# (:doc:`/evidence/optimizers`).
 model = parametrized(kernel_init="small", hidden_dim=64, modes_hidden=16)
 optimizer = nm.MuSOAP(model, steps=3000)
 print(f"{optimizer.param_groups[0]['lr']:.3f}")

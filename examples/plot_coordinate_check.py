@@ -7,7 +7,7 @@ standard parametrization (SP) one step of Adam changes the output by more, the w
 parametrization (μP) the change keeps its size. Measuring this is called a coordinate check.
 
 The optimizer is Adam here because growing steps are what it does to a wide model in SP; to train a model take ``MuSOAP``
-(:doc:`/optimizers`). ``nm.coord_check(…, optimizer=nm.MuSOAP)`` checks that one.
+(:doc:`/evidence/optimizers`). ``nm.coord_check(…, optimizer=nm.MuSOAP)`` checks that one.
 """
 
 # %%

@@ -8,7 +8,7 @@ the wider the model is. ``nm.kernels`` shows which of the two happens: it measur
 of different samples, at every Fourier layer.
 
 The optimizer is Adam here because the tangent-kernel parametrization is derived for its steps; to train a model take
-``MuSOAP`` (:doc:`/optimizers`).
+``MuSOAP`` (:doc:`/evidence/optimizers`).
 
 The whole script takes about ten seconds on a CPU.
 """

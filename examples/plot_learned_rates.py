@@ -7,7 +7,7 @@ and once with ``nm.LearnedRates``, which learns a multiplier on the learning rat
 multipliers of three roles rise; at the other two rates all of them fall.
 
 The optimizer is Adam here because it needs a learning rate to be found; to train a model take ``MuSOAP``, whose rate follows
-from the number of steps (:doc:`/optimizers`).
+from the number of steps (:doc:`/evidence/optimizers`).
 
 The whole script takes about half a minute on a CPU.
 """
@@ -82,7 +82,7 @@ for lr in lrs:
 # ---------------
 # They see one step ahead. What lowers the next loss is not always what lowers the last one, and so they fall further than
 # they should, most of all at the readout. Errors are lower with learned multipliers in these three runs of one seed; on
-# another problem they were higher (:doc:`/learned_rates`).
+# another problem they were higher (:doc:`/explain/learned_rates`).
 colours = {"input": "#56B4E9", "hidden": "#0072B2", "readout": "#D55E00", "vector": "0.6", "spectral": "#000000"}
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True, layout="constrained")
 for ax, lr in zip(axes, lrs, strict=True):

@@ -4,7 +4,7 @@ Darcy flow with its equation in the loss
 
 A physics-informed neural operator (PINO) learns Darcy flow from solutions and from the equation −∇·(a∇u) = 1 at once. We
 train a small and a large one with ``MuSOAP``, which is not tuned, and with Adam at five learning rates. The equation changes
-nothing in the two lines that the package adds: see :doc:`/pino`.
+nothing in the two lines that the package adds: see :doc:`/howto/pino`.
 """
 
 # %%

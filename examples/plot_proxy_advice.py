@@ -61,7 +61,8 @@ plt.show()
 # The advice
 # ----------
 # For a target with 64 modes: a proxy with 8 modes is taken, but we are told what it would miss. The threshold comes from
-# eight problems. On six of them the best learning rate was too high with fewer modes (:doc:`/guide`), so read it as advice.
+# eight problems. On six of them the best learning rate was too high with fewer modes (:doc:`/evidence/transfer`), so it is
+# advice.
 for proxy in (8, 16, enough):
     print(f"n_modes = {proxy}:", proxy_advice(energy, proxy=(proxy,), target=(64,)) or "resolves the data.")
 

@@ -7,7 +7,7 @@ parametrization, SP), the best learning rate moves when the model gets wider. In
 stays, so it can be found on the small model.
 
 The optimizer is Adam here because this move of the best rate is Adam's; to train a model take ``MuSOAP``, whose rate follows
-from the number of steps (:doc:`/optimizers`).
+from the number of steps (:doc:`/evidence/optimizers`).
 
 The small size is called the *base*: at the base both parametrizations are the same model, number for number.
 """

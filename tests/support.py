@@ -2,7 +2,7 @@
 
     python tests/support.py --write
 
-measures every case (a few minutes on one core) and writes docs/support.md; tests/test_cases.py and
+measures every case (a few minutes on one core) and writes docs/evidence/support.md; tests/test_cases.py and
 tests/test_support_matrix.py measure it again.
 """
 
@@ -33,7 +33,7 @@ from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.train import Training, losses_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "support.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "support.md"
 COMMAND = "python tests/support.py --write"
 RULE = DEFAULT_RULE
 LR, SEEDS, STEP = 5e-3, 8, 3  # with three seeds a flat slope reads up to ±0.5
@@ -56,9 +56,10 @@ COLUMNS = ("parameters", "identity", "width", "modes", "mup", "output", "step", 
 # seed's lowest and highest slope are what `coord_check` gives.
 REASONS = {
     "gno-readout": "A narrow GINO starts with a larger output, which training removes first. A real weakness: to −0.7 at "
-    'widths up to 64, after ten steps; `init_mult={"readout": 1e-3}` makes it flat to 0.2 ([layouts](layouts.md)).',
+    'widths up to 64, after ten steps; `init_mult={"readout": 1e-3}` makes it flat to 0.2 '
+    "([layouts](../explain/layouts.md)).",
     "token-width": "A real weakness: −0.2 to −0.3 at widths up to 64 too. The cause is not settled; one candidate is that "
-    "neuralop divides attention logits by √d where μP asks for d ([layouts](layouts.md)).",
+    "neuralop divides attention logits by √d where μP asks for d ([layouts](../explain/layouts.md)).",
     "shared-factors": "The mode rule is derived for independent blocks; the modes of a factorized kernel share factors. "
     'At 16 channels the default is next to no rule (`rule="none"` has +0.5); `rule="log-modes"` has +0.32.',
     "two-sizes": 'Not the mode rule\'s: `rule="none"` has the same slope. K = 4 and 8 alone, on random data; slopes of '
@@ -367,8 +368,8 @@ def render(records: Mapping[str, Mapping[str, str]]) -> str:
         "| step | parameters that differ after that model's next step |",
         "| deepcopy, pickle | rows of the plan that a copy of the model loses |",
         "",
-        "Sizes are small and seeds few: slopes are to find what breaks. [What was measured](results.md) has larger ones; "
-        "[Kernel layouts and models](layouts.md) says where the theory is only a guide.",
+        "Sizes are small and seeds few: slopes are to find what breaks. [What transfers](transfer.md) has larger ones; "
+        "[Kernel layouts and models](../explain/layouts.md) says where the theory is only a guide.",
     ]
     used = []
     for title, group in GROUPS.items():

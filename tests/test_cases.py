@@ -146,6 +146,6 @@ def the_support_matrix_says_what_is_measured(case):
     measured = exact(case, steps=4)
     if case.name in PAGE_ROWS:
         row = PAGE_ROWS[case.name]
-        assert measured == {column: row[column] for column in EXACT}, f"write docs/support.md again: `{COMMAND}`"
+        assert measured == {column: row[column] for column in EXACT}, f"write docs/evidence/support.md again: `{COMMAND}`"
     else:  # newer than the release that the page is of, or of another package
         assert {measured[column] for column in EXACT if column not in ("parameters", "pickle")} == {"0"}

@@ -251,7 +251,7 @@ def filled(experiment, measured):
 
 
 @pytest.mark.parametrize(("name", "times"), [("apebench", 1), ("optimizers", 2)])
-def test_a_contest_tells_who_is_best(name, times):
+def test_a_contest_tells_who_is_best(name, times, tmp_path):
     """Medians of three seeds: 0.11 and 0.22, half; in twice the time. Each search ends with its best between two others."""
     full = run.EXPERIMENTS[name]
     few = dict(list(full.fields.items())[:2])
@@ -267,6 +267,10 @@ def test_a_contest_tells_who_is_best(name, times):
     assert against["MuSOAP, untuned"] == "| MuSOAP, untuned | 2 | 0.50 | 0.50 to 0.50 | 2.00 |"
     assert rows(text.split("that of stock SOAP")[1])["MuSOAP"] == "| MuSOAP | 2 | 0.67 | 0.67 to 0.67 | 2.00 |"
     assert "0 of 6 searches" in experiment.table(Kept())
+    said = experiment.numbers(kept)
+    assert (said["MuSOAP.untuned.over.Adam.mean"], said["MuSOAP.over.SOAP.most"]) == ("0.50", "0.67")
+    experiment.draw(kept, tmp_path / "who.svg")
+    assert "stock SOAP, tuned" in (tmp_path / "who.svg").read_text()
 
 
 def test_a_contest_that_nobody_wins_says_so():
@@ -283,7 +287,8 @@ def test_what_others_reached_stands_beside():
     experiment = dataclasses.replace(full, fields=few, contenders=(), seeds=(0,))
     kept = filled(experiment, lambda config: {"loss": 0.0394670, "metrics": {"seconds": 1.0, "train_loss": 0.01}})
     assert "| `diff_burgers 1D` | 0.0789 [0.0731, 0.0855] | 0.0395 |" in experiment.numbers(kept)["table"]
-    assert experiment.numbers(kept)["MuSOAP.untuned.mean"] == "0.50" and experiment.numbers(kept)["MuSOAP.untuned.of"] == "1"
+    assert experiment.numbers(kept)["MuSOAP.untuned.over.theirs.mean"] == "0.50"
+    assert experiment.numbers(kept)["MuSOAP.untuned.over.theirs.of"] == "1"
 
 
 def moved(config):

@@ -56,9 +56,9 @@ def test_the_depth_is_the_site_s():
     assert f"myst_heading_anchors = {ANCHORED}" in (ROOT / "docs" / "conf.py").read_text()
 
 
-@pytest.mark.parametrize("link", ["nowhere.md", "docs/faq.md#nowhere", "#nowhere", "docs/no.png"])
+@pytest.mark.parametrize("link", ["nowhere.md", "docs/install.md#nowhere", "#nowhere", "docs/no.png"])
 def test_a_broken_link_is_seen(link):
-    text = f"# Somewhere\n\nWords, then [a `link`]({link}), [another](docs/faq.md) and [here](#somewhere).\n"
+    text = f"# Somewhere\n\nWords, then [a `link`]({link}), [another](docs/install.md) and [here](#somewhere).\n"
     assert broken(ROOT / "README.md", text) == [link]
 
 

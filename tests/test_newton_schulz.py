@@ -110,7 +110,7 @@ def test_polar_factor_against_exact_decomposition(shape, dtype, damping):
 
 @pytest.mark.parametrize("n", [2, 8, 64])
 def test_norms_of_random_blocks_after_damping(n):
-    """Weak directions take what strong ones lose, so the norm is above the 1.2 of no damping (docs/muon.md)."""
+    """Weak directions take what strong ones lose, so the norm is above the 1.2 of no damping (docs/explain/updates.md)."""
     x = torch.randn(8, n, n, dtype=torch.complex128, generator=torch.Generator().manual_seed(n))
     plain, damped = (torch.linalg.matrix_norm(orthogonalize(x, damping=d), 2) for d in (0.0, 0.7))
     assert plain.max() < 1 + BAND + 1e-6

@@ -109,14 +109,17 @@ def test_burgers_losses_vanish_only_where_they_should():
 
 
 def test_the_script_of_the_documentation_runs_as_pasted(capsys):
-    page = (Path(__file__).parents[1] / "docs" / "pino.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "howto" / "pino.md").read_text(encoding="utf-8")
     script = page.split("```python\n")[1].split("```")[0]
-    for large, small in {"n_train=200": "n_train=4, n_val=2, n_test=2", "n_epochs=10": "n_epochs=1"}.items():
+    for large, small in {
+        "n_train=40, n_val=10, n_test=10": "n_train=4, n_val=2, n_test=2",
+        "n_epochs=10": "n_epochs=1",
+    }.items():
         assert script.count(large) == 1
         script = script.replace(large, small)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")  # as the page says
-        exec(compile(script, "docs/pino.md", "exec"), names := {})
+        exec(compile(script, "docs/howto/pino.md", "exec"), names := {})
     assert "test_equation" in capsys.readouterr().out and len(names["train_loader"].dataset) == 4
     # The same as the problem's own processor.
     own = get_problem("darcy-pino", n_train=4, n_val=2, n_test=2).processor(names["data"]).out_normalizer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -265,16 +264,3 @@ def test_the_command_chooses_by_a_rollout(tmp_path, file, monkeypatch, capsys):
 
 def test_names_of_scores():
     assert score_of(None) is None and score_of("rollout:050").name == "rollout:50"
-
-
-def test_the_page_runs_as_pasted(tmp_path, file, monkeypatch):
-    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
-    part = page.split("## A choice by what counts\n")[1].split("\n## ")[0]
-    monkeypatch.chdir(tmp_path)
-    np.savez("flow.npz", u=waves(times=52), t=np.arange(52))
-    quick = "n_workers=1, epochs=1, seeds=(0,), space={'lr': [0.01]}, compare=(), progress=False, folder"
-    names = {"__name__": "page", "build": build, "nm": nm, "sizes": {"base": BASE, "target": TARGET}}
-    code = part.split("```python\n")[1].split("```")[0]
-    assert code.count("folder") == 2
-    exec(compile(code.replace("folder", quick), "docs/data.md", "exec"), names)
-    assert names["tuned"].results.records[0]["metrics"]["score"] == "worst_point"

@@ -1,4 +1,7 @@
-"""docs/support.md says what is so: no case lacks a row, and some slopes are measured again (test_cases.py has the rest)."""
+"""docs/evidence/support.md says what is so: no case lacks a row, and some slopes are measured again.
+
+test_cases.py has the rest.
+"""
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from cases import BY_NAME, NAMES, NEXT_CASES, PHYSICSNEMO_CASES, SKIPPED, SPHERE
 from support import COLUMNS, COMMAND, GROUPS, NOTE_BEYOND, NOTES, PAGE, REASONS, SLOPES, number, parse, slope
 
 TEXT = PAGE.read_text()
-AGAIN = f"docs/support.md is not what was measured; if that is meant, write it again: `{COMMAND}`"
+AGAIN = f"docs/evidence/support.md is not what was measured; if that is meant, write it again: `{COMMAND}`"
 # Without torch_harmonics there are no such cases, but the page has their rows.
 ROWS = parse(TEXT if SPHERE else TEXT.split(f"## {list(GROUPS)[-1]}")[0])
 SAMPLE = [

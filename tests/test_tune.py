@@ -683,19 +683,3 @@ def test_a_problem_is_data_too(tmp_path):
     tuned = tuned_on(tmp_path / "s", problem)
     x, y = problem.load().val
     assert relative_error(tuned.predict(x), y) == pytest.approx(tuned.loss, rel=1e-4)
-
-
-def test_the_page_on_data_runs_as_pasted(tmp_path, monkeypatch, capsys):
-    """Its first script, at fewer runs, and the lines that load the target."""
-    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
-    script, lines = (part.split("```")[0] for part in page.split("```python\n")[1:3])
-    quick = 'folder="runs/heat", n_workers=1, epochs=1, seeds=(0,), space={"lr": [0.01]}, compare=(), progress=False'
-    assert script.count('folder="runs/heat"') == 1 and "load_tuned" in lines
-    monkeypatch.chdir(tmp_path)
-    saved((f.repeat(1, 1, 2) for f in physical(40)), "heat.npz")
-    names = {"__name__": "__main__"}
-    exec(compile(script.replace('folder="runs/heat"', quick), "docs/data.md", "exec"), names)
-    assert capsys.readouterr().out.count("\n") == 4 and isinstance(names["prediction"], np.ndarray)
-    before = names.pop("prediction")
-    exec(compile(lines, "docs/data.md", "exec"), names)
-    assert np.array_equal(before, names["prediction"]) and before.shape == (5, 1, 64)

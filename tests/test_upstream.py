@@ -74,3 +74,10 @@ def test_the_example_follows_the_conventions_of_their_gallery():
     assert len(title) == len(line)
     cells = source.split("\n# %%\n")[1:]
     assert len(cells) > 5 and all(cell.startswith("# ") for cell in cells)
+
+
+@pytest.mark.parametrize("script", sorted((FOLDER / "faults").glob("*.py")), ids=lambda script: script.stem)
+def test_a_fault_is_shown(script):
+    """With the neuraloperator that is installed: a release in which it is mended says so, and the file may go."""
+    run = subprocess.run([sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True)
+    assert run.returncode == 0 and "The fault is there" in run.stdout, run.stdout + run.stderr

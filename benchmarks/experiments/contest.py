@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from experiments.contest_figure import draw
 from experiments.curves import geometric_mean, rounded, searched
 from experiments.kept import loss_of
 from experiments.pages import NAMES, table
@@ -34,6 +35,8 @@ LAYERS = 4
 UNTUNED = "MuSOAP, untuned"
 THEIRS = "APEBench's FNO"
 SEEDS = (0, 1, 2)
+#: Name in numbers of pages → who all are compared with.
+_AGAINST = {"theirs": THEIRS, "Adam": "Adam", "SOAP": "stock SOAP"}
 
 
 @dataclass(frozen=True)
@@ -242,10 +245,10 @@ class Contest:
         )
         lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._errors(ends, lambda end: end.told)]
         lines += ["\n## In training", *self._errors(ends, lambda end: _spread(end.training) if end.training else "–")]
-        for other in (THEIRS, "Adam", "stock SOAP"):
+        for other in _AGAINST.values():
             rows = [[who, *row] for who in ends if who != other and (row := self.against(ends, who, other))]
             if rows:
-                heads = ["", "problems", "geometric mean", "range", "processor time"]
+                heads = ["", "problems", "geometric mean", "range", "time"]
                 lines += [f"\n## Error over that of {other}", *table(heads, rows)]
         return "\n".join(lines) + "\n"
 
@@ -254,6 +257,10 @@ class Contest:
         fields = [name for name in self.fields if any(name in own for who, own in ends.items() if who != THEIRS)]
         rows = [[NAMES.get(n, f"`{n}`"), *(said(own[n]) if n in own else "–" for own in ends.values())] for n in fields]
         return table(["", *ends], rows)
+
+    def draw(self, records: Any, path: Path) -> None:
+        """The figure."""
+        draw(self.ends(records), {name: NAMES.get(name, name) for name in self.fields}, path)
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: the errors, each contender's over those of others' own runs, and single runs of a search."""
@@ -264,11 +271,12 @@ class Contest:
                 called = f"{name}.{who}.{lr:g}".replace(" ", ".")
                 one = self.error(records, self.run(name, who, lr, self.seeds[0]), "validation_error")
                 said |= {called: f"{error:.2g}", f"{called}.one": f"{one or math.nan:.2g}"}
-        for who in ends:
-            if who != THEIRS and (over := self.against(ends, who, THEIRS)):
+        for who, (short, other) in product(ends, _AGAINST.items()):
+            if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
                 least, _, most = over[2].partition(" to ")
                 told = {"of": over[0], "mean": over[1], "least": least, "most": most}
-                said |= {f"{who.replace(', ', '.').replace(' ', '.')}.{name}": value for name, value in told.items()}
+                called = f"{who.replace(', ', '.').replace(' ', '.')}.over.{short}"
+                said |= {f"{called}.{name}": value for name, value in told.items()}
         return said
 
     def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[str]:
