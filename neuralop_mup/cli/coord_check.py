@@ -147,7 +147,7 @@ def check(
     batch_size
         samples a batch
     tolerance
-        largest \\|slope\\| of an update that passes
+        largest size of an update's slope that passes
     workers
         seeds at once, each in its own process [one per core]
     output

@@ -106,12 +106,13 @@ def plot_panels(
     longest = max(
         len(line) for curves in panels.values() for text, _ in curves for line in (*text.split("\n"), "0.0000 at 0.000")
     )
-    figure, row = style.new_panels(1, len(panels), longest, 3.6, sharey=True)
+    # One under another, so that a page may show them at half their size.
+    figure, grid = style.new_panels(len(panels), 1, longest, 3.4 * len(panels) + 0.3)
     log = min(losses) > 0
     low, high = min(losses), max(losses)
     ceiling = min(high, low * _CEILING) * 1.3 if log else high + 0.08 * (high - low or 1.0)
     values = sorted({x for curve in every for x in (*curve.x, *curve.failed)})
-    for axes, (rule, curves) in zip(row[0], panels.items(), strict=True):
+    for axes, (rule, curves) in zip(grid[:, 0], panels.items(), strict=True):
         if name == "beta2":  # by its distance from 1, so that values near 1 are apart
             axes.set_xscale("function", functions=(lambda x: -np.log10(np.maximum(1 - x, 1e-12)), lambda y: 1 - 10**-y))
         elif all(v > 0 for v in values):
@@ -130,8 +131,7 @@ def plot_panels(
             axes.axvline(base[0], color="#999999", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
         style.ticks_at(axes, values, digits=4 if name == "beta2" else 3)
         style.finish_panel(axes, style.rule_name(rule), _NAMES.get(name, name), wanted)
-        axes.tick_params(labelleft=True)
-    row[0, 0].set_ylabel(loss, fontsize=style.TEXT)
+        axes.set_ylabel(loss, fontsize=style.TEXT)
     marks = {
         "★ lowest mean": True,
         "dashed: the base's best value": True,

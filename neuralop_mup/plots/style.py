@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -195,5 +196,6 @@ def label_lines(axes: Axes, wanted: Sequence[tuple[float, float, str, Any]]) -> 
 
 
 def key_line(figure: Figure, parts: Sequence[str]) -> None:
-    """What the marks mean, in one line under the figure."""
-    figure.text(0.01, -0.01, "   ·   ".join(parts), fontsize=SMALL, color=GREY, ha="left", va="top")
+    """What the marks mean, under the figure, in lines that are no wider than it."""
+    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # characters of a usual width
+    figure.text(0.01, -0.01, fill("  ·  ".join(parts), room), fontsize=SMALL, color=GREY, ha="left", va="top")
