@@ -35,7 +35,8 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
     rows = [name for name in names if name in ends.get("Adam", {})]
     figure, axes = style.new_figure(6.4, 0.42 * len(rows) + 1.5)
     axes.axvline(1.0, color=style.colour_of("adam"), linewidth=2)
-    axes.annotate("tuned Adam", (1.0, -0.75), ha="center", va="bottom", fontsize=style.TEXT, color=style.colour_of("adam"))
+    how = {"color": style.colour_of("adam"), "fontsize": style.TEXT, "annotation_clip": False}
+    axes.annotate("tuned Adam", (1.0, -0.75), ha="center", va="bottom", **how)
     drawn = [1.0]
     for who, (kind, label) in _DRAWN.items():
         own = {
@@ -58,12 +59,7 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
     axes.grid(color=style.FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.set_xlabel("error over that of tuned Adam", fontsize=style.TEXT)
-    axes.legend(
-        fontsize=style.TEXT,
-        frameon=False,
-        loc="upper center",
-        bbox_to_anchor=(0.4, -0.75 / (0.42 * len(rows) + 0.5)),
-        ncols=2,
-    )
+    below = (0.5, -0.35 / figure.get_figheight())  # an inch's third under the figure, whatever its height
+    figure.legend(fontsize=style.TEXT, frameon=False, loc="upper center", bbox_to_anchor=below, ncols=2)
     style.bare(axes)
     style.save(figure, path)
