@@ -34,6 +34,11 @@ def _refused(model, match, base=None, **kwargs):
         assert had_plan or not hasattr(p, "infshape")
 
 
+def test_a_class_is_no_model():
+    with pytest.raises(nm.MupError, match=r"FNO is a class: give a model, FNO\(…\)"):
+        nm.parametrize(FNO)
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

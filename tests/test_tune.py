@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_masters_losses_and_workers(tmp_path):
         ({"optimizer": "MuSOUP"}, "did you mean 'MuSOAP'"),
         ({"optimizer": torch.optim.SGD}, "no optimizer 'SGD': expected one of MuAdam"),
         ({"build": "FNO"}, "must be a function"),
+        ({"build": FNO((4,), 1, 1, 4, n_layers=1)}, "must be a function"),
         ({"data": fields(4)}, "data has 4 samples"),
         ({"data": fields(40)[:1] * 3}, r"A split is one array of shape \(40, 1, 32\); give each as a pair"),
         ({"data": tuple(f.tolist() for f in fields())}, "A batch of the data is a list of 1,.*np.asarray"),
@@ -264,6 +266,14 @@ def test_a_tuned_model_is_loaded_from_its_folder(study, tmp_path):
     page = tuned.report.read_text()
     assert f"from {__name__} import build" in page and "tuned.predict(x)  # x of shape (n, 1, 32)" in page
     assert "nm.load_tuned(" in (tuned.report.parent / "report.html").read_text()
+
+
+def test_the_rate_of_the_target_s_own_length_is_said(study):
+    """0.04 at 125 steps is 0.04 / √8 = 0.0141 at 1,000."""
+    tuned, _ = study
+    longer = dataclasses.replace(tuned, lr=0.04, _made={**tuned._made, "training": {"steps": (125, 1000)}})
+    assert ", 0.0141 for the 1000 steps of the target" in repr(longer).splitlines()[0]
+    assert "steps of the target" not in repr(tuned)
 
 
 def test_tuned_is_four_lines_and_the_last_one_rebuilds_the_parametrization(study):

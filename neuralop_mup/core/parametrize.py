@@ -160,6 +160,8 @@ def _bare(model: nn.Module) -> nn.Module:
             "An AveragedModel follows the weights of a model that trains: parametrize that model before averaging it; the "
             "average keeps the plan."
         )
+    if isinstance(model, type):
+        raise MupError(f"{model.__name__} is a class: give a model, {model.__name__}(…), whose weights are drawn.")
     bare = unwrap(model)
     if isinstance(bare, nn.Module):
         check_unsharded(bare, "parametrize")

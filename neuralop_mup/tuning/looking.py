@@ -56,7 +56,7 @@ class Sizes:
         MupError
             If one cannot be built, or the base is not smaller.
         """
-        if not callable(build):
+        if isinstance(build, nn.Module) or not callable(build):
             raise MupError(f"build={build!r} must be a function: build(**size) returns a fresh model of that size.")
         models, modes = {}, {}
         for name, which, size in (("base", "proxy", base), ("target", "target", target)):

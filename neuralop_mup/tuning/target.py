@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,11 +190,13 @@ class Tuned:
         usual = {"rule": DEFAULT_RULE, "init_mult": {}, "kernel_init": "default", "training": {}}
         rest = "".join(f", {key}={made[key]!r}" for key, value in usual.items() if made[key] != value)
         size = _arguments(made["size"])
+        short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
+        there = f", {self.lr * math.sqrt(short / long):.3g} for the {long} steps of the target" if short != long else ""
         price = findings.price(self.results)
         took = "" if price is None else f"; tuning took {price[0]:.2f} of one training of it"
         return "\n".join(
             (
-                f"lr {self.lr:g} at the {study.base} ({where})",
+                f"lr {self.lr:g} at the {study.base} ({where}){there}",
                 f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: "
                 f"{self.loss:.4g}{took}",
                 f"target {size}, {n_params(self.model):,} parameters; kept in {self.results.folder}",
