@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from experiments.contest_figure import draw
@@ -25,7 +25,6 @@ from experiments.pages import NAMES, table
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
-from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 from problems.apebench import scenarios
 
@@ -75,12 +74,11 @@ CONTENDERS: dict[str, Contender] = {
 
 @dataclass(frozen=True)
 class End:
-    """What a contender reaches on a field: its rate, and errors, training errors and seconds of its seeds."""
+    """What a contender reaches on a field: its rate, and errors and training errors of its seeds."""
 
     lr: float
     errors: list[float] = field(default_factory=list)
     training: list[float] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
 
     @property
     def told(self) -> str:
@@ -224,8 +222,7 @@ class Contest:
             lr = min(found, key=found.__getitem__)
         runs = [run for seed in self.seeds if records.get(run := self.run(name, contender, lr, seed)) is not None]
         errors, training = ([self.error(records, run, by) for run in runs] for by in (self.told, "train_loss"))
-        times = [r["metrics"]["seconds"] for run in runs if is_complete(r := records.get(run))]
-        return End(lr, errors, training, times) if runs else None
+        return End(lr, errors, training) if runs else None
 
     def ends(self, records: Any) -> dict[str, dict[str, End]]:
         """Contender → field → what it reaches, of those that are done; others' own runs among them."""
@@ -248,8 +245,7 @@ class Contest:
         for other in _AGAINST.values():
             rows = [[who, *row] for who in ends if who != other and (row := self.against(ends, who, other))]
             if rows:
-                heads = ["", "problems", "geometric mean", "range", "time"]
-                lines += [f"\n## Error over that of {other}", *table(heads, rows)]
+                lines += [f"\n## Error over that of {other}", *table(["", "problems", "geometric mean", "range"], rows)]
         return "\n".join(lines) + "\n"
 
     def _errors(self, ends: Mapping[str, Mapping[str, End]], said: Callable[[End], str]) -> list[str]:
@@ -280,14 +276,12 @@ class Contest:
         return said
 
     def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[str]:
-        """On how many fields both are done, a contender's errors over the other's, and its times; nothing on none."""
+        """On how many fields both are done, a contender's errors over the other's; nothing on none."""
         pairs = [(end, ends[other][name]) for name, end in ends[who].items() if name in ends.get(other, {})]
         if not pairs:
             return []
         over = [median(a.errors) / median(b.errors) for a, b in pairs]
-        times = [fmean(a.times) / fmean(b.times) for a, b in pairs if a.times and b.times]
-        ends_of = f"{min(over):.2f} to {max(over):.2f}"
-        return [str(len(pairs)), f"{geometric_mean(over):.2f}", ends_of, f"{median(times):.2f}" if times else "–"]
+        return [str(len(pairs)), f"{geometric_mean(over):.2f}", f"{min(over):.2f} to {max(over):.2f}"]
 
 
 def _spread(errors: Sequence[float]) -> str:

@@ -26,6 +26,9 @@ NAMES = {
     "darcy": "Darcy",
     "darcy-pino": "Darcy with its equation",
     "burgers-pino": "Burgers with its equation",
+    "gray-scott, 4 times the samples": "Gray–Scott, 1,600 samples",
+    "gray-scott, 16 times the samples": "Gray–Scott, 6,400 samples",
+    "interface": "growing interface, 3D",
 }
 __all__ = ["NAMES", "NoSuchNumber", "page", "percent", "percents", "rendered", "stale", "table"]
 
