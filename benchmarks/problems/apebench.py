@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.problems import ProblemData
 
 FOLDER = Path(__file__).parents[1] / "apebench"
@@ -29,10 +29,6 @@ class ApeBench:
 
     scenario: str
 
-    def __post_init__(self) -> None:
-        if self.scenario not in scenarios.SCENARIOS:
-            raise MupError(f"There is no scenario {self.scenario!r}; {nearest(self.scenario, scenarios.SCENARIOS)}")
-
     @property
     def n_dim(self) -> int:
         """Axes of space."""
@@ -42,10 +38,6 @@ class ApeBench:
         """What makes the data the same."""
         theirs, arguments = scenarios.SCENARIOS[self.scenario]
         return {"apebench": scenarios.VERSION, "scenario": theirs, **arguments}
-
-    @property
-    def title(self) -> str:
-        return self.scenario
 
     def losses(self) -> None:
         """The relative L2 error alone."""

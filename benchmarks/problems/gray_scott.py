@@ -9,29 +9,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Problem, check_even, check_refines
-from neuralop_mup.problems.data import Pair
-from neuralop_mup.validation import check_positive
-from problems.spectral import (
-    check_length,
-    evolve,
-    finer,
-    highest_modes,
-    least_points,
-    quarter_modes,
-    smooth_field,
-)
+from problems.spectral import Evolution, advance_on_square, least_points, quarter_modes, smooth_field
 
 __all__ = ["GrayScott", "solve_gray_scott"]
 
-# The highest modes kept may be this large, out of the largest one.
-_TAIL = 1e-3
 # Spots and stripes are some lengths √(D_v / k) across. With this many points a length, the highest modes kept (a quarter of
 # the points) are below a tenth of what is allowed (measured for rates between 0.03 and 0.065).
 _POINTS_PER_LENGTH = 3.0
-# Concentrations stay near 1 or below what they begin with: many times more is the scheme's, never the equation's.
-_MOST = 10.0
 
 
 def solve_gray_scott(
@@ -43,44 +27,21 @@ def solve_gray_scott(
     kill: float,
     dt: float = 2.0,
 ) -> torch.Tensor:
-    """Solve u_t = D_u Δu − u v² + F (1 − u), v_t = D_v Δv + u v² − (F + k) v on the periodic unit square.
-
-    Fourier pseudo-spectral in space, the product dealiased (modes below n/4 are kept); in time :func:`etdrk4`, the linear
-    part exact. Steps are all alike, so that a sample does not depend on the others of its batch.
+    """Solve u_t = D_u Δu − u v² + F (1 − u), v_t = D_v Δv + u v² − (F + k) v; see :func:`advance_on_square`.
 
     Parameters
     ----------
     state : torch.Tensor, shape (..., 2, n, n)
-        Initial u and v at x_i = 0, 1/n, …, (n − 1)/n; n even and at least 8. Modes of n/4 and above are dropped.
-    time : float
-        End time, above 0.
+        Initial u and v.
+    time, dt : float
+        End time, and the longest step.
     diffusion : tuple of two floats
-        D_u and D_v, above 0.
+        D_u and D_v.
     feed, kill : float
-        F and k, above 0.
-    dt : float
-        Longest step.
-
-    Returns
-    -------
-    torch.Tensor, float64, shape of ``state``
-        u and v at ``time``.
-
-    Raises
-    ------
-    MupError
-        For arguments that cannot work, a solution that diverges, or a grid too coarse for the patterns.
+        F and k.
     """
-    diffusion = check_diffusion(diffusion)
-    for name, value in {"time": time, "feed": feed, "kill": kill, "dt": dt}.items():
-        check_positive(name, value)
-    shape = tuple(state.shape)
-    if len(shape) < 3 or shape[-3] != 2 or shape[-1] != shape[-2] or shape[-1] % 2 or shape[-1] < 8:
-        raise MupError(f"state must have shape (..., 2, n, n) with n even and at least 8, but it has {shape}.")
-    if not torch.isfinite(state).all():
-        raise MupError("state has entries that are not finite.")
-    n = shape[-1]
-    square, kept, tail = quarter_modes(n, state.device)
+    n = state.shape[-1]
+    square, kept, _ = quarter_modes(n)
     linear = torch.stack((-feed - diffusion[0] * square, -feed - kill - diffusion[1] * square))
 
     def reaction(w: torch.Tensor) -> torch.Tensor:
@@ -90,35 +51,17 @@ def solve_gray_scott(
         change[..., 0, 0, 0] += feed * n**2
         return change
 
-    w = torch.fft.rfft2(state.detach().to(torch.float64)) * kept
-    most = _MOST * max(1.0, float(state.abs().max()))
-    w = evolve("Gray–Scott", w, linear, reaction, time=time, dt=dt, most=most)
-    ratio = highest_modes(w, tail)
-    if not ratio <= _TAIL:
-        raise MupError(
-            f"{n}² points do not resolve Gray–Scott with a diffusion of v of {diffusion[1]:g}: the highest modes are "
-            f"{ratio:.0e} of the largest one. Use about {finer(n, least_grid(diffusion[1], kill))} points an axis "
-            f"(solver_grid)."
-        )
-    return torch.fft.irfft2(w, s=(n, n))
+    least = _least(diffusion[1], kill)
+    return advance_on_square("Gray–Scott", state, linear, reaction, time=time, dt=dt, least=least)
 
 
-def check_diffusion(diffusion: tuple[float, float]) -> tuple[float, float]:
-    """The two numbers as a tuple, or MupError."""
-    if not isinstance(diffusion, (tuple, list)) or len(diffusion) != 2:
-        raise MupError(f"diffusion must be two numbers, such as (1e-4, 5e-5), but it is {diffusion!r}.")
-    for value in diffusion:
-        check_positive("diffusion", value)
-    return tuple(diffusion)
-
-
-def least_grid(diffusion: float, kill: float) -> int:
+def _least(diffusion: float, kill: float) -> int:
     """Points per axis that resolve the patterns."""
     return math.ceil(_POINTS_PER_LENGTH * math.sqrt(kill / diffusion))
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrayScott(Problem):
+class GrayScott(Evolution):
     """Gray–Scott on the periodic unit square: (u0, v0) → (u, v)(·, time), two channels.
 
     v eats u, which is fed at the rate F, and dies at the rate F + k. Where v begins is drawn at random: v0 = s/4 and
@@ -133,8 +76,6 @@ class GrayScott(Problem):
         F and k.
     grid : int
         Points of the data per axis, even.
-    solver_grid : int, optional
-        Points of the solver per axis, a multiple of ``grid``; default: the smallest that resolves the patterns.
     length : float
         Correlation length of the fields.
     n_train, n_val, n_test : int
@@ -149,11 +90,6 @@ class GrayScott(Problem):
     Pearson, "Complex patterns in a simple system", Science 261 (1993).
     """
 
-    n_train: int = 200
-    n_val: int = 50
-    n_test: int = 50
-    grid: int = 32
-    solver_grid: int | None = None
     diffusion: tuple[float, float] = (1.5e-4, 0.75e-4)
     feed: float = 0.04
     kill: float = 0.06
@@ -166,28 +102,10 @@ class GrayScott(Problem):
     out_channels: ClassVar[int] = 2
     chunk: ClassVar[int] = 5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # A list (from a configuration file) is as good, but would make the frozen problem unhashable.
-        object.__setattr__(self, "diffusion", check_diffusion(self.diffusion))
-        for argument in ("feed", "kill", "time"):
-            check_positive(argument, getattr(self, argument))
-        check_length(self.length)
-        check_even("grid", self.grid)
-        if self.solver_grid is not None:
-            check_refines(self.solver_grid, self.grid, max(self.grid, self._start_grid))
-
     @property
-    def fine_grid(self) -> int:
-        """Points per axis that the solver works on."""
-        if self.solver_grid is not None:
-            return self.solver_grid
-        least = max(least_grid(self.diffusion[1], self.kill), self._start_grid)
-        return self.grid * math.ceil(least / self.grid)
-
-    @property
-    def _start_grid(self) -> int:
-        return 2 * least_points(self.length)  # the sigmoid doubles the waves that count
+    def least(self) -> float:
+        """Points per axis that resolve the patterns and the initial state: its sigmoid doubles the waves that count."""
+        return max(_least(self.diffusion[1], self.kill), 2 * least_points(self.length))
 
     def start(self, generators: list[np.random.Generator]) -> torch.Tensor:
         """Initial states, on the solver's grid."""
@@ -198,8 +116,3 @@ class GrayScott(Problem):
     def advance(self, state: torch.Tensor) -> torch.Tensor:
         """The state ``time`` later, on the solver's grid."""
         return solve_gray_scott(state, self.time, diffusion=self.diffusion, feed=self.feed, kill=self.kill)
-
-    def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
-        start, stride = self.start(generators), self.fine_grid // self.grid
-        return start[..., ::stride, ::stride], self.advance(start)[..., ::stride, ::stride]
