@@ -17,7 +17,8 @@ from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
 from experiments.contest import APEBENCH, SUITE, Contest
-from experiments.law import PROBLEMS, Law
+from experiments.law import PROBLEMS
+from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
@@ -45,10 +46,10 @@ class Experiment(Protocol):
         ...
 
 
-_LAW = Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"})
+_LAW = LawWithPage("soap", lr=0.03, most=10, fixed={"kernel_init": "small"})
 EXPERIMENTS: dict[str, Experiment] = {
     "law": _LAW,
-    "law-adamw": Law("adamw", lr=0.008, most=12),
+    "law-adamw": LawWithPage("adamw", lr=0.008, most=12),
     "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(_LAW), DECAYS),
     "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
     "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES),

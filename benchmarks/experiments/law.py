@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from experiments.kept import loss_of
@@ -146,7 +145,7 @@ SEEDED = list(
 
 @dataclass(frozen=True)
 class Law:
-    """The experiment, for one optimizer.
+    """The experiment, for one optimizer; its page is that of :class:`experiments.law_page.LawWithPage`.
 
     Attributes
     ----------
@@ -181,11 +180,8 @@ class Law:
     @remembered
     def run(self, setting: Setting, i: int, seed: int = 0) -> Run:
         """A run of a setting at a rate of the grid."""
-        config = self._config(setting, i, seed)
-        more = ", ".join(f"{k} {v:g}" for k, v in self.fixed.items() if k == "weight_decay")
-        size = ", ".join(filter(None, (setting.problem, str(setting), more)))
-        labels = {"size": size, "params": {"lr": self.rate(i)}, "seed": seed}
-        return run_of(config, **labels)
+        labels = {"size": f"{setting.problem}, {setting}", "params": {"lr": self.rate(i)}, "seed": seed}
+        return run_of(self._config(setting, i, seed), **labels)
 
     def _config(self, setting: Setting, i: int, seed: int) -> dict[str, Any]:
         f = setting.factors
@@ -244,24 +240,6 @@ class Law:
     def _searching(self, records: Any, settings: Iterable[Setting]) -> Iterator[Run]:
         for setting in settings:
             yield from (run for i in self.asked(records, setting) if records.get(run := self.run(setting, i)) is None)
-
-    def table(self, records: Any) -> str:
-        """See :mod:`experiments.law_page`."""
-        from experiments.law_page import page
-
-        return page(self, records)
-
-    def numbers(self, records: Any) -> dict[str, str]:
-        """See :mod:`experiments.law_page`."""
-        from experiments.law_page import numbers
-
-        return numbers(self, records)
-
-    def draw(self, records: Any, path: Path) -> None:
-        """See :mod:`experiments.law_page`."""
-        from experiments.law_page import draw
-
-        draw(self, records, path)
 
     def seeds(self, setting: Setting) -> tuple[int, ...]:
         """Of a setting; further ones follow once the first has shown where the best rate lies."""
