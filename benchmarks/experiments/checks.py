@@ -13,10 +13,10 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
+from experiments.kept import metrics_of, missing
 from experiments.pages import table
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import get_problem
-from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 
 __all__ = ["CHECKS", "Checks", "checked"]
@@ -63,30 +63,21 @@ class Checks:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The checks that are missing."""
-        yield from (run for run in map(self.run, CHECKS) if records.get(run) is None)
+        return missing(records, map(self.run, CHECKS))
 
     def table(self, records: Any) -> str:
         """The largest slope of each kind."""
-        rows = self._rows(records)
         said = (
             f"Burgers, {self.seeds} seeds, 10 steps: largest absolute slope of log RMS over log size, of a block at the "
             "start, of a block's update, and of the output's update. Width at K = 8, modes at width 64."
         )
-        heads = ["over", "at the start", "updates", "update of the output", "passed"]
-        return "\n".join(["# The coordinate check", "", said, *table(heads, rows)]) + "\n"
+        return f"# The coordinate check\n\n{said}\n{self.numbers(records)['table']}\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
-        heads = ["over", "start", "updates", "update of the output"]
-        return {"table": "\n".join(table(heads, [row[:-1] for row in self._rows(records)]))}
-
-    def _rows(self, records: Any) -> list[list[str]]:
-        found = {name: records.get(self.run(name)) for name in CHECKS}
-        return [
-            [name, *(f"{record['metrics'][k]:.2f}" for k in ("init", "update", "output")), str(record["metrics"]["passed"])]
-            for name, record in found.items()
-            if record is not None and is_complete(record)
-        ]
+        done = metrics_of(records, {name: self.run(name) for name in CHECKS})
+        rows = [[name, *(f"{slopes[k]:.2f}" for k in ("init", "update", "output"))] for name, slopes in done.items()]
+        return {"table": "\n".join(table(["over", "start", "updates", "update of the output"], rows))}
 
 
 def checked(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Records, Run
 
-__all__ = ["METRICS", "Asked", "Folder", "Lines", "Together", "loss_of"]
+__all__ = ["METRICS", "Asked", "Folder", "Lines", "Together", "loss_of", "metrics_of", "missing"]
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")
@@ -83,6 +83,17 @@ class Asked:
                 values = {**record["metrics"], "loss": record["loss"]}
                 line = {name: _short(name, values.get(name)) for name in names}
                 file.write(json.dumps({**called, "outcome": record["outcome"], **line}) + "\n")
+
+
+def missing(records: Any, runs: Iterable[Run]) -> Iterator[Run]:
+    """Those of the runs that have no record."""
+    return (run for run in runs if records.get(run) is None)
+
+
+def metrics_of(records: Any, runs: Mapping[Any, Run]) -> dict[Any, Mapping[str, Any]]:
+    """What was measured by those of the runs that completed."""
+    found = {name: records.get(run) for name, run in runs.items()}
+    return {name: record["metrics"] for name, record in found.items() if record is not None and is_complete(record)}
 
 
 def loss_of(record: Mapping[str, Any] | None) -> float | None:
