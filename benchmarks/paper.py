@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ class Experiment:
     shows: str
     models: Mapping[str, tuple[Sequence[Model], tuple[float, float] | None]]
     rules: tuple[str, ...] = _MODE_RULES
-    searched: Mapping[str, tuple[str, ...]] | None = None  # by size; all rules where nothing is said
-    epochs: int | None = None  # at size cpu
-    walked: Mapping[str, Sequence[float]] | None = None  # besides the learning rate, one by one at its best value
+    searched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by size; all rules where nothing is said
+    epochs: Mapping[str, int] = field(default_factory=dict)  # by size; else those of the preset
+    walked: Mapping[str, Sequence[float]] = field(default_factory=dict)  # besides the rate, one by one at its best value
 
 
 def _k(width: int, *modes: int) -> list[Model]:
@@ -112,7 +112,12 @@ EXPERIMENTS = {
         _JOINT_RULES,
     ),
     "joint-darcy": Experiment(
-        "darcy", "width ×8 and modes ×8 at once, Darcy flow (not in the paper)", _JOINT_PLANE, _JOINT_RULES, _SP_AND_WIDTH, 6
+        "darcy",
+        "width ×8 and modes ×8 at once, Darcy flow (not in the paper)",
+        _JOINT_PLANE,
+        _JOINT_RULES,
+        _SP_AND_WIDTH,
+        {"cpu": 6},
     ),
     "joint-pino-darcy": Experiment(
         "darcy-pino",
@@ -120,7 +125,7 @@ EXPERIMENTS = {
         _JOINT_PLANE,
         _JOINT_RULES,
         _SP_AND_WIDTH,
-        6,
+        {"cpu": 6},
     ),
     "joint-pino-burgers": Experiment(
         "burgers-pino",
@@ -180,7 +185,6 @@ def plans(
     device: str = "cpu",
     space: Mapping[str, Sequence[float]] | None = None,
     fixed: Mapping[str, Any] | None = None,
-    problem: Problem | None = None,
     look: bool = True,
 ) -> Iterator[tuple[str, Tuning]]:
     """Label and plan of each larger size of an experiment.
@@ -195,26 +199,15 @@ def plans(
         What is searched; by default the learning rate.
     fixed : mapping, optional
         Settings of every run, on top of those of the preset.
-    problem : Problem, optional
-        In the place of the preset's.
     look : bool
         Whether data is generated.
     """
-    experiment, notes = EXPERIMENTS[name], []
-    if problem is None:
-        problem, notes = on_even_grid(problem_with(experiment.problem, size, {}))
+    experiment = EXPERIMENTS[name]
+    problem, notes = on_even_grid(problem_with(experiment.problem, size, {}))
     preset = preset_of(problem, size)
     models, ends = experiment.models[size]
-    epochs = experiment.epochs if size == "cpu" and experiment.epochs else preset.epochs
-    settings = {
-        "epochs": epochs,
-        "batch_size": preset.batch_size,
-        "schedule": preset.schedule,
-        "optimizer": "adam",
-        "device": device,
-        **(fixed or {}),
-    }
-    searched = (experiment.searched or {}).get(size, experiment.rules)
+    settings = {"epochs": experiment.epochs.get(size, preset.epochs), "batch_size": preset.batch_size}
+    settings |= {"schedule": preset.schedule, "optimizer": "adam", "device": device, **(fixed or {})}
     under = preset.under_mup if not name.startswith("joint") else {}
     base, *larger = [size_of(model, problem.n_dim) for model in models]
     for model in larger:
@@ -225,35 +218,35 @@ def plans(
             target=model,
             folder=folder,
             space=space or {"lr": _PAPER_LR if ends is None else log2_grid(*ends)},
-            fixed={**settings, **(fixed or {})},
+            fixed=settings,
             under=under,
             title=f"{name}, {size}",
             notes=notes,
             look=look,
             whole=True,
             rule=experiment.rules[0],
-            rules=searched,
+            rules=experiment.rules,
             verify=True,
             seeds=range(seeds),
+            about=experiment.shows,
         )
         # At the base every rule is the standard parametrization bit for bit, but where μP alone clips.
-        study = replace(plan.study, rules=experiment.rules, about=experiment.shows)
-        own = {"standard": "standard"} if under else {}
-        study = replace(study, base_rules={**dict.fromkeys(study.rules, study.rules[0]), **own})
+        base_rules = plan.study.base_rules | ({"standard": "standard"} if under else {})
+        study = replace(plan.study, searched=experiment.searched.get(size, experiment.rules), base_rules=base_rules)
         yield f"width {model['hidden_channels']}, n_modes {'×'.join(map(str, model['n_modes']))}", replace(plan, study=study)
 
 
 def run(name: str, size: str, folder: Path, **asked: Any) -> None:
     """Train what is missing, and write a page for each larger size."""
+    how = {"n_workers": None, "devices": (), "progress": True}
     walks = [{}]
     if EXPERIMENTS[name].walked:  # batch size and β2 at the best learning rate of the base
-        label, plan = next(plans(name, size, folder, **asked))
-        alone = replace(plan, study=replace(plan.study, searched=()))
-        best = alone.run(n_workers=None, devices=(), command="", progress=True)[0].best
+        _, plan = next(plans(name, size, folder, **asked))
+        best = replace(plan, study=replace(plan.study, searched=())).train(**how).best
         walks = [{"space": {key: grid}, "fixed": best} for key, grid in EXPERIMENTS[name].walked.items()]
     for walk in walks:
         for label, plan in plans(name, size, folder, **asked, **walk):
-            results, _ = plan.run(n_workers=None, devices=(), command="", progress=True)
+            results = plan.train(**how)
             page = replace(results, folder=folder / " ".join([*walk.get("space", {}), label]))
             page.folder.mkdir(exist_ok=True)
             report.write_report(

@@ -94,13 +94,10 @@ def main() -> None:
         ):
             fill(experiment, records, engine, own, known)
     kept = Asked(Lines(folder) if folder.is_file() else Together(Folder(folder), *filter(None, (known,))))
-    text = experiment.table(kept)
-    sys.stdout.write(text)
+    sys.stdout.write(experiment.table(kept))
     tell_missing(experiment, kept, [known, kept.records])
     if args.export is not None:
         kept.write(args.export, getattr(experiment, "metrics", METRICS))
-    if args.write and not measured.exists():
-        parser.error(f"--write makes the page of {measured}, which is not there: --export it first.")
     if args.write and not args.tiny:
         measured.with_suffix(".md").write_text(pages.page(experiment, measured), encoding="utf-8")
         if hasattr(experiment, "draw"):
@@ -108,13 +105,11 @@ def main() -> None:
 
 
 def described(name: str) -> str:
-    """An experiment in a line, with the processor time of its runs that are in benchmarks/results."""
+    """An experiment in a line, with the number of its runs that are in benchmarks/results."""
     path, about = pages.RESULTS / f"{name}.jsonl", EXPERIMENTS[name].about
     if not path.exists():
         return f"{name}: {about} (not measured)"
-    lines = Lines(path).lines
-    hours = sum(line.get("seconds") or 0 for line in lines) / 3600
-    return f"{name}: {about} ({len(lines)} runs" + (f", {hours:.1f} hours)" if hours else ")")
+    return f"{name}: {about} ({len(Lines(path).lines)} runs)"
 
 
 def tell_missing(experiment: Experiment, kept: Asked, places: list[Any]) -> None:
@@ -130,11 +125,7 @@ def tell_missing(experiment: Experiment, kept: Asked, places: list[Any]) -> None
 
 def write_pages(check: bool) -> int:
     """Write the numbers of all pages; with ``check`` only say which pages disagree with the records, and fail then."""
-    try:
-        changed = pages.stale(EXPERIMENTS)
-    except pages.NoSuchNumber as error:
-        print(error, file=sys.stderr)
-        return 2
+    changed = pages.stale(EXPERIMENTS)
     for path, text in changed.items():
         told = path.relative_to(pages.ROOT)
         if not check and path.parent != pages.RESULTS:

@@ -61,15 +61,13 @@ def by_its_base(config):
 
 
 def test_what_a_choice_changes_is_on_the_page():
-    """Errors are 0.11 and 0.121 at the reference's width 32; 1.1² of that at width 8, 1/1.1 at 64, the same at any modes."""
+    """Over the reference's width 32 errors are 1.1² at width 8, 1/1.1 at 64, the same at any modes."""
     experiment = run.EXPERIMENTS["reference"]
     kept = Kept.of(experiment, by_its_base)
     assert len(kept) == 5 * 8 * 2
     found = rows(experiment.table(kept))
     assert found["width 8"].startswith("| width 8 | 1.210 (5) | 1.210 |") and "| 0.909 (5) |" in found["width 64"]
-    assert found["n_modes 4"].startswith("| n_modes 4 | 1.000 (5) |") and "| Burgers | 0.11 | 0.121 |" in experiment.table(
-        kept
-    )
+    assert found["n_modes 4"].startswith("| n_modes 4 | 1.000 (5) |")
     numbers = experiment.numbers(kept)
     assert (numbers["width.8"], numbers["width.64"], numbers["most"]) == ("1.21", "0.91", "21 %")
     assert numbers["gain.most"] == "9.1 %" and numbers["problems"] == "5"
@@ -375,10 +373,11 @@ def test_every_page_agrees_with_its_records():
     assert run.write_pages(check=True) == 0
 
 
-def test_records_without_an_experiment_are_told(tmp_path, monkeypatch, capsys):
+def test_records_without_an_experiment_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
     (tmp_path / "nowhere.jsonl").write_text("{}\n")
-    assert run.write_pages(check=True) == 2 and "nowhere.jsonl" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="nowhere.jsonl"):
+        run.write_pages(check=True)
 
 
 def test_a_kept_run_of_another_content_is_measured_again(tmp_path, monkeypatch, capsys):
@@ -404,5 +403,5 @@ def test_what_there_is_has_a_line_each(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "list"])
     run.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(run.EXPERIMENTS) and "(945 runs, " in lines[0] and "hours)" in lines[0]
+    assert len(lines) == len(run.EXPERIMENTS) and lines[0].endswith("(945 runs)")
     assert any(line.endswith("(not measured)") for line in lines)

@@ -106,7 +106,7 @@ def test_an_experiment_that_walks_further_hyperparameters(tmp_path, monkeypatch,
     """K = 2 and 8: two learning rates, then two batch sizes at the best of them, on pages of their own, in one folder."""
     small = get_problem("burgers", n_train=20, n_val=4, n_test=4, grid=32, viscosity=0.1)
     models = {"cpu": ([(4, 2), (4, 8)], (4e-3, 8e-3))}
-    tiny = paper.Experiment("burgers", "what it shows", models, epochs=1, walked={"batch_size": (4, 8)})
+    tiny = paper.Experiment("burgers", "what it shows", models, epochs={"cpu": 1}, walked={"batch_size": (4, 8)})
     monkeypatch.setitem(paper.EXPERIMENTS, "tiny", tiny)
     monkeypatch.setattr(paper, "problem_with", lambda *_: small)
     paper.run("tiny", "cpu", tmp_path / "tiny", seeds=1)

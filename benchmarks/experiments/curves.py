@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
+from statistics import geometric_mean
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -128,11 +128,6 @@ def searched(
         beside = (rounded(best / 2), rounded(best * 2))
         asked = [lr for lr in beside if lr not in found][: max(0, most - len(found))]
     return found, []
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Infinite where one of them is."""
-    return math.exp(fmean(map(math.log, values))) if all(map(math.isfinite, values)) else math.inf
 
 
 def rounded(lr: float) -> float:

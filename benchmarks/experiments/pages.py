@@ -34,8 +34,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 _MARK = re.compile(r"<!-- = ([\w.-]+) -->(.*?)<!-- / -->", re.S)
 
 
-class NoSuchNumber(Exception):
-    """A page names what no experiment gives."""
+class NoSuchNumber(SystemExit):
+    """A page names what no experiment gives: a command that meets it ends with the sentence."""
 
 
 def texts() -> Iterator[tuple[Path, str]]:

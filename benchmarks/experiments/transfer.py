@@ -121,8 +121,8 @@ class Transfer:
             "lr": lr,
             "seed": seed,
         }
-        labels = {"size": f"{problem}, {move}, {who}, {('base', 'target')[end]}", "params": {"lr": lr}, "seed": seed}
-        return run_of(config, **labels)
+        size = f"{problem}, {move}, {who}, {('base', 'target')[end]}"
+        return run_of(config, size=size, params={"lr": lr}, seed=seed)
 
     def _size(self, problem: str, shares: Mapping[str, float]) -> dict[str, Any]:
         own = {**CENTRE, **self.problems[problem]}
