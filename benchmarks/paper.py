@@ -14,7 +14,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from jsonargparse import auto_cli
 
 from neuralop_mup.problems import Problem
 from neuralop_mup.tuning import report
@@ -236,33 +238,31 @@ def plans(
         yield f"width {model['hidden_channels']}, n_modes {'×'.join(map(str, model['n_modes']))}", replace(plan, study=study)
 
 
-def run(name: str, size: str, folder: Path, **asked: Any) -> None:
-    """Train what is missing, and write a page for each larger size."""
-    how = {"n_workers": None, "devices": (), "progress": True}
+def run(
+    experiment: Literal[tuple(EXPERIMENTS)],
+    size: Literal[SIZES] = "cpu",
+    seeds: int = 3,
+    device: str = "cpu",
+    output: str = "",
+) -> None:
+    """Train what is missing of an experiment, and write a page for each larger size."""
+    folder, how = Path(output or f"runs/{experiment}-{size}"), {"n_workers": None, "devices": (), "progress": True}
+    asked, walked = {"seeds": seeds, "device": device}, EXPERIMENTS[experiment].walked
     walks = [{}]
-    if EXPERIMENTS[name].walked:  # batch size and β2 at the best learning rate of the base
-        _, plan = next(plans(name, size, folder, **asked))
+    if walked:  # batch size and β2 at the best learning rate of the base
+        _, plan = next(plans(experiment, size, folder, **asked))
         best = replace(plan, study=replace(plan.study, searched=())).train(**how).best
-        walks = [{"space": {key: grid}, "fixed": best} for key, grid in EXPERIMENTS[name].walked.items()]
+        walks = [{"space": {key: grid}, "fixed": best} for key, grid in walked.items()]
     for walk in walks:
-        for label, plan in plans(name, size, folder, **asked, **walk):
+        for label, plan in plans(experiment, size, folder, **asked, **walk):
             results = plan.train(**how)
             page = replace(results, folder=folder / " ".join([*walk.get("space", {}), label]))
             page.folder.mkdir(exist_ok=True)
-            report.write_report(
-                page, command=f"python benchmarks/paper.py {name} --size {size}", title=f"{plan.title}: {label}"
-            )
+            command = f"python benchmarks/paper.py {experiment} --size {size}"
+            report.write_report(page, command=command, title=f"{plan.title}: {label}")
             print("", label, *report.verdict(results), "", report.aligned_table(results), f"Report: {page.folder}", sep="\n")
 
 
 if __name__ == "__main__":
     listed = "\n".join(f"  {name:<20} {experiment.shows}" for name, experiment in EXPERIMENTS.items())
-    parser = argparse.ArgumentParser(description=listed, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT")
-    parser.add_argument("--size", choices=SIZES, default="cpu")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-    place = options.output or Path("runs") / f"{options.experiment}-{options.size}"
-    run(options.experiment, options.size, place, seeds=options.seeds, device=options.device)
+    auto_cli(run, description=listed, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -23,7 +23,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments import EXPERIMENTS, Experiment, pages
+from experiments import EXPERIMENTS, pages
 from experiments.kept import METRICS, Asked, Folder, Lines, Together
 from experiments.training import train
 from neuralop_mup._version import __version__
@@ -34,7 +34,7 @@ from neuralop_mup.tuning.records import Records, Run
 HERE = Path(__file__).parent
 
 
-def fill(experiment: Experiment, records: Records, engine: Engine, train: Callable[..., Any], known: Any = None) -> None:
+def fill(experiment: Any, records: Records, engine: Engine, train: Callable[..., Any], known: Any = None) -> None:
     """Train what is wanted until nothing is; ``known``: further records, which are only read."""
     pending: dict[Future, Run] = {}
     every = records if known is None else Together(records, known)
@@ -112,7 +112,7 @@ def described(name: str) -> str:
     return f"{name}: {about} ({len(Lines(path).lines)} runs)"
 
 
-def tell_missing(experiment: Experiment, kept: Asked, places: list[Any]) -> None:
+def tell_missing(experiment: Any, kept: Asked, places: list[Any]) -> None:
     """Which runs are still wanted, and which are kept but were made with other settings or rules."""
     if missing := [run.labels["size"] for run in experiment.wanted(kept)]:
         names = list(dict.fromkeys(missing))

@@ -109,7 +109,7 @@ def test_an_experiment_that_walks_further_hyperparameters(tmp_path, monkeypatch,
     tiny = paper.Experiment("burgers", "what it shows", models, epochs={"cpu": 1}, walked={"batch_size": (4, 8)})
     monkeypatch.setitem(paper.EXPERIMENTS, "tiny", tiny)
     monkeypatch.setattr(paper, "problem_with", lambda *_: small)
-    paper.run("tiny", "cpu", tmp_path / "tiny", seeds=1)
+    paper.run("tiny", seeds=1, output=str(tmp_path / "tiny"))
     told = capsys.readouterr().out
     assert "width 4, n_modes 16" in told and "The best batch size 4 of the proxy" in told
     page = (tmp_path / "tiny" / "batch_size width 4, n_modes 16" / "report.md").read_text()

@@ -30,11 +30,11 @@ CHECKS: dict[str, tuple[str, str, str]] = {
     **{f"modes, {rule}": ("modes", rule, "adam") for rule in ("operator-norm", "log-modes", "standard")},
     "modes, MuSOAP": ("modes", "operator-norm", "soap"),
 }
-_LR = {"adam": 8e-3, "mup": 8e-3, "soap": 0.03}
-_MAKE: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": nm.MuAdam,
-    "mup": lambda model, lr: mup.MuAdam(model.parameters(), lr=lr),
-    "soap": nm.MuSOAP,
+#: Optimizer → what makes one, and its learning rate.
+_MAKE: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
+    "adam": (nm.MuAdam, 8e-3),
+    "mup": (lambda model, lr: mup.MuAdam(model.parameters(), lr=lr), 8e-3),
+    "soap": (nm.MuSOAP, 0.03),
 }
 
 
@@ -98,9 +98,8 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
         base = {"hidden_channels": sizes[0]} if over == "width" else {"n_modes": (2 * sizes[0],)}
         return nm.parametrize(model, base=base, rule=rule)
 
-    check = nm.coord_check(
-        build, sizes, batches, lr=_LR[optimizer], seeds=config["seeds"], optimizer=_MAKE[optimizer], size_name=over
-    )
+    make, lr = _MAKE[optimizer]
+    check = nm.coord_check(build, sizes, batches, lr=lr, seeds=config["seeds"], optimizer=make, size_name=over)
 
     def most(kind: str, output: bool) -> float:
         own = (abs(r["slope"]) for r in check.slopes if r["kind"] == kind and (r["block"] == "projection") == output)

@@ -128,7 +128,9 @@ class Transfer:
         own = {**CENTRE, **self.problems[problem]}
         for name, share in shares.items():
             value = own[name]
-            own[name] = tuple(_even(n * share) for n in value) if isinstance(value, tuple) else int(value * share)
+            own[name] = (
+                tuple(max(2, 2 * round(n * share / 2)) for n in value) if isinstance(value, tuple) else int(value * share)
+            )
         return own
 
     def searched(self, records: Any, cell: tuple[str, str, str], end: int) -> tuple[dict[float, float], list[float]]:
@@ -178,10 +180,6 @@ class Transfer:
         kept = ["energy kept"] if self.energy else []
         heads = ["move", "problem", "optimizer", *kept, "drift", "regret", "least error at the target", "seeds"]
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows)]) + "\n"
-
-
-def _even(n: float) -> int:
-    return max(2, 2 * round(n / 2))
 
 
 def _model(f: Mapping[str, Any]) -> dict[str, Any]:
