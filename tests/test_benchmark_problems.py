@@ -21,7 +21,8 @@ from problems import (
     solve_interface,
     solve_korteweg_de_vries,
 )
-from problems.spectral import etdrk4, smooth_field
+from problems.reactions import smooth_field
+from problems.spectral import etdrk4
 
 PI = math.pi
 SMALL = {

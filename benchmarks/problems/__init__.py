@@ -6,11 +6,10 @@ from typing import Any
 
 from neuralop_mup import problems
 from neuralop_mup.problems.base import named
-from problems.allen_cahn import AllenCahn, solve_allen_cahn
 from problems.apebench import ApeBench
-from problems.gray_scott import GrayScott, solve_gray_scott
 from problems.interface import Interface, solve_interface
 from problems.korteweg_de_vries import KortewegDeVries, solve_korteweg_de_vries
+from problems.reactions import AllenCahn, GrayScott, solve_allen_cahn, solve_gray_scott
 from problems.trajectories import FlowInTime, GrayScottInTime, KortewegDeVriesInTime
 
 __all__ = [

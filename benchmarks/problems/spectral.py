@@ -1,4 +1,4 @@
-"""What the problems of evolution share: a step of order four for stiff equations in Fourier space, fields, and grids."""
+"""What the problems of evolution share: their two grids, and a step of order four for stiff equations in Fourier space."""
 
 from __future__ import annotations
 
@@ -13,27 +13,12 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Problem, check_even
 from neuralop_mup.problems.data import Pair
 
-__all__ = [
-    "Evolution",
-    "advance_on_square",
-    "check_resolved",
-    "etdrk4",
-    "least_points",
-    "on_data_grid",
-    "quarter_modes",
-    "smooth_field",
-]
+__all__ = ["Evolution", "check_resolved", "etdrk4", "on_data_grid"]
 
 # Points on the circle over which the coefficients of a step are averaged: with 32 the mean is exact to rounding.
 _CIRCLE = 32
-# A state may be so many times 1 or what it begins with: more is the scheme's, never the equation's.
-_MOST = 10.0
 # The highest modes kept may be this large, out of the largest one.
 _TAIL = 1e-3
-# Where the Gaussian spectrum of a smooth field is cut, relative to its first entry.
-_LEAST_STD = 1e-8
-# How much of it a solver may drop.
-_DROPPED_STD = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,60 +105,6 @@ def etdrk4(
     return v
 
 
-def advance_on_square(
-    equation: str,
-    state: torch.Tensor,
-    linear: torch.Tensor,
-    rest: Callable[[torch.Tensor], torch.Tensor],
-    *,
-    time: float,
-    dt: float,
-    least: float,
-) -> torch.Tensor:
-    """Fields on the periodic unit square at ``time``, by :func:`etdrk4` of the modes that :func:`quarter_modes` keeps.
-
-    Parameters
-    ----------
-    equation : str
-        What it is called.
-    state : torch.Tensor, shape (..., n, n)
-        Initial fields at x_i = 0, 1/n, …, (n − 1)/n; n even. Modes of n/4 and above are dropped.
-    linear, rest, time, dt
-        As for :func:`etdrk4`.
-    least : float
-        Points per axis that resolve the solution.
-
-    Returns
-    -------
-    torch.Tensor, float64, shape of ``state``
-
-    Raises
-    ------
-    MupError
-        For a solution that diverges, or a grid too coarse for it.
-    """
-    n = state.shape[-1]
-    _, kept, tail = quarter_modes(n)
-    v = etdrk4(torch.fft.rfft2(state.to(torch.float64)) * kept, linear, rest, time, dt)
-    end = torch.fft.irfft2(v, s=(n, n))
-    if not end.abs().max() <= _MOST * max(1.0, float(state.abs().max())):
-        raise MupError(f"The {equation} solution diverges with steps of {dt:g}; take shorter steps (dt).")
-    check_resolved(equation, v, tail, n, least)
-    return end
-
-
-def quarter_modes(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of the modes of n × n real numbers: minus their Laplacian on the unit square, those below n/4, the highest of them.
-
-    Products of three fields of modes below n/4 give these modes without aliasing.
-    """
-    k1 = torch.fft.fftfreq(n, 1 / n, dtype=torch.float64)[:, None]
-    k2 = torch.arange(n // 2 + 1, dtype=torch.float64)
-    high = math.ceil(n / 4) - 1
-    kept = (k1.abs() <= high) & (k2 <= high)
-    return (2 * math.pi) ** 2 * (k1**2 + k2**2), kept, kept & ((k1.abs() == high) | (k2 == high))
-
-
 def check_resolved(equation: str, v: torch.Tensor, tail: torch.Tensor, n: int, least: float) -> None:
     """Raise MupError where the largest of the modes ``tail`` says that n points an axis, or at least ``least``, are too few.
 
@@ -186,43 +117,3 @@ def check_resolved(equation: str, v: torch.Tensor, tail: torch.Tensor, n: int, l
             f"{n} points an axis do not resolve {equation}: the highest modes are {ratio:.0e} of the largest one. Use about "
             f"{math.ceil(least) if least > n else 2 * n} points."
         )
-
-
-def _waves(length: float, least: float) -> float:
-    """Where the spectrum of a smooth field falls to ``least``, in waves an axis."""
-    return math.sqrt(-4 * math.log(least)) / (2 * math.pi * length)
-
-
-def least_points(length: float) -> int:
-    """Points per axis of which :func:`quarter_modes` keeps what counts of a smooth field."""
-    return math.ceil(4 * _waves(length, _DROPPED_STD))
-
-
-def smooth_field(generators: list[np.random.Generator], n: int, length: float) -> torch.Tensor:
-    """Gaussian random field of variance 1 on the periodic unit square, with correlation exp(−r² / 2 length²).
-
-    The correlation is summed over the periods; the constant mode is left out. What a generator draws does not depend on
-    ``n``.
-
-    Parameters
-    ----------
-    generators : list of numpy.random.Generator
-        One a field.
-    n : int
-        Points per axis x = 0, 1/n, …, (n − 1)/n.
-    length : float
-        Correlation length, above 0.
-
-    Returns
-    -------
-    torch.Tensor, float64, shape (len(generators), n, n)
-    """
-    k = torch.arange(1, math.ceil(_waves(length, _LEAST_STD)) + 1, dtype=torch.float64)
-    std = math.sqrt(2) * torch.exp(-((2 * math.pi * length * k) ** 2) / 4)
-    angle = 2 * math.pi / n * torch.arange(n, dtype=torch.float64)[:, None] * k
-    basis = torch.cat((torch.ones(n, 1, dtype=torch.float64), std * torch.cos(angle), std * torch.sin(angle)), dim=1)
-    normals = np.stack([generator.standard_normal((basis.shape[1],) * 2) for generator in generators])
-    normals[:, 0, 0] = 0
-    waves = float(std.square().sum())
-    variance = waves * (2 + waves)  # of the product of two axes, each 1 + waves, without the constant
-    return basis @ torch.from_numpy(normals) @ basis.T / math.sqrt(variance)

@@ -11,8 +11,8 @@ import torch
 from neuralop_mup.problems import NavierStokes, solve_navier_stokes
 from neuralop_mup.problems.base import Problem
 from neuralop_mup.problems.data import SPLITS, Pair, ProblemData
-from problems.gray_scott import GrayScott
 from problems.korteweg_de_vries import KortewegDeVries
+from problems.reactions import GrayScott
 from problems.spectral import on_data_grid
 
 __all__ = ["FlowInTime", "GrayScottInTime", "InTime", "KortewegDeVriesInTime"]
