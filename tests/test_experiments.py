@@ -304,7 +304,7 @@ def test_drift_and_regret_are_on_the_page():
 
 @pytest.mark.parametrize(
     "name",
-    ["transfer", "energy", "paper-drift", "timing", "checks", "choices", "optimizers"],
+    ["transfer", "paper-drift", "timing", "checks", "choices", "optimizers"],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     """From nothing to its page; what is kept of its runs gives the same page. The others' are run above."""

@@ -64,12 +64,13 @@ def test_paper_sizes_kernels(tmp_path):
         assert kernels == 4 * 4 * 64**2 * k**2 * (k + 1)
 
 
-def test_the_papers_darcy_grid_needs_a_spectral_conv_that_is_right_on_odd_grids(monkeypatch):
-    for works, grid, solver in ((True, 61, 421), (False, 62, 428)):
-        monkeypatch.setattr(paper, "odd_grids_work", lambda works=works: works)
-        problem, notes = paper.on_even_grid(presets.problem_with("darcy", "paper", {}))
-        assert (problem.grid, problem.fine_grid) == (grid, solver)
-        assert any("62 points an axis" in note for note in notes) == (not works)
+@pytest.mark.parametrize("name", paper.EXPERIMENTS)
+def test_no_grid_is_odd(name, tmp_path):
+    """Of the paper's 61 points an axis there is one more, and the solver has every one of them."""
+    problem = next(iter(plan_of(name, "paper", tmp_path).values())).training.source
+    assert not any(points % 2 for points in problem.grid_shape)
+    if "darcy" in problem.name:
+        assert (problem.grid, problem.fine_grid) == (62, 428) and (428 - 1) % (62 - 1) == 0
 
 
 def test_the_check_of_odd_grids_tells_right_from_wrong(monkeypatch):

@@ -22,29 +22,20 @@ from experiments.law import PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
-from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
+from experiments.transfer import PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
 from problems.apebench import FOLDER
 
 __all__ = ["EXPERIMENTS"]
 
-_LAW = LawWithPage("soap", lr=0.03, most=10, fixed={"kernel_init": "small"})
 EXPERIMENTS: dict[str, Any] = {
-    "law": _LAW,
-    "law-adamw": LawWithPage("adamw", lr=0.008, most=12),
-    "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(_LAW), DECAYS),
+    "law": LawWithPage(),
+    "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(), DECAYS),
     "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
     "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES),
     "rollout": Rollout(),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
-    ),
-    "energy": Transfer(
-        "whether Adam's best learning rate moves with the modes only where these do not resolve the data",
-        PROBLEMS,
-        ENERGY,
-        {"MuAdam": OPTIMIZERS["MuAdam"]},
-        energy=True,
     ),
     "paper-drift": Transfer(
         "whether the best learning rate falls as K grows on the model of the paper's code",
@@ -53,7 +44,6 @@ EXPERIMENTS: dict[str, Any] = {
         PAPER_OPTIMIZERS,
         net="physics-informed",
         steps=250,
-        energy=True,
     ),
     "timing": Timing(),
     "checks": Checks(),

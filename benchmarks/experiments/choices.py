@@ -98,8 +98,9 @@ def reference_fields(steps: int = 600) -> dict[str, Config]:
     return found
 
 
-def decay_fields(law: Law) -> dict[str, Config]:
+def decay_fields() -> dict[str, Config]:
     """Three problems as the law has them, in a quarter of the steps, and with a quarter of the samples; the law's rate."""
+    law = Law()
     settings = [
         Setting.of(p, **{k: v if k == "steps" else int(v * PROBLEMS[p][k]) for k, v in own.items()})
         for own in ({}, {"steps": 250}, {"samples": 0.25})

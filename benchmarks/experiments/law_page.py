@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.curves import Curve
-from experiments.law import CENTRE, CHOSEN_ON, PROBLEMS, Law, Setting
+from experiments.law import CENTRE, CHOSEN_ON, MOST, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, percent, table
 from neuralop_mup.plots import style
 from neuralop_mup.tuning.optimum import student
@@ -115,7 +115,7 @@ class LawWithPage(Law):
         """Everything that can be said of the settings that are done."""
         curves, numbers = self.curves(records), self.numbers(records)
         rows = [[name, value] for name, value in numbers.items() if "\n" not in value]
-        lines = [f"# The best learning rate of {self.optimizer}", "", f"{len(curves)} of {len(self.settings())} settings."]
+        lines = ["# The best learning rate of MuSOAP", "", f"{len(curves)} of {len(self.settings())} settings."]
         lines += [*table(["what pages quote", ""], rows), *_law_table(*_sides(curves))]
         return "\n".join([*lines, *_power_table(curves), *_variant_table(curves), *_rate_table(curves)]) + "\n"
 
@@ -124,7 +124,7 @@ class LawWithPage(Law):
         curves = self.curves(records)
         chosen, others = _sides(curves)
         searched, ours = searches(others)
-        asked = [self.run(s, i, k) for s in self.settings() for i in range(-16, self.most + 1) for k in self.seeds(s)]
+        asked = [self.run(s, i, k) for s in self.settings() for i in range(-16, MOST + 1) for k in self.seeds(s)]
         ends = [f"{side}: {what}" for side in ("chosen on", "others") for what in ("median", "9 of 10", "most")]
         rows = [[name, *cells] for name, _, *cells in _law_rows(chosen, others)]
         said = {
