@@ -14,14 +14,10 @@ from scipy.special import ellipj, ellipk
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems.burgers import periodic_field
-from problems import (
-    get_problem,
-    solve_allen_cahn,
-    solve_gray_scott,
-    solve_interface,
-    solve_korteweg_de_vries,
-)
-from problems.reactions import smooth_field
+from problems import get_problem
+from problems.interface import solve_interface
+from problems.korteweg_de_vries import solve_korteweg_de_vries
+from problems.reactions import smooth_field, solve_allen_cahn, solve_gray_scott
 from problems.spectral import etdrk4
 
 PI = math.pi

@@ -25,8 +25,6 @@ from experiments.timing import Timing
 from experiments.transfer import PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
 from problems.apebench import FOLDER
 
-__all__ = ["EXPERIMENTS"]
-
 EXPERIMENTS: dict[str, Any] = {
     "law": LawWithPage(),
     "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(), DECAYS),

@@ -29,8 +29,6 @@ from neuralop_mup.tuning.records import Run
 from neuralop_mup.tuning.train import VERSION
 from problems import get_problem
 
-__all__ = ["Cheap", "run", "tuned"]
-
 #: Problem → arguments of its data, width and modes of the target, epochs: 1,000 steps of 20 samples.
 TARGETS: dict[str, tuple[dict[str, Any], int, tuple[int, ...], int]] = {
     "korteweg-de-vries": ({"n_train": 800, "grid": 64}, 64, (32,), 25),

@@ -19,8 +19,6 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning.records import Run
 
-__all__ = ["CHECKS", "Checks", "checked"]
-
 WIDTHS, MODES = (16, 32, 64, 128), (4, 8, 16, 32, 64)
 #: Check → what grows, the rule, and the optimizer.
 CHECKS: dict[str, tuple[str, str, str]] = {

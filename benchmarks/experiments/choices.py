@@ -27,8 +27,6 @@ from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 
-__all__ = ["BASES", "CHOICES", "Choices", "DECAYS", "decay_fields", "reference_fields"]
-
 Config = dict[str, Any]
 Change = Callable[[Config], Config]
 

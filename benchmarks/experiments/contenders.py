@@ -17,8 +17,6 @@ from torch import nn
 from neuralop_mup.optim.optimizers import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
-__all__ = ["known", "stock_muon", "stock_soap"]
-
 
 class _OnViews(torch.optim.Optimizer):
     """Optimizers of real views of a model's parameters, which share their storage, as one.

@@ -15,8 +15,6 @@ from typing import Any
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Records, Run
 
-__all__ = ["METRICS", "Asked", "Folder", "Lines", "loss_of", "metrics_of", "missing"]
-
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")
 

@@ -31,8 +31,6 @@ from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 
-__all__ = ["CENTRE", "CHOSEN_ON", "PROBLEMS", "REPORTED_ON", "Law", "Setting", "rates"]
-
 CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
 REPORTED_ON = ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino")
 

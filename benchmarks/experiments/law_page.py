@@ -17,8 +17,6 @@ from experiments.pages import NAMES, percent, table
 from neuralop_mup.plots import style
 from neuralop_mup.tuning.optimum import student
 
-__all__ = ["CANDIDATES", "OURS", "Candidate", "LawWithPage", "fitted"]
-
 FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")
 #: What a rate of one factor is told over, in laws.
 REFERENCE: dict[str, float] = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16, "epochs": 50}

@@ -28,7 +28,6 @@ NAMES = {
     "darcy-pino": "Darcy with its equation",
     "burgers-pino": "Burgers with its equation",
 }
-__all__ = ["NAMES", "NoSuchNumber", "page", "percent", "percents", "rendered", "stale", "table"]
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

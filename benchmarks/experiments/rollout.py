@@ -25,8 +25,6 @@ from experiments.training import LOST, run_of
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
 
-__all__ = ["PROBLEMS", "RATES", "Rollout", "run"]
-
 #: Grid, modes and width by problem in time.
 PROBLEMS: dict[str, dict[str, Any]] = {
     "korteweg-de-vries-in-time": SIZES["korteweg-de-vries"],

@@ -29,8 +29,6 @@ from experiments.kept import metrics_of, missing
 from experiments.pages import percent, table
 from neuralop_mup.tuning.records import Run
 
-__all__ = ["CASES", "KINDS", "Timing", "measured"]
-
 #: Model and grid: n_modes, grid, further arguments, rounds.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] = {
     "1D, K = 16, 128 points": ((32,), (128,), {}, 40),

@@ -24,8 +24,6 @@ from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 
-__all__ = ["MOVES", "OPTIMIZERS", "PAPER", "PAPER_MOVES", "PAPER_OPTIMIZERS", "Transfer"]
-
 #: Move → the base's and the target's share of what the problem's centre has.
 MOVES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "width, 8 times": ({"width": 0.5}, {"width": 4}),

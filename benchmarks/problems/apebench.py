@@ -20,8 +20,6 @@ FOLDER = Path(__file__).parents[1] / "apebench"
 sys.path.append(str(FOLDER))
 import scenarios  # noqa: E402  (shared with that environment, in which this package is not)
 
-__all__ = ["ApeBench", "channel_errors"]
-
 
 @dataclass(frozen=True)
 class ApeBench:

@@ -11,8 +11,6 @@ import torch
 
 from problems.spectral import Evolution
 
-__all__ = ["Interface", "solve_interface"]
-
 _SPACE = (-3, -2, -1)
 #: Waves of an initial field along each axis.
 _WAVES = 5

@@ -13,8 +13,6 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.problems.burgers import periodic_field
 from problems.spectral import Evolution, check_resolved, etdrk4
 
-__all__ = ["KortewegDeVries", "solve_korteweg_de_vries"]
-
 # A soliton of height A is A sech²(x / w), w = δ √(12 / A); its Fourier coefficients fall as z / sinh z, z = π² w k. With
 # this many points times δ, the highest mode kept (a third of the points) is below 1e-4 for A up to 8.
 _POINTS_TIMES_DISPERSION = 3.5

@@ -13,8 +13,6 @@ import torch
 from neuralop_mup.errors import MupError
 from problems.spectral import Evolution, check_resolved, etdrk4
 
-__all__ = ["AllenCahn", "GrayScott", "smooth_field", "solve_allen_cahn", "solve_gray_scott"]
-
 # A state may be so many times 1 or what it begins with: more is the scheme's, never the equation's.
 _MOST = 10.0
 # Where the Gaussian spectrum of a smooth field is cut, relative to its first entry.

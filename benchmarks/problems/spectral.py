@@ -13,8 +13,6 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Problem, check_even
 from neuralop_mup.problems.data import Pair
 
-__all__ = ["Evolution", "check_resolved", "etdrk4", "on_data_grid"]
-
 # Points on the circle over which the coefficients of a step are averaged: with 32 the mean is exact to rounding.
 _CIRCLE = 32
 # The highest modes kept may be this large, out of the largest one.

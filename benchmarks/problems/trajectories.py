@@ -15,8 +15,6 @@ from problems.korteweg_de_vries import KortewegDeVries
 from problems.reactions import GrayScott
 from problems.spectral import on_data_grid
 
-__all__ = ["FlowInTime", "GrayScottInTime", "InTime", "KortewegDeVriesInTime"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class InTime(Problem):
