@@ -23,8 +23,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments import EXPERIMENTS, Experiment, pages
-from experiments.kept import METRICS, Asked, Folder, Lines, Together
+from experiments import EXPERIMENTS, pages
+from experiments.kept import METRICS, Asked, Folder, Lines
 from experiments.training import train
 from neuralop_mup._version import __version__
 from neuralop_mup.tuning.engines import Engine, make_engine
@@ -34,10 +34,10 @@ from neuralop_mup.tuning.records import Records, Run
 HERE = Path(__file__).parent
 
 
-def fill(experiment: Experiment, records: Records, engine: Engine, train: Callable[..., Any], known: Any = None) -> None:
+def fill(experiment: Any, records: Records, engine: Engine, train: Callable[..., Any], known: Any = None) -> None:
     """Train what is wanted until nothing is; ``known``: further records, which are only read."""
     pending: dict[Future, Run] = {}
-    every = records if known is None else Together(records, known)
+    every = records if known is None else Asked(records, known)
     while True:
         under_way = {run.id for run in pending.values()}
         for run in experiment.wanted(every):
@@ -93,14 +93,11 @@ def main() -> None:
             closing(make_engine(None, None, own, args.workers, args.workers)) as engine,
         ):
             fill(experiment, records, engine, own, known)
-    kept = Asked(Lines(folder) if folder.is_file() else Together(Folder(folder), *filter(None, (known,))))
-    text = experiment.table(kept)
-    sys.stdout.write(text)
-    tell_missing(experiment, kept, [known, kept.records])
+    kept = Asked(Lines(folder)) if folder.is_file() else Asked(Folder(folder), *filter(None, [known]))
+    sys.stdout.write(experiment.table(kept))
+    tell_missing(experiment, kept)
     if args.export is not None:
         kept.write(args.export, getattr(experiment, "metrics", METRICS))
-    if args.write and not measured.exists():
-        parser.error(f"--write makes the page of {measured}, which is not there: --export it first.")
     if args.write and not args.tiny:
         measured.with_suffix(".md").write_text(pages.page(experiment, measured), encoding="utf-8")
         if hasattr(experiment, "draw"):
@@ -108,33 +105,26 @@ def main() -> None:
 
 
 def described(name: str) -> str:
-    """An experiment in a line, with the processor time of its runs that are in benchmarks/results."""
-    path, about = pages.RESULTS / f"{name}.jsonl", EXPERIMENTS[name].about
-    if not path.exists():
-        return f"{name}: {about} (not measured)"
-    lines = Lines(path).lines
-    hours = sum(line.get("seconds") or 0 for line in lines) / 3600
-    return f"{name}: {about} ({len(lines)} runs" + (f", {hours:.1f} hours)" if hours else ")")
+    """An experiment in a line, with the number of its runs that are in benchmarks/results."""
+    path = pages.RESULTS / f"{name}.jsonl"
+    done = f"{len(Lines(path).lines)} runs" if path.exists() else "not measured"
+    return f"{name}: {EXPERIMENTS[name].about} ({done})"
 
 
-def tell_missing(experiment: Experiment, kept: Asked, places: list[Any]) -> None:
+def tell_missing(experiment: Any, kept: Asked) -> None:
     """Which runs are still wanted, and which are kept but were made with other settings or rules."""
     if missing := [run.labels["size"] for run in experiment.wanted(kept)]:
         names = list(dict.fromkeys(missing))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         print(f"Missing so far: {len(missing)} runs, of {'; '.join(names[:3])}{more}.", file=sys.stderr)
-    if refused := {key for place in places for key in getattr(place, "refused", ())}:
+    if refused := {key for place in kept.places for key in getattr(place, "refused", ())}:
         what = ", ".join(sorted({key[0] for key in refused})[:3])
         print(f"Not used, since rules or settings have changed: {len(refused)} kept runs, such as {what}.", file=sys.stderr)
 
 
 def write_pages(check: bool) -> int:
     """Write the numbers of all pages; with ``check`` only say which pages disagree with the records, and fail then."""
-    try:
-        changed = pages.stale(EXPERIMENTS)
-    except pages.NoSuchNumber as error:
-        print(error, file=sys.stderr)
-        return 2
+    changed = pages.stale(EXPERIMENTS)
     for path, text in changed.items():
         told = path.relative_to(pages.ROOT)
         if not check and path.parent != pages.RESULTS:

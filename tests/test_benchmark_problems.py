@@ -14,14 +14,11 @@ from scipy.special import ellipj, ellipk
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems.burgers import periodic_field
-from problems import (
-    get_problem,
-    solve_allen_cahn,
-    solve_gray_scott,
-    solve_interface,
-    solve_korteweg_de_vries,
-)
-from problems.spectral import etdrk4, smooth_field
+from problems import get_problem
+from problems.interface import solve_interface
+from problems.korteweg_de_vries import solve_korteweg_de_vries
+from problems.reactions import smooth_field, solve_allen_cahn, solve_gray_scott
+from problems.spectral import etdrk4
 
 PI = math.pi
 SMALL = {
@@ -70,7 +67,7 @@ def second_derivative(n: int) -> np.ndarray:
 @pytest.mark.parametrize("rate", [0.0, 1e-9, -1.0, -1e6, 3j, -2 + 1e4j])
 def test_linear_part_is_exact(rate):
     linear = torch.from_numpy(np.array([rate]))
-    (v,) = etdrk4(torch.ones(1, dtype=torch.complex128), linear, torch.zeros_like, 0.7, 1)
+    v = etdrk4(torch.ones(1, dtype=torch.complex128), linear, torch.zeros_like, 0.7, 0.7)
     assert abs(complex(v) - np.exp(0.7 * rate)) < 1e-13
 
 
@@ -78,7 +75,7 @@ def test_linear_part_is_exact(rate):
 def test_constant_source_is_exact(rate):
     # v' = rate v + 1 from 0 is (exp(rate t) − 1) / rate: the coefficients add up to it, without cancellation.
     linear = torch.from_numpy(np.array([rate]))
-    *_, v = etdrk4(torch.zeros(1, dtype=torch.complex128), linear, torch.ones_like, 0.1, 3)
+    v = etdrk4(torch.zeros(1, dtype=torch.complex128), linear, torch.ones_like, 0.3, 0.1)
     expected = np.expm1(0.3 * rate) / rate if rate else 0.3
     assert abs(complex(v) - expected) < 1e-13 * abs(expected) + 1e-15
 
@@ -321,29 +318,6 @@ SHAPES = {"interface": (2, 8, 8, 8), "korteweg-de-vries": (3, 16), "allen-cahn":
 @pytest.mark.parametrize(
     ("name", "u0", "arguments", "sentence"),
     [
-        *(
-            (name, torch.zeros(shape), arguments, sentence)
-            for name, shape in SHAPES.items()
-            if name != "interface"  # which makes no steps
-            for arguments, sentence in (
-                ({"time": -1.0}, "time is .*finite number above 0"),
-                ({"time": "1"}, "time is .*number"),
-                ({"dt": 0.0}, "dt is .*finite number above 0"),
-                ({"dt": 1e-9}, r"1e\+08 steps would be needed up to t = 0\.1: take longer steps \(dt\)"),
-            )
-        ),
-        *((name, torch.full(shape, math.nan), {}, "entries that are not finite") for name, shape in SHAPES.items()),
-        *(
-            (name, torch.zeros(shape), {}, r"must have shape \(\.\.\., .*at least 8, but it has \(")
-            for name, shapes in {
-                "korteweg-de-vries": ((), (3, 0), (7,)),
-                "interface": ((16, 16), (8, 8, 10), (9, 9, 9), (6, 6, 6)),
-                "allen-cahn": ((16,), (16, 18), (15, 15), (2, 6, 6)),
-                "gray-scott": ((16, 16), (3, 16, 16), (2, 16, 18), (2, 15, 15), (2, 6, 6)),
-            }.items()
-            for shape in shapes
-        ),
-        ("interface", torch.zeros(8, 8, 8), {"viscosity": 0.0}, "viscosity is .*finite number above 0"),
         (
             "korteweg-de-vries",
             3 * random_waves(128),
@@ -355,7 +329,7 @@ SHAPES = {"interface": (2, 8, 8, 8), "korteweg-de-vries": (3, 16), "allen-cahn":
                 "korteweg-de-vries",
                 torch.cos(2 * PI * torch.arange(n) / n),
                 {"dispersion": 0.011, "time": 0.5, "dt": 5e-4},
-                rf"{n} points do not resolve .*dispersion 0\.011.*about 319 points",
+                rf"{n} points an axis do not resolve Korteweg–de Vries: .*about 319 points",
             )
             for n in (24, 32, 64)
         ),
@@ -363,25 +337,25 @@ SHAPES = {"interface": (2, 8, 8, 8), "korteweg-de-vries": (3, 16), "allen-cahn":
             "allen-cahn",
             0.5 * smooth_field(generators(1), 32, 0.2),
             {"width": 0.03, "time": 4.0},
-            r"32² points do not resolve .*width 0\.03.*about 100 points",
+            r"32 points an axis do not resolve Allen–Cahn: .*about 100 points",
         ),
         (
             "allen-cahn",
             20 * smooth_field(generators(1), 32, 0.2),
             {"time": 20.0, "dt": 2.0},
-            r"diverges at step \d+ .*steps of 2; take shorter",
+            "diverges with steps of 2; take shorter",
         ),
         (
             "gray-scott",
             start(16),
             {"time": 50.0, "diffusion": (1e-4, 5e-5)},
-            r"16² points do not resolve .*diffusion of v of 5e-05: .*about 104 points",
+            r"16 points an axis do not resolve Gray–Scott: .*about 104 points",
         ),
         (
             "gray-scott",
             20 * start(32),
             {"time": 200.0, "diffusion": (8e-4, 4e-4), "dt": 20.0},
-            r"diverges at step \d+ .*steps of 20; take shorter",
+            "diverges with steps of 20; take shorter",
         ),
     ],
 )

@@ -61,15 +61,13 @@ def by_its_base(config):
 
 
 def test_what_a_choice_changes_is_on_the_page():
-    """Errors are 0.11 and 0.121 at the reference's width 32; 1.1² of that at width 8, 1/1.1 at 64, the same at any modes."""
+    """Over the reference's width 32 errors are 1.1² at width 8, 1/1.1 at 64, the same at any modes."""
     experiment = run.EXPERIMENTS["reference"]
     kept = Kept.of(experiment, by_its_base)
     assert len(kept) == 5 * 8 * 2
     found = rows(experiment.table(kept))
     assert found["width 8"].startswith("| width 8 | 1.210 (5) | 1.210 |") and "| 0.909 (5) |" in found["width 64"]
-    assert found["n_modes 4"].startswith("| n_modes 4 | 1.000 (5) |") and "| Burgers | 0.11 | 0.121 |" in experiment.table(
-        kept
-    )
+    assert found["n_modes 4"].startswith("| n_modes 4 | 1.000 (5) |")
     numbers = experiment.numbers(kept)
     assert (numbers["width.8"], numbers["width.64"], numbers["most"]) == ("1.21", "0.91", "21 %")
     assert numbers["gain.most"] == "9.1 %" and numbers["problems"] == "5"
@@ -107,9 +105,8 @@ def test_what_choosing_by_one_step_loses_is_on_the_page():
     assert found["0.03"] == "| 0.03 | 0.1 [0.1, 0.1] | 0.5667 [0.5, 0.6] |"
     assert found["0.12"] == "| 0.12 | 0.225 [0.225, 0.225] | inf [inf, inf] |"
     # By one step always 0.03: wrong for two seeds of three. By another seed's rollouts: wrong for four pairs of six.
-    cells = found["korteweg-de-vries-in-time"].split(" | ")
-    assert cells[1] == "0.03" and cells[3:5] == ["20.0% [0.0%, 20.0%]", "20.0% [0.0%, 20.0%]"]
-    assert 0.015 < float(cells[2]) < 0.03
+    lost = "20 % (0.0 % to 20 %)"
+    assert found["Korteweg–de Vries"] == f"| Korteweg–de Vries | {lost} | {lost} |"
 
 
 def test_the_page_of_half_of_the_rollouts():
@@ -117,9 +114,9 @@ def test_the_page_of_half_of_the_rollouts():
     kept = Kept.of(experiment, in_time)
     assert "\n0 of 3 problems" in experiment.table(Kept())
     text = experiment.table(kept.some(0.5))
-    assert "\n2 of 3 problems" in text and "| gray-scott-in-time | 0.03 |" in text
+    assert "\n2 of 3 problems" in text and "| Gray–Scott |" not in text  # of one seed no other chooses
     lost = {key: {**record, "outcome": "diverged", "loss": None, "metrics": {}} for key, record in kept.items()}
-    assert "| korteweg-de-vries-in-time | – | – |" in experiment.table(Kept(lost))
+    assert "| 0.03 | inf [inf, inf] | inf [inf, inf] |" in experiment.table(Kept(lost))
 
 
 def test_a_run_in_time_keeps_both_errors(monkeypatch):
@@ -158,12 +155,10 @@ def test_what_tunings_took_is_on_the_page():
     cheap = run.EXPERIMENTS["cheap"]
     kept = Kept.of(cheap, as_planted)
     assert len(kept) == 12
-    row = (
-        "| burgers | 3 of 3 | 0.20 [0.20, 0.20] | 0.06 [0.06, 0.06] | 10.0% [0.0%, 20.0%] | 8.3% [8.3%, 8.3%] | 37.7% | 3 |"
-    )
-    assert rows(cheap.table(kept))["burgers"] == row
-    assert rows(cheap.table(kept.some(0.5)))["gray-scott"].startswith("| gray-scott | 2 of 3 | ")
-    assert "burgers" not in cheap.table(Kept())
+    row = "| Burgers (1D) | 0.20 (0.20 to 0.20) | 10 % (0.0 % to 20 %) | 8.3 % (8.3 % to 8.3 %) | 38 % |"
+    assert rows(cheap.table(kept))["Burgers (1D)"] == row and "12 runs failed" in cheap.table(kept)
+    assert "| 5.0 % (0.0 % to 10 %) |" in rows(cheap.table(kept.some(0.5)))["Gray–Scott (2D)"]
+    assert "Burgers" not in cheap.table(Kept())
 
 
 def test_a_tuning_is_taken_up_and_what_it_took_is_on_the_page(tmp_path, monkeypatch, capsys):
@@ -184,14 +179,14 @@ def test_a_tuning_is_taken_up_and_what_it_took_is_on_the_page(tmp_path, monkeypa
     run.main()
     assert len(seen) == 1 + 11  # the run that was interrupted begins anew
     page = capsys.readouterr().out
-    row = rows(page)["burgers"].split(" | ")
-    assert float(row[2].split()[0]) > 0 and float(row[3].split()[0]) > 0.01 and row[-1] == "0 |"
+    row = rows(page)["Burgers (1D)"].split(" | ")
+    assert float(row[1].split()[0]) > 0 and "\n0 runs failed" in page
     shutil.rmtree(folder / "workspace")  # a record is made anew from the runs of its tuning
     run.main()
     assert len(seen) == 12
     monkeypatch.setattr(sys, "argv", ["run.py", "cheap", "--tiny", "--report", "--folder", str(file)])
     run.main()
-    assert rows(capsys.readouterr().out)["burgers"].split(" | ") == row
+    assert rows(capsys.readouterr().out)["Burgers (1D)"].split(" | ") == row
 
 
 def test_what_refuses_a_tuning_is_no_result_of_it(tmp_path):
@@ -314,7 +309,7 @@ def test_drift_and_regret_are_on_the_page():
 
 @pytest.mark.parametrize(
     "name",
-    ["transfer", "energy", "paper-drift", "timing", "checks", "choices", "optimizers"],
+    ["transfer", "paper-drift", "timing", "checks", "choices", "optimizers"],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     """From nothing to its page; what is kept of its runs gives the same page. The others' are run above."""
@@ -383,10 +378,11 @@ def test_every_page_agrees_with_its_records():
     assert run.write_pages(check=True) == 0
 
 
-def test_records_without_an_experiment_are_told(tmp_path, monkeypatch, capsys):
+def test_records_without_an_experiment_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
     (tmp_path / "nowhere.jsonl").write_text("{}\n")
-    assert run.write_pages(check=True) == 2 and "nowhere.jsonl" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="nowhere.jsonl"):
+        run.write_pages(check=True)
 
 
 def test_a_kept_run_of_another_content_is_measured_again(tmp_path, monkeypatch, capsys):
@@ -412,5 +408,5 @@ def test_what_there_is_has_a_line_each(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "list"])
     run.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(run.EXPERIMENTS) and "(945 runs, " in lines[0] and "hours)" in lines[0]
+    assert len(lines) == len(run.EXPERIMENTS) and lines[0].endswith("(945 runs)")
     assert any(line.endswith("(not measured)") for line in lines)

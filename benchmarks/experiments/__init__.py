@@ -1,68 +1,39 @@
 """Experiments: each says which runs it still wants, given the records so far, and makes a text of what they hold.
 
-``wanted(records)`` and ``table(records)`` are pure functions of the records, which need no more than ``get(run)``: what a
-run gave, or None. ``python benchmarks/run.py`` trains what is wanted until nothing is.
+``wanted(records)``, the runs that are missing in the order in which they should be trained, and ``table(records)``, a page
+of what is done, are pure functions of the records, which need no more than ``get(run)``: what a run gave, or None. ``about``
+says what is measured, and ``tiny()`` is the same in a minute. ``python benchmarks/run.py`` trains what is wanted until
+nothing is.
 
-An experiment may have more: ``trainer(folder)``, what trains its runs, of which the records are in that folder
-(:func:`experiments.training.train`); ``draw(records, path)``, its figure; ``metrics``, what a file of its runs keeps of each
-besides the loss (``test_loss`` and ``seconds``).
+An experiment may have more: ``numbers(records)``, what pages quote; ``trainer(folder)``, what trains its runs, of which the
+records are in that folder (:func:`experiments.training.train`); ``draw(records, path)``, its figure; ``metrics``, what a
+file of its runs keeps of each besides the loss (``test_loss`` and ``seconds``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
 from experiments.contest import APEBENCH, SUITE, Contest
-from experiments.law import PROBLEMS, Law
+from experiments.law import PROBLEMS
+from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
-from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
-from neuralop_mup.tuning.records import Run
+from experiments.transfer import PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
 from problems.apebench import FOLDER
 
-__all__ = ["EXPERIMENTS", "Experiment"]
-
-
-class Experiment(Protocol):
-    """What ``benchmarks/run.py`` needs."""
-
-    about: str
-
-    def wanted(self, records: Any) -> Iterable[Run]:
-        """The runs that are missing, in the order in which they should be trained."""
-        ...
-
-    def table(self, records: Any) -> str:
-        """A page of what is done."""
-        ...
-
-    def tiny(self) -> Experiment:
-        """The same in a minute, to see that it works."""
-        ...
-
-
-_LAW = Law("soap", lr=0.03, most=10, fixed={"kernel_init": "small"})
-EXPERIMENTS: dict[str, Experiment] = {
-    "law": _LAW,
-    "law-adamw": Law("adamw", lr=0.008, most=12),
-    "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(_LAW), DECAYS),
+EXPERIMENTS: dict[str, Any] = {
+    "law": LawWithPage(),
+    "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(), DECAYS),
     "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
     "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES),
     "rollout": Rollout(),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
-    ),
-    "energy": Transfer(
-        "whether Adam's best learning rate moves with the modes only where these do not resolve the data",
-        PROBLEMS,
-        ENERGY,
-        {"MuAdam": OPTIMIZERS["MuAdam"]},
-        energy=True,
     ),
     "paper-drift": Transfer(
         "whether the best learning rate falls as K grows on the model of the paper's code",
@@ -71,7 +42,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         PAPER_OPTIMIZERS,
         net="physics-informed",
         steps=250,
-        energy=True,
     ),
     "timing": Timing(),
     "checks": Checks(),

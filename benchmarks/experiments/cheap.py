@@ -13,9 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
 from experiments.curves import Curve
+from experiments.kept import metrics_of, missing
 from experiments.pages import NAMES, percent, percents, table
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
@@ -27,8 +29,6 @@ from neuralop_mup.tuning.records import Run
 from neuralop_mup.tuning.train import VERSION
 from problems import get_problem
 
-__all__ = ["Cheap", "run", "tuned"]
-
 #: Problem → arguments of its data, width and modes of the target, epochs: 1,000 steps of 20 samples.
 TARGETS: dict[str, tuple[dict[str, Any], int, tuple[int, ...], int]] = {
     "korteweg-de-vries": ({"n_train": 800, "grid": 64}, 64, (32,), 25),
@@ -36,7 +36,6 @@ TARGETS: dict[str, tuple[dict[str, Any], int, tuple[int, ...], int]] = {
     "burgers": ({"n_train": 800, "grid": 128}, 64, (32,), 25),
     "allen-cahn": ({"n_train": 400, "grid": 32}, 32, (12, 12), 50),
 }
-SEEDS = (0, 1, 2)
 #: Raise it whenever ``tune`` chooses its proxy or its learning rates otherwise.
 CHOICE = 1
 
@@ -46,7 +45,7 @@ class Cheap:
     """Four targets, two of them in 2D, tuned with each of three seeds."""
 
     targets: tuple[str, ...] = tuple(TARGETS)
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...] = (0, 1, 2)
     small: bool = False
 
     about = "what tuning at the default proxy takes, and what its learning rate loses at the target"
@@ -62,59 +61,42 @@ class Cheap:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The tunings that are missing; seeds first, so that every target has one early."""
-        runs = (run(name, seed, self.small) for seed in self.seeds for name in self.targets)
-        yield from (run for run in runs if records.get(run) is None)
+        return missing(records, (run(name, seed, self.small) for seed in self.seeds for name in self.targets))
 
     def table(self, records: Any) -> str:
         """What is done so far."""
-        rows = []
-        for name, found in self._found(records):
-            cells = (_range(values, form) for values, form in zip(found[:4], (".2f", ".3g", ".1%", ".1%"), strict=True))
-            rows.append([name, f"{len(found[0])} of {len(self.seeds)}", *cells, f"{found[-2]:.1%}", str(found[-1])])
         said = (
             "# What tuning takes\n\nIts time over that of one training of the target, and the regret of the learning rate "
             "that it found: median and range over the seeds. Regret is of single runs, whose errors differ by percents at "
-            "the same learning rate. By the curve it is that of the mean error of all seeds, as for the law's rate, untuned."
+            "the same learning rate. By the mean of the seeds it is that of their curve, as for the law's rate, untuned."
         )
-        heads = ["problem", "seeds", "tuning", "found", "regret", "by the curve", "untuned, by the curve", "failed runs"]
-        return "\n".join([said, *table(heads, rows)]) + "\n"
+        numbers = self.numbers(records)
+        return f"{said}\n{numbers['table']}\n\n{numbers['failed']} runs failed.\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
-        found = dict(self._found(records))
-        axes = {name: len(TARGETS[name][2]) for name in found}
-        rows = [
-            [f"{NAMES[name]} ({axes[name]}D)", _range(took, ".2f", "()"), percents(lost), percents(smooth), percent(untuned)]
-            for name, (took, _, lost, smooth, untuned, _) in found.items()
-        ]
+        rows, every, failed = [], [], 0
+        for name in self.targets:
+            if done := list(metrics_of(records, {seed: run(name, seed, self.small) for seed in self.seeds}).values()):
+                errors = [dict(metrics["errors"]) for metrics in done]
+                # Of the rates that were tried with every seed, as those of the grid are.
+                curve = Curve({lr: [own[lr] for own in errors] for lr in set.intersection(*map(set, errors))})
+                took, lost = ([metrics[key] for metrics in done] for key in ("price", "regret"))
+                smooth = [curve.regret(math.log2(metrics["lr"])) for metrics in done]
+                untuned = percent(curve.regret(math.log2(done[0]["usual"])))
+                price = f"{median(took):.2f} ({min(took):.2f} to {max(took):.2f})"
+                rows.append([f"{NAMES[name]} ({len(TARGETS[name][2])}D)", price, percents(lost), percents(smooth), untuned])
+                every += zip(took, lost, smooth, strict=True)
+                failed += sum(metrics["failed"] for metrics in done)
         heads = ["target", "tuning, of one training", "regret of single runs", "regret by the mean of the seeds"]
-        every = [percent(max(max(own[i]) for own in found.values())) for i in (2, 3)]
+        most = np.max(every or [[math.nan] * 3], axis=0)
         return {
             "table": "\n".join(table([*heads, "untuned: the same"], rows)),
-            "failed": str(sum(own[-1] for own in found.values())),
-            "most": f"{max(max(own[0]) for own in found.values()):.2f}",
-            "most.single": every[0],
-            "most.mean": every[1],
+            "failed": str(failed),
+            "most": f"{most[0]:.2f}",
+            "most.single": percent(most[1]),
+            "most.mean": percent(most[2]),
         }
-
-    def _found(self, records: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Of each target: prices, learning rates, regrets of single runs and by the curve, the law's by the curve, and runs
-        that failed."""
-        for name in self.targets:
-            found = [records.get(run(name, seed, self.small)) for seed in self.seeds]
-            done = [record["metrics"] for record in found if record is not None and is_complete(record)]
-            if done:
-                took, lrs, lost = ([metrics[key] for metrics in done] for key in ("price", "lr", "regret"))
-                curve = _curve([dict(metrics["errors"]) for metrics in done])
-                smooth = [curve.regret(math.log2(lr)) for lr in lrs]
-                failed = sum(metrics["failed"] for metrics in done)
-                yield name, (took, lrs, lost, smooth, curve.regret(math.log2(done[0]["usual"])), failed)
-
-
-def _curve(errors: list[dict[float, float]]) -> Curve:
-    """Of the rates that were tried with every seed, as those of the grid are."""
-    shared = set.intersection(*map(set, errors))
-    return Curve({lr: [own[lr] for own in errors] for lr in shared})
 
 
 def run(name: str, seed: int, small: bool) -> Run:
@@ -155,8 +137,3 @@ def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "usual": lrs[len(lrs) // 2],  # the law's, around which the grid lies
         "errors": [[point["params"]["lr"], point["loss"]] for point in target if not point["failed"]],
     }
-
-
-def _range(values: list[float], form: str, around: str = "[]") -> str:
-    between = ", " if around == "[]" else " to "
-    return f"{median(values):{form}} {around[0]}{min(values):{form}}{between}{max(values):{form}}{around[1]}"

@@ -13,13 +13,11 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
+from experiments.kept import metrics_of, missing
 from experiments.pages import table
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import get_problem
-from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
-
-__all__ = ["CHECKS", "Checks", "checked"]
 
 WIDTHS, MODES = (16, 32, 64, 128), (4, 8, 16, 32, 64)
 #: Check → what grows, the rule, and the optimizer.
@@ -30,11 +28,11 @@ CHECKS: dict[str, tuple[str, str, str]] = {
     **{f"modes, {rule}": ("modes", rule, "adam") for rule in ("operator-norm", "log-modes", "standard")},
     "modes, MuSOAP": ("modes", "operator-norm", "soap"),
 }
-_LR = {"adam": 8e-3, "mup": 8e-3, "soap": 0.03}
-_MAKE: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": nm.MuAdam,
-    "mup": lambda model, lr: mup.MuAdam(model.parameters(), lr=lr),
-    "soap": nm.MuSOAP,
+#: Optimizer → what makes one, and its learning rate.
+_MAKE: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
+    "adam": (nm.MuAdam, 8e-3),
+    "mup": (lambda model, lr: mup.MuAdam(model.parameters(), lr=lr), 8e-3),
+    "soap": (nm.MuSOAP, 0.03),
 }
 
 
@@ -63,30 +61,21 @@ class Checks:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The checks that are missing."""
-        yield from (run for run in map(self.run, CHECKS) if records.get(run) is None)
+        return missing(records, map(self.run, CHECKS))
 
     def table(self, records: Any) -> str:
         """The largest slope of each kind."""
-        rows = self._rows(records)
         said = (
             f"Burgers, {self.seeds} seeds, 10 steps: largest absolute slope of log RMS over log size, of a block at the "
             "start, of a block's update, and of the output's update. Width at K = 8, modes at width 64."
         )
-        heads = ["over", "at the start", "updates", "update of the output", "passed"]
-        return "\n".join(["# The coordinate check", "", said, *table(heads, rows)]) + "\n"
+        return f"# The coordinate check\n\n{said}\n{self.numbers(records)['table']}\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
-        heads = ["over", "start", "updates", "update of the output"]
-        return {"table": "\n".join(table(heads, [row[:-1] for row in self._rows(records)]))}
-
-    def _rows(self, records: Any) -> list[list[str]]:
-        found = {name: records.get(self.run(name)) for name in CHECKS}
-        return [
-            [name, *(f"{record['metrics'][k]:.2f}" for k in ("init", "update", "output")), str(record["metrics"]["passed"])]
-            for name, record in found.items()
-            if record is not None and is_complete(record)
-        ]
+        done = metrics_of(records, {name: self.run(name) for name in CHECKS})
+        rows = [[name, *(f"{slopes[k]:.2f}" for k in ("init", "update", "output"))] for name, slopes in done.items()]
+        return {"table": "\n".join(table(["over", "start", "updates", "update of the output"], rows))}
 
 
 def checked(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,9 +96,8 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
         base = {"hidden_channels": sizes[0]} if over == "width" else {"n_modes": (2 * sizes[0],)}
         return nm.parametrize(model, base=base, rule=rule)
 
-    check = nm.coord_check(
-        build, sizes, batches, lr=_LR[optimizer], seeds=config["seeds"], optimizer=_MAKE[optimizer], size_name=over
-    )
+    make, lr = _MAKE[optimizer]
+    check = nm.coord_check(build, sizes, batches, lr=lr, seeds=config["seeds"], optimizer=make, size_name=over)
 
     def most(kind: str, output: bool) -> float:
         own = (abs(r["slope"]) for r in check.slopes if r["kind"] == kind and (r["block"] == "projection") == output)

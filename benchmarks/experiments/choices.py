@@ -11,20 +11,21 @@ the same number of epochs everywhere (arXiv:2405.13698); so a quarter of the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
-from experiments.curves import geometric_mean
-from experiments.kept import loss_of
+import numpy as np
+
+from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, percent, table
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
-
-__all__ = ["BASES", "CHOICES", "Choices", "DECAYS", "decay_fields", "reference_fields"]
 
 Config = dict[str, Any]
 Change = Callable[[Config], Config]
@@ -95,8 +96,9 @@ def reference_fields(steps: int = 600) -> dict[str, Config]:
     return found
 
 
-def decay_fields(law: Law) -> dict[str, Config]:
+def decay_fields() -> dict[str, Config]:
     """Three problems as the law has them, in a quarter of the steps, and with a quarter of the samples; the law's rate."""
+    law = Law()
     settings = [
         Setting.of(p, **{k: v if k == "steps" else int(v * PROBLEMS[p][k]) for k, v in own.items()})
         for own in ({}, {"steps": 250}, {"samples": 0.25})
@@ -144,44 +146,41 @@ class Choices:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing, problem by problem."""
-        runs = (self.run(name, variant, seed) for name in self.fields for seed in self.seeds for variant in self.variants)
-        yield from (run for run in runs if records.get(run) is None)
+        return missing(
+            records, (self.run(n, variant, s) for n in self.fields for s in self.seeds for variant in self.variants)
+        )
 
-    def errors(self, records: Any, name: str, variant: str) -> list[float]:
-        """Validation errors of all seeds, infinite where a model did not train; none before all are done."""
-        found = [records.get(self.run(name, variant, seed)) for seed in self.seeds]
-        return list(map(loss_of, found)) if all(found) else []
-
-    def over(self, records: Any, name: str, variant: str) -> float | None:
-        """A variant's error over the default's: geometric mean over the seeds."""
-        own, default = (self.errors(records, name, v) for v in (variant, next(iter(self.variants))))
-        return geometric_mean(own) / geometric_mean(default) if own and default else None
+    def over(self, records: Any) -> np.ndarray:
+        """A row for each variant: its error over the default's on each field, geometric means over the seeds; NaN where runs
+        are missing, infinite where a model did not train.
+        """
+        found = [
+            [[loss_of(records.get(self.run(name, variant, seed))) for seed in self.seeds] for name in self.fields]
+            for variant in self.variants
+        ]
+        means = np.log(np.array(found, dtype=float)).mean(2)
+        return np.exp(means - means[0])
 
     def table(self, records: Any) -> str:
         """Every variant's error over the default's."""
         rows = []
-        for variant in self.variants:
-            over = [self.over(records, name, variant) for name in self.fields]
-            done = [x for x in over if x is not None]
-            cells = [
-                f"{geometric_mean(done):.3f} ({len(done)})" if done else "–",
-                *("–" if x is None else f"{x:.3f}" for x in over),
-            ]
-            rows.append([variant, *cells])
-        default = next(iter(self.variants))
-        said = f"Validation error over that with {default}: geometric means over {len(self.seeds)} seeds, and over problems."
+        for variant, own in zip(self.variants, self.over(records), strict=True):
+            done = own[~np.isnan(own)]
+            mean = f"{geometric_mean(done):.3f} ({len(done)})" if len(done) else "–"
+            rows.append([variant, mean, *("–" if math.isnan(x) else f"{x:.3f}" for x in own)])
+        said = (
+            f"Validation error over that with {next(iter(self.variants))}: geometric means over {len(self.seeds)} seeds, "
+            "and over problems."
+        )
         names = [NAMES.get(name, name) for name in self.fields]
         lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(["", "all (problems)", *names], rows)]
-        own = [[NAMES.get(name, name), *(f"{x:.4g}" for x in self.errors(records, name, default))] for name in self.fields]
-        own = [row for row in own if len(row) > 1]
-        return "\n".join([*lines, f"\nErrors with {default}:", *table(["", *map(str, self.seeds)], own)]) + "\n"
+        return "\n".join(lines) + "\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: each variant's mean over all problems, the largest change, and the largest gain."""
-        found = {v: [self.over(records, name, v) for name in self.fields] for v in self.variants}
-        whole = {v: [x for x in over if x is not None] for v, over in found.items() if None not in over}
-        changes = [abs(x - 1) for over in whole.values() for x in over]
-        best = [min(x for x in own if x) for own in zip(*found.values(), strict=True) if None not in own]
-        said = {v.replace(" ", "."): f"{geometric_mean(over):.2f}" for v, over in whole.items()}
-        said |= {"most": percent(max(changes))} if changes else {}
-        return {**said, "gain.most": percent(1 - min(best)), "problems": str(len(best))} if best else said
+        over = self.over(records)
+        whole = {v: own for v, own in zip(self.variants, over, strict=True) if not np.isnan(own).any()}
+        said = {v.replace(" ", "."): f"{geometric_mean(own):.2f}" for v, own in whole.items()}
+        said |= {"most": percent(max(abs(own - 1).max() for own in whole.values()))} if whole else {}
+        best = over.min(0)[~np.isnan(over.min(0))]
+        return {**said, "gain.most": percent(1 - best.min()), "problems": str(len(best))} if len(best) else said

@@ -5,18 +5,17 @@ Stock SOAP (arXiv 2409.11321, as pytorch_optimizer has it) refuses complex kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 
 from neuralop_mup.optim.optimizers import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
-
-__all__ = ["known", "stock_muon", "stock_soap"]
 
 
 class _OnViews(torch.optim.Optimizer):
@@ -70,12 +69,6 @@ _OTHERS = {
 }
 
 
-@contextmanager
-def known() -> Iterator[None]:
+def known() -> AbstractContextManager:
     """Within it a run's settings may name these optimizers; outside the package's own are all that there are."""
-    OPTIMIZERS.update(_OTHERS)
-    try:
-        yield
-    finally:
-        for name in _OTHERS:
-            del OPTIMIZERS[name]
+    return patch.dict(OPTIMIZERS, _OTHERS)

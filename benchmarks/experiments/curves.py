@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, stdev
+from statistics import geometric_mean
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
-from neuralop_mup.tuning.optimum import Interval, student
-
-__all__ = ["Curve", "geometric_mean", "mean_over", "power_of", "rounded", "searched"]
+__all__ = ["Curve", "geometric_mean", "rounded", "searched"]
 
 _NEAR = 1.0  # in factors of 2: what a parabola is fitted to
 _BESIDE = 0.05  # in factors of 2; rates are rounded
@@ -132,27 +130,6 @@ def searched(
     return found, []
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Infinite where one of them is."""
-    return math.exp(fmean(map(math.log, values))) if all(map(math.isfinite, values)) else math.inf
-
-
 def rounded(lr: float) -> float:
     """A rate as records name it."""
     return float(f"{lr:.3g}")
-
-
-def power_of(sizes: Sequence[float], best: Sequence[float]) -> float | None:
-    """The power of a factor by which the best rate (log2 of it) goes; None of one size."""
-    return None if len(set(sizes)) < 2 else float(np.polyfit(np.log2(sizes), best, 1)[0])
-
-
-def mean_over(values: Sequence[float]) -> Interval | None:
-    """Mean of independent values with Student's interval; None of none."""
-    if not values:
-        return None
-    mean = fmean(values)
-    if len(values) == 1:
-        return Interval(mean)
-    reach = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - reach, mean + reach)

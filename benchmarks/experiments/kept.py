@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Records, Run
-
-__all__ = ["METRICS", "Asked", "Folder", "Lines", "Together", "loss_of"]
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")
@@ -34,42 +32,31 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self.lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         self.refused: set[tuple] = set()  # asked for, and there with another content
-        self._found: dict[tuple[str, ...], dict[tuple, dict[str, Any]]] = {}
+        self._of_size: dict[str, list[dict[str, Any]]] = {}
+        for line in self.lines:
+            self._of_size.setdefault(line["size"], []).append(line)
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """The record of a run; None where there is none, or one of another content."""
         called = _called(run)
-        names = tuple(called)
-        if names not in self._found:
-            self._found[names] = {tuple(map(line.get, names)): {"id": None, **line, "metrics": line} for line in self.lines}
-        key = tuple(called.values())
-        found = self._found[names].get(key)
-        if found is not None and found["id"] not in (None, run.id[:16]):
-            self.refused.add(key)
-            return None
-        return found
-
-
-class Together:
-    """Records of several places; the first one that has a run counts."""
-
-    def __init__(self, *places: Any) -> None:
-        self._places = places
-
-    def get(self, run: Run) -> Any:
-        """The record of a run; None where there is none."""
-        return next((record for place in self._places if (record := place.get(run)) is not None), None)
+        for line in self._of_size.get(called["size"], ()):
+            if called.items() <= line.items():
+                if line.get("id") in (None, run.id[:16]):
+                    return {"id": None, **line, "metrics": line}
+                self.refused.add(tuple(called.values()))
+        return None
 
 
 class Asked:
-    """Records that know which of them were asked for: what a page is made from."""
+    """Records of several places, the first of which that has a run counts, and which of them a page was made from."""
 
-    def __init__(self, records: Any) -> None:
-        self.records, self._found = records, {}
+    def __init__(self, *places: Any) -> None:
+        self.places, self._found = places, {}
 
     def get(self, run: Run) -> Any:
         """The record of a run; None where there is none."""
-        if (record := self.records.get(run)) is not None:
+        record = next((found for place in self.places if (found := place.get(run)) is not None), None)
+        if record is not None:
             called = _called(run)
             known = record.get("id", run.id[:16])
             self._found[tuple(called.values())] = {**called, **({"id": known} if known else {})}, record
@@ -83,6 +70,17 @@ class Asked:
                 values = {**record["metrics"], "loss": record["loss"]}
                 line = {name: _short(name, values.get(name)) for name in names}
                 file.write(json.dumps({**called, "outcome": record["outcome"], **line}) + "\n")
+
+
+def missing(records: Any, runs: Iterable[Run]) -> Iterator[Run]:
+    """Those of the runs that have no record."""
+    return (run for run in runs if records.get(run) is None)
+
+
+def metrics_of(records: Any, runs: Mapping[Any, Run]) -> dict[Any, Mapping[str, Any]]:
+    """What was measured by those of the runs that completed."""
+    found = {name: records.get(run) for name, run in runs.items()}
+    return {name: record["metrics"] for name, record in found.items() if record is not None and is_complete(record)}
 
 
 def loss_of(record: Mapping[str, Any] | None) -> float | None:

@@ -23,16 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.kept import loss_of
+from experiments.kept import loss_of, missing
 from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
-
-__all__ = ["CENTRE", "CHOSEN_ON", "PROBLEMS", "REPORTED_ON", "Law", "Setting", "rates"]
 
 CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
 REPORTED_ON = ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino")
@@ -51,6 +48,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 _MORE_DATA = {"navier-stokes": {"time_points": 8}}
 
 SEEDS = (0, 1, 2)
+#: The middle of the grid of rates, and its end: the highest is RATE · sqrt(2)^MOST.
+RATE, MOST = 0.03, 10
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,8 @@ REST = [
     *_rows(("burgers", _WAVES), {"width": 128}),
     *_rows(("darcy", "allen-cahn"), {"steps": 8000}),
 ]
-#: All of the problems that nothing is chosen on, since what the law loses there is the answer, and some of the others.
+#: What gets further seeds, so that what a law loses there is not what one run lost: all of the problems that nothing is
+#: chosen on, since what the law loses there is the answer, and some of the others.
 SEEDED = list(
     dict.fromkeys(
         [
@@ -146,29 +146,11 @@ SEEDED = list(
 
 @dataclass(frozen=True)
 class Law:
-    """The experiment, for one optimizer.
+    """The experiment; its page is that of :class:`experiments.law_page.LawWithPage`."""
 
-    Attributes
-    ----------
-    optimizer : str
-    lr : float
-        The middle of its grid of rates.
-    most : int
-        The highest rate is lr · sqrt(2)^most.
-    fixed : mapping
-        Settings of every run.
-    """
-
-    optimizer: str
-    lr: float
-    most: int
-    fixed: Mapping[str, Any] = field(default_factory=dict)
     small: bool = False
 
-    @property
-    def about(self) -> str:
-        """For the list of experiments."""
-        return f"where the best learning rate of {self.optimizer} lies over steps, batch, depth, width, modes and data"
+    about = "where the best learning rate of MuSOAP lies over steps, batch, depth, width, modes and data"
 
     def tiny(self) -> Law:
         """Two problems of a few samples, small models and short runs."""
@@ -176,22 +158,18 @@ class Law:
 
     def rate(self, i: int) -> float:
         """A rate of the grid, which all settings share."""
-        return float(f"{self.lr * 2 ** (i / 2):.4g}")
+        return float(f"{RATE * 2 ** (i / 2):.4g}")
 
     @remembered
     def run(self, setting: Setting, i: int, seed: int = 0) -> Run:
         """A run of a setting at a rate of the grid."""
-        config = self._config(setting, i, seed)
-        more = ", ".join(f"{k} {v:g}" for k, v in self.fixed.items() if k == "weight_decay")
-        size = ", ".join(filter(None, (setting.problem, str(setting), more)))
-        labels = {"size": size, "params": {"lr": self.rate(i)}, "seed": seed}
-        return run_of(config, **labels)
+        labels = {"size": f"{setting.problem}, {setting}", "params": {"lr": self.rate(i)}, "seed": seed}
+        return run_of(self._config(setting, i, seed), **labels)
 
     def _config(self, setting: Setting, i: int, seed: int) -> dict[str, Any]:
         f = setting.factors
         size = {"n_modes": f["modes"], "n_layers": f["depth"], **({"fno_skip": f["skip"]} if "skip" in f else {})}
         own: dict[str, Any] = {"base_depth": None, **({"refresh": f["refresh"]} if "refresh" in f else {})}
-        more = {"soap": own} if self.optimizer == "soap" else {}
         less = {"n_val": 20, "n_test": 20} if self.small else {}
         if self.small:
             f = {**f, "steps": f["steps"] // 250 * 50, "samples": 40, "width": 8}
@@ -202,11 +180,11 @@ class Law:
             "batch_size": f["batch"],
             "model": {**size, "hidden_channels": f["width"]},
             "base": {**size, "hidden_channels": 4 if self.small else PROBLEMS[setting.problem]["width"] // 2},
-            "optimizer": self.optimizer,
+            "optimizer": "soap",
             "lr": self.rate(i),
             **({"aux_lr": f["aux"] * self.rate(i)} if "aux" in f else {}),
-            **self.fixed,
-            **more,
+            "kernel_init": "small",
+            "soap": own,
             "seed": seed,
         }
 
@@ -214,13 +192,11 @@ class Law:
 
     def settings(self) -> list[Setting]:
         """All settings, in the order of what they tell."""
-        if self.small:
-            return TINY
-        return [s for s in FIRST + REST if self.optimizer == "soap" or not {"aux", "refresh"} & set(dict(s.changes))]
+        return TINY if self.small else FIRST + REST
 
-    def seeded(self) -> list[Setting]:
-        """Those that get further seeds, so that what a law loses there is not what one run lost."""
-        return [] if self.small else SEEDED
+    def seeds(self, setting: Setting) -> tuple[int, ...]:
+        """Of a setting; further ones follow once the first has shown where the best rate lies."""
+        return SEEDS if setting in SEEDED and not self.small else SEEDS[:1]
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are still wanted, the most telling first; a pure function of the records."""
@@ -232,44 +208,21 @@ class Law:
 
     def _seeding(self, records: Any) -> Iterator[Run]:
         """Further seeds near the best rate of the first one, and at the law's."""
-        for setting in self.seeded():
+        for setting in () if self.small else SEEDED:
             errors = self.errors(records, setting)
             if any(i not in errors for i in self.asked(records, setting)):
                 continue
             best, own = min(errors, key=errors.__getitem__, default=0), self.by_the_law(setting)
             near = [i for i in sorted(errors) if (abs(i - best) <= 2 or i == own) and math.isfinite(errors[i])]
-            missing = (self.run(setting, i, seed) for seed in SEEDS[1:] for i in near)
-            yield from (run for run in missing if records.get(run) is None)
+            yield from missing(records, (self.run(setting, i, seed) for seed in SEEDS[1:] for i in near))
 
     def _searching(self, records: Any, settings: Iterable[Setting]) -> Iterator[Run]:
         for setting in settings:
-            yield from (run for i in self.asked(records, setting) if records.get(run := self.run(setting, i)) is None)
-
-    def table(self, records: Any) -> str:
-        """See :mod:`experiments.law_page`."""
-        from experiments.law_page import page
-
-        return page(self, records)
-
-    def numbers(self, records: Any) -> dict[str, str]:
-        """See :mod:`experiments.law_page`."""
-        from experiments.law_page import numbers
-
-        return numbers(self, records)
-
-    def draw(self, records: Any, path: Path) -> None:
-        """See :mod:`experiments.law_page`."""
-        from experiments.law_page import draw
-
-        draw(self, records, path)
-
-    def seeds(self, setting: Setting) -> tuple[int, ...]:
-        """Of a setting; further ones follow once the first has shown where the best rate lies."""
-        return SEEDS if setting in set(self.seeded()) else SEEDS[:1]
+            yield from missing(records, (self.run(setting, i) for i in self.asked(records, setting)))
 
     def errors(self, records: Any, setting: Setting, seed: int = 0) -> dict[int, float]:
         """Number of the rate → validation error, infinite where it did not train; of the runs that are done."""
-        found = {i: loss_of(records.get(self.run(setting, i, seed))) for i in range(-16, self.most + 1)}
+        found = {i: loss_of(records.get(self.run(setting, i, seed))) for i in range(-16, MOST + 1)}
         return {i: loss for i, loss in found.items() if loss is not None}
 
     def asked(self, records: Any, setting: Setting) -> list[int]:
@@ -280,13 +233,13 @@ class Law:
             if any(i not in errors for i in self.asked(records, setting.centre)):
                 return []
             start = min(errors, key=errors.__getitem__) + self._shift(setting)
-        found = rates(self.errors(records, setting), max(-12, min(start, self.most - 2)), self.most)
+        found = rates(self.errors(records, setting), max(-12, min(start, MOST - 2)), MOST)
         return found if self.small else list(dict.fromkeys([*found, self.by_the_law(setting)]))
 
     def by_the_law(self, setting: Setting) -> int:
         """The rate next to the law's, the middle one over steps and depth, so that its regret is measured."""
         f = setting.factors
-        return min(self.most, round(2 * math.log2(usual_lr(f["steps"], 1e-3) / 1e-3 * math.sqrt(4 / f["depth"]))))
+        return min(MOST, round(2 * math.log2(usual_lr(f["steps"], 1e-3) / 1e-3 * math.sqrt(4 / f["depth"]))))
 
     def _shift(self, setting: Setting) -> int:
         """A guess of how far the best rate lies from the centre's, only to begin there."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,23 +31,14 @@ NAMES = {
     "gray-scott, 16 times the samples": "Gray–Scott, 6,400 samples",
     "interface": "growing interface, 3D",
 }
-__all__ = ["NAMES", "NoSuchNumber", "page", "percent", "percents", "rendered", "stale", "table"]
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 _MARK = re.compile(r"<!-- = ([\w.-]+) -->(.*?)<!-- / -->", re.S)
 
 
-class NoSuchNumber(Exception):
-    """A page names what no experiment gives."""
-
-
-def texts() -> Iterator[tuple[Path, str]]:
-    """README and all pages that hold names of numbers."""
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = path.read_text(encoding="utf-8")
-        if _MARK.search(text):
-            yield path, text
+class NoSuchNumber(SystemExit):
+    """A page names what no experiment gives: a command that meets it ends with the sentence."""
 
 
 def rendered(text: str, numbers: Callable[[str], Mapping[str, str]]) -> str:
@@ -76,22 +68,20 @@ def stale(experiments: Mapping[str, Any]) -> dict[Path, str]:
     NoSuchNumber
         If a page names what there is not, or a file of records belongs to no experiment.
     """
+
+    @cache
+    def numbers(name: str) -> Mapping[str, str]:
+        path = RESULTS / f"{name}.jsonl"
+        known = path.exists() and hasattr(experiments.get(name), "numbers")
+        return experiments[name].numbers(Lines(path)) if known else {}
+
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    wanted = {path: rendered(path.read_text(encoding="utf-8"), numbers) for path in paths}
     for path in sorted(RESULTS.glob("*.jsonl")):
         if path.stem not in experiments:
             raise NoSuchNumber(
                 f"{path.name} has records of no experiment, so that no command makes them: measure it, or go."
             )
-    found: dict[str, Mapping[str, str]] = {}
-
-    def numbers(name: str) -> Mapping[str, str]:
-        if name not in found:
-            path = RESULTS / f"{name}.jsonl"
-            known = path.exists() and hasattr(experiments.get(name), "numbers")
-            found[name] = experiments[name].numbers(Lines(path)) if known else {}
-        return found[name]
-
-    wanted = {path: rendered(text, numbers) for path, text in texts()}
-    for path in sorted(RESULTS.glob("*.jsonl")):
         wanted[path.with_suffix(".md")] = page(experiments[path.stem], path)
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
 
@@ -107,9 +97,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *("| " + " | ".join(r) + " |" for r in rows)]
 
 
-def percents(values: Iterable[float]) -> str:
+def percents(values: Sequence[float]) -> str:
     """Their median and range."""
-    values = list(values)
     return f"{percent(median(values))} ({percent(min(values))} to {percent(max(values))})"
 
 

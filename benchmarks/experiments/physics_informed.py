@@ -14,8 +14,6 @@ from torch.nn.functional import gelu
 
 import neuralop_mup as nm
 
-__all__ = ["FourierKernel", "PhysicsInformedFNO"]
-
 
 class FourierKernel(nn.Module):
     """``irfft2(R · rfft2(x))`` over the K × K lowest modes of either sign of the first frequency.

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import starmap, zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
+from experiments.kept import metrics_of, missing
 from experiments.pages import percent, table
-from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.records import Run
-
-__all__ = ["CASES", "KINDS", "Timing", "measured"]
 
 #: Model and grid: n_modes, grid, further arguments, rounds.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] = {
@@ -43,7 +45,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 EVERY = inspect.signature(nm.Monitor).parameters["every"].default
 _WARM = 12  # in the first steps MuSOAP measures ranks every time
-Step = Callable[[], None]
+#: A model with its optimizer.
+Made = tuple[nn.Module, torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -75,36 +78,29 @@ class Timing:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The measurements that are missing."""
-        runs = (self.run(kind, case) for kind in KINDS for case in self.cases)
-        yield from (run for run in runs if records.get(run) is None)
+        return missing(records, (self.run(kind, case) for kind in KINDS for case in self.cases))
 
     def table(self, records: Any) -> str:
         """Ratios by case, for each kind."""
-        lines = ["# What a step costs"]
-        for kind, (first, *others) in KINDS.items():
-            lines += [f"\n## {kind}: over {first}", *table(["case", *others], self._rows(records, kind))]
+        lines, tables = ["# What a step costs"], self.numbers(records)
+        for kind, (first, *_) in KINDS.items():
+            lines += [f"\n## {kind}: over {first}", tables[kind]]
         said = f"\nA monitor measures every {EVERY} steps by default, so it adds 1/{EVERY} of what a measured step adds."
         return "\n".join([*lines, said]) + "\n"
 
-    def _rows(self, records: Any, kind: str) -> list[list[str]]:
-        """A row a case: median ratio, its 5 and 95 % quantiles, and the memory of the kernels' states."""
-        rows = []
-        for case in self.cases:
-            record = records.get(self.run(kind, case))
-            if record is not None and is_complete(record):
-                ratios = record["metrics"]["ratios"]
-                rows.append([case, *map(_cell, ratios, record["metrics"]["memory"] or [None] * len(ratios))])
-        return rows
-
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: tables, and the largest ratios."""
-        found = {kind: [r for c in self.cases if (r := records.get(self.run(kind, c))) is not None] for kind in KINDS}
-        which = {"monitor": -1}  # of several ratios, the one that is quoted; else the first
-        most = {k: max(r["metrics"]["ratios"][which.get(k, 0)][0] for r in own) for k, own in found.items() if own}
+        """What pages quote: of each case the median ratio, its 5 and 95 % quantiles and the memory of the kernels' states;
+        and the largest ratios, of the monitor those of a measured step.
+        """
+        tables, most = {}, {}
+        for kind, (_, *others) in KINDS.items():
+            done = metrics_of(records, {case: self.run(kind, case) for case in self.cases})
+            rows = [[case, *starmap(_cell, zip_longest(m["ratios"], m["memory"]))] for case, m in done.items()]
+            tables[kind] = "\n".join(table(["case", *others], rows))
+            which = -1 if kind == "monitor" else 0
+            most[kind] = max((m["ratios"][which][0] for m in done.values()), default=math.nan)
         said = {f"{kind}.most": f"{value:.1f}" for kind, value in most.items()}
-        said |= {"monitor.share": percent((most["monitor"] - 1) / EVERY)} if "monitor" in most else {}
-        tables = {kind: "\n".join(table(["case", *KINDS[kind][1:]], self._rows(records, kind))) for kind in KINDS}
-        return {**said, **tables}
+        return {**tables, **said, "monitor.share": percent((most["monitor"] - 1) / EVERY)}
 
 
 def _cell(ratio: Sequence[float], memory: float | None) -> str:
@@ -121,48 +117,37 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     x, y = torch.randn(2, config["batch"], 1, *grid)
     with tempfile.TemporaryDirectory() as folder:
         made = [_made(name, copy.deepcopy(model), Path(folder)) for name in KINDS[config["kind"]]]
-        steps = [_step(own, optimizer, x, y) for own, optimizer in made]
-        times = _in_turn(steps, config["rounds"] or rounds)
-        ratios = [_quantiles([own[i] / own[0] for own in times]) for i in range(1, len(steps))]
+        times = _in_turn(made, x, y, config["rounds"] or rounds)
+    ratios = [_quantiles(own) for own in (times / times[:, :1]).T[1:]]
     states = [_kernel_bytes(*own) for own in made] if config["kind"] == "optimizer" else []
-    memory = [size / states[0] for size in states[1:]]
-    return {"loss": ratios[0][0], "ratios": ratios, "memory": memory}
+    return {"loss": ratios[0][0], "ratios": ratios, "memory": [size / states[0] for size in states[1:]]}
 
 
-def _made(name: str, model: nn.Module, folder: Path) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _made(name: str, model: nn.Module, folder: Path) -> Made:
     if name.startswith("Adam"):
         return model, torch.optim.Adam(model.parameters(), lr=1e-3)
-    nm.parametrize(model)
-    if name.startswith("MuSOAP"):
-        return model, nm.MuSOAP(model, **({"period": 1} if name.endswith("1") else {}))
-    if name == "MuMuon":
-        return model, nm.MuMuon(model)
-    optimizer = nm.MuAdam(model, lr=1e-3)
+    ours = {"MuSOAP": nm.MuSOAP, "MuSOAP, period 1": partial(nm.MuSOAP, period=1), "MuMuon": nm.MuMuon}
+    optimizer = ours.get(name, partial(nm.MuAdam, lr=1e-3))(nm.parametrize(model))
     if name.startswith("with "):
         nm.Monitor(model, optimizer, folder / f"{len(name)}.csv", every=10**9 if "idle" in name else 1)
     return model, optimizer
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> Step:
-    def step() -> None:
-        optimizer.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-
-    return step
-
-
-def _in_turn(steps: Sequence[Step], rounds: int) -> list[list[float]]:
-    """Processor seconds of every step in each round."""
-    times = []
-    for i in range(rounds + _WARM):
-        own = [0.0] * len(steps)
-        for j in range(len(steps)) if i % 2 else reversed(range(len(steps))):
+def _in_turn(made: Sequence[Made], x: torch.Tensor, y: torch.Tensor, rounds: int) -> np.ndarray:
+    """Processor seconds of every one's step in each round."""
+    times = np.zeros((_WARM + rounds, len(made)))
+    for i, own in enumerate(times):
+        for j in range(len(made)) if i % 2 else reversed(range(len(made))):
             begun = time.process_time()
-            steps[j]()
+            _step(*made[j], x, y)
             own[j] = time.process_time() - begun
-        times.append(own)
     return times[_WARM:]
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:

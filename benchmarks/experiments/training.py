@@ -23,8 +23,6 @@ from neuralop_mup.tuning.train import VERSION, Training, losses_of
 from problems import get_problem
 from problems.apebench import ApeBench, channel_errors
 
-__all__ = ["LOST", "STAGES", "remembered", "run_of", "train"]
-
 #: Learning rates that a run passes through on its cosine. An epoch of the package's own training is a stage here, so that
 #: runs of any number of steps, samples and batch size have the same schedule.
 STAGES = 50

@@ -4,7 +4,7 @@ A move changes one thing between base and target: width, modes, depth, both size
 batch. At both ends the best rate is searched with one seed (:func:`experiments.curves.searched`); then all seeds are trained
 at the rates around it. Under μP the model at the target is parametrized from the base; under SP it is neuralop's own.
 
-``energy`` moves the modes alone, and ``paper-drift`` those of the model that the paper's code has.
+``paper-drift`` moves the modes alone, of the model that the paper's code has.
 
 Drift is the best rate at the target over that at the base; regret is what the base's best rate loses at the target.
 """
@@ -17,16 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.curves import Curve, searched
-from experiments.kept import loss_of
+from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
 from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
-from neuralop_mup.problems.mode_energy import mode_energy
 from neuralop_mup.tuning.records import Run
-from problems import get_problem
-
-__all__ = ["ENERGY", "MOVES", "OPTIMIZERS", "PAPER", "PAPER_MOVES", "PAPER_OPTIMIZERS", "Transfer"]
 
 #: Move → the base's and the target's share of what the problem's centre has.
 MOVES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
@@ -45,12 +41,7 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "Adam (SP)": ({"optimizer": "adam", "rule": "standard"}, 4e-3),
     "MuAdam, log-modes": ({"optimizer": "adam", "kernel_init": "small", "rule": "log-modes"}, 8e-3),
 }
-SEEDS = (0, 1, 2)
 
-#: K over the most that the grid allows, under Adam: what a proxy of few modes hands on, beside the energy that these keep.
-ENERGY: dict[str, tuple[dict[str, float], dict[str, float]]] = {
-    f"{share:g} of the modes": ({"modes": share}, {}) for share in (0.125, 0.25, 0.5, 0.75)
-}
 #: The paper's Darcy experiment at a small size, on the FNO of the code that it builds on, see ``physics_informed.py``.
 PAPER = {"darcy": {"samples": 1000, "grid": 49, "modes": (48, 48), "width": 16, "batch": 2}}
 PAPER_MOVES = {f"K {k} to 24": ({"modes": k / 24}, {}) for k in (3, 6, 12)}
@@ -76,8 +67,6 @@ class Transfer:
         As :data:`MOVES` and :data:`OPTIMIZERS`.
     net : str
         The model, by its name in :mod:`experiments.training`.
-    energy : bool
-        Whether the page says which share of the targets' energy the base's modes keep.
     """
 
     about: str
@@ -86,8 +75,7 @@ class Transfer:
     optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
     net: str = "FNO"
     steps: int = 300
-    energy: bool = False
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...] = (0, 1, 2)
     small: bool = False
 
     def tiny(self) -> Transfer:
@@ -121,14 +109,16 @@ class Transfer:
             "lr": lr,
             "seed": seed,
         }
-        labels = {"size": f"{problem}, {move}, {who}, {('base', 'target')[end]}", "params": {"lr": lr}, "seed": seed}
-        return run_of(config, **labels)
+        size = f"{problem}, {move}, {who}, {('base', 'target')[end]}"
+        return run_of(config, size=size, params={"lr": lr}, seed=seed)
 
     def _size(self, problem: str, shares: Mapping[str, float]) -> dict[str, Any]:
         own = {**CENTRE, **self.problems[problem]}
         for name, share in shares.items():
             value = own[name]
-            own[name] = tuple(_even(n * share) for n in value) if isinstance(value, tuple) else int(value * share)
+            own[name] = (
+                tuple(max(2, 2 * round(n * share / 2)) for n in value) if isinstance(value, tuple) else int(value * share)
+            )
         return own
 
     def searched(self, records: Any, cell: tuple[str, str, str], end: int) -> tuple[dict[float, float], list[float]]:
@@ -142,8 +132,7 @@ class Transfer:
             for end in (0, 1):
                 found, left = self.searched(records, cell, end)
                 asked = [(lr, self.seeds[0]) for lr in left] or [(lr, s) for s in self.seeds[1:] for lr in _near(found)]
-                runs = (self.run(cell, end, *one) for one in asked)
-                yield from (run for run in runs if records.get(run) is None)
+                yield from missing(records, (self.run(cell, end, *one) for one in asked))
 
     def curve(self, records: Any, cell: tuple[str, str, str], end: int) -> Curve | None:
         """Errors of the seeds that are done at all rates near the best; None before the search is."""
@@ -154,12 +143,6 @@ class Transfer:
         done = [i for i in range(len(self.seeds)) if all(own[i] is not None for own in errors.values())]
         return Curve({lr: [own[i] for i in done] for lr, own in errors.items()})
 
-    def _kept(self, problem: str, move: str) -> float:
-        """Share of the targets' energy that the base's modes keep, on the axis that keeps least."""
-        f = self._size(problem, self.moves[move][0])
-        data = get_problem(problem, n_train=40 if self.small else f["samples"], grid=f["grid"]).load()
-        return min(mode_energy(*data.train).kept(f["modes"]))
-
     def table(self, records: Any) -> str:
         """Drift and regret of every cell."""
         rows = []
@@ -169,19 +152,13 @@ class Transfer:
                 drift, regret = 2 ** (target.best - base.best), target.regret(base.best)
                 lost = "does not train" if math.isinf(regret) else percent(regret)
                 least = f"{math.exp(target.points[1].min()):.4g}"
-                kept = [percent(self._kept(*cell[:2]))] if self.energy else []
-                rows.append([cell[1], NAMES[cell[0]], cell[2], *kept, f"× {drift:.2f}", lost, least, str(target.seeds)])
+                rows.append([cell[1], NAMES[cell[0]], cell[2], f"× {drift:.2f}", lost, least, str(target.seeds)])
         said = (
             f"{len(rows)} of {len(list(self.cells()))} moves are done. Drift: the best learning rate at the target over "
             "that at the base. Regret: what the base's best rate loses at the target, by the mean of the seeds."
         )
-        kept = ["energy kept"] if self.energy else []
-        heads = ["move", "problem", "optimizer", *kept, "drift", "regret", "least error at the target", "seeds"]
+        heads = ["move", "problem", "optimizer", "drift", "regret", "least error at the target", "seeds"]
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows)]) + "\n"
-
-
-def _even(n: float) -> int:
-    return max(2, 2 * round(n / 2))
 
 
 def _model(f: Mapping[str, Any]) -> dict[str, Any]:

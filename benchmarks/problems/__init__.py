@@ -6,25 +6,11 @@ from typing import Any
 
 from neuralop_mup import problems
 from neuralop_mup.problems.base import named
-from problems.allen_cahn import AllenCahn, solve_allen_cahn
 from problems.apebench import ApeBench
-from problems.gray_scott import GrayScott, solve_gray_scott
-from problems.interface import Interface, solve_interface
-from problems.korteweg_de_vries import KortewegDeVries, solve_korteweg_de_vries
+from problems.interface import Interface
+from problems.korteweg_de_vries import KortewegDeVries
+from problems.reactions import AllenCahn, GrayScott
 from problems.trajectories import FlowInTime, GrayScottInTime, KortewegDeVriesInTime
-
-__all__ = [
-    "PROBLEMS",
-    "AllenCahn",
-    "GrayScott",
-    "Interface",
-    "KortewegDeVries",
-    "get_problem",
-    "solve_allen_cahn",
-    "solve_gray_scott",
-    "solve_interface",
-    "solve_korteweg_de_vries",
-]
 
 PROBLEMS: dict[str, type[Any]] = {
     **problems.PROBLEMS,

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.problems import ProblemData
 
 FOLDER = Path(__file__).parents[1] / "apebench"
 sys.path.append(str(FOLDER))
 import scenarios  # noqa: E402  (shared with that environment, in which this package is not)
-
-__all__ = ["ApeBench", "channel_errors"]
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,6 @@ class ApeBench:
     """One scenario: pairs of successive states to train on, and test trajectories for rollouts."""
 
     scenario: str
-
-    def __post_init__(self) -> None:
-        if self.scenario not in scenarios.SCENARIOS:
-            raise MupError(f"There is no scenario {self.scenario!r}; {nearest(self.scenario, scenarios.SCENARIOS)}")
 
     @property
     def n_dim(self) -> int:
@@ -42,10 +36,6 @@ class ApeBench:
         """What makes the data the same."""
         theirs, arguments = scenarios.SCENARIOS[self.scenario]
         return {"apebench": scenarios.VERSION, "scenario": theirs, **arguments}
-
-    @property
-    def title(self) -> str:
-        return self.scenario
 
     def losses(self) -> None:
         """The relative L2 error alone."""

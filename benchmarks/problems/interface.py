@@ -9,16 +9,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from neuralop_mup.errors import MupError
-from neuralop_mup.problems.base import Problem, check_even
-from neuralop_mup.problems.data import Pair
-from neuralop_mup.validation import check_positive
-
-__all__ = ["Interface", "solve_interface"]
+from problems.spectral import Evolution
 
 _SPACE = (-3, -2, -1)
-#: Waves of an initial field along each axis, and points per axis that resolve what becomes of them.
-_WAVES, _LEAST = 5, 48
+#: Waves of an initial field along each axis.
+_WAVES = 5
 
 
 def _squares(n: int) -> torch.Tensor:
@@ -36,25 +31,13 @@ def solve_interface(h0: torch.Tensor, viscosity: float, time: float) -> torch.Te
     ----------
     h0 : torch.Tensor, shape (..., n, n, n)
     viscosity, time : float
-        ν and the end time, above 0.
+        ν and the end time.
 
     Returns
     -------
     torch.Tensor, float64, shape of ``h0``
-
-    Raises
-    ------
-    MupError
-        For arguments that cannot work.
     """
-    check_positive("viscosity", viscosity)
-    check_positive("time", time)
-    shape = tuple(h0.shape)
-    if len(shape) < 3 or len(set(shape[-3:])) > 1 or shape[-1] % 2 or shape[-1] < 8:
-        raise MupError(f"h0 must have shape (..., n, n, n) with n even and at least 8, but it has {shape}.")
-    if not torch.isfinite(h0).all():
-        raise MupError("h0 has entries that are not finite.")
-    n = shape[-1]
+    n = h0.shape[-1]
     most = h0.amax(_SPACE, keepdim=True).double()  # a constant in h only adds itself
     w = torch.fft.rfftn(torch.exp((h0.double() - most) / (2 * viscosity)), dim=_SPACE)
     w = torch.fft.irfftn(w * torch.exp(-viscosity * time * _squares(n)), s=(n, n, n), dim=_SPACE)
@@ -62,7 +45,7 @@ def solve_interface(h0: torch.Tensor, viscosity: float, time: float) -> torch.Te
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interface(Problem):
+class Interface(Evolution):
     """h0 → h(·, time) on the periodic unit cube: hills grow sideways and meet in valleys, which viscosity rounds.
 
     Parameters
@@ -81,9 +64,6 @@ class Interface(Problem):
     Kardar, Parisi and Zhang, "Dynamic scaling of growing interfaces", Physical Review Letters 56 (1986).
     """
 
-    n_train: int = 200
-    n_val: int = 50
-    n_test: int = 50
     grid: int = 16
     viscosity: float = 0.02
     time: float = 0.3
@@ -93,20 +73,10 @@ class Interface(Problem):
     name: ClassVar[str] = "interface"
     n_dim: ClassVar[int] = 3
     chunk: ClassVar[int] = 10
+    least: ClassVar[int] = 48  # points per axis that resolve what becomes of the waves
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for argument in ("viscosity", "time", "length", "amplitude"):
-            check_positive(argument, getattr(self, argument))
-        check_even("grid", self.grid)
-
-    @property
-    def fine_grid(self) -> int:
-        """Points per axis that the solver works on."""
-        return self.grid * math.ceil(_LEAST / self.grid)
-
-    def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
+    def start(self, generators: list[np.random.Generator]) -> torch.Tensor:
+        """Initial states, on the solver's grid."""
         n, few = self.fine_grid, 2 * _WAVES + 2
         noise = torch.from_numpy(np.stack([generator.standard_normal((few,) * 3) for generator in generators]))
         spectrum = torch.exp(-_squares(few) * self.length**2 / 4)
@@ -116,11 +86,11 @@ class Interface(Problem):
         variance = torch.fft.irfftn(spectrum**2 + 0j, s=(few,) * 3, dim=_SPACE)[0, 0, 0]  # of the filtered noise
         modes = torch.fft.rfftn(noise, dim=_SPACE) * spectrum
         whole = torch.zeros(len(modes), n, n, n // 2 + 1, dtype=modes.dtype)
-        near = [*range(_WAVES + 1), *range(-_WAVES, 0)]
-        rows = torch.tensor(near)
+        rows = torch.arange(-_WAVES, _WAVES + 1)
         whole[:, (rows % n)[:, None], rows % n, : _WAVES + 1] = modes[:, (rows % few)[:, None], rows % few, : _WAVES + 1]
         smooth = torch.fft.irfftn(whole, s=(n, n, n), dim=_SPACE) * (n / few) ** 3
-        h0 = self.amplitude * smooth / variance.sqrt()
-        stride = self.fine_grid // self.grid
-        cut = (slice(None), *(slice(None, None, stride),) * 3)
-        return h0[cut], solve_interface(h0, self.viscosity, self.time)[cut]
+        return self.amplitude * smooth / variance.sqrt()
+
+    def advance(self, state: torch.Tensor) -> torch.Tensor:
+        """The state ``time`` later, on the solver's grid."""
+        return solve_interface(state, self.viscosity, self.time)

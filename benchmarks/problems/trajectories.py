@@ -11,11 +11,9 @@ import torch
 from neuralop_mup.problems import NavierStokes, solve_navier_stokes
 from neuralop_mup.problems.base import Problem
 from neuralop_mup.problems.data import SPLITS, Pair, ProblemData
-from neuralop_mup.validation import check_count
-from problems.gray_scott import GrayScott
 from problems.korteweg_de_vries import KortewegDeVries
-
-__all__ = ["FlowInTime", "GrayScottInTime", "InTime", "KortewegDeVriesInTime"]
+from problems.reactions import GrayScott
+from problems.spectral import on_data_grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +40,7 @@ class InTime(Problem):
     every: int = 3
 
     chunk: ClassVar[int] = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("states", self.states, least=2)
-        check_count("every", self.every)
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis of space."""
-        return (self.grid,) * self.n_dim
+    grid_shape = Problem.grid_shape  # of space alone
 
     def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
         shape = (n, self.states - 1, self.in_channels, *self.grid_shape)
@@ -62,8 +51,7 @@ class InTime(Problem):
         states = [self.start(generators)]
         for _ in range(self.states - 1):
             states.append(self.advance(states[-1]))
-        space = (slice(None, None, self.fine_grid // self.grid),) * self.n_dim
-        u = torch.stack(states, dim=1)[(..., *space)]
+        u = on_data_grid(self, torch.stack(states, dim=1))
         return u[:, :-1], u[:, 1:]
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
