@@ -440,6 +440,13 @@ def test_summary_formats(capsys):
     assert "μP plan, rule 'log-modes'" in capsys.readouterr().out
 
 
+def test_summary_is_that_of_python(capsys):
+    """With a base that names its width alone, and with none, which is the reference size."""
+    for options, base in (("--base.hidden_channels 16", {"hidden_channels": 16}), ("", None)):
+        assert main(words(f"summary --n_dim 1 --model.hidden_channels 64 --model.n_modes 24 {options}")) == 0
+        assert capsys.readouterr().out.rstrip() == str(nm.summary(nm.parametrize(FNO((24,), 1, 1, 64), base))).rstrip()
+
+
 def test_summary_of_a_model_too_big_for_memory(capsys):
     assert main(words("summary --n_dim 3 --model.n_modes 256 --model.hidden_channels 512 --rule none")) == 0
     assert "512×512×256×256×" in capsys.readouterr().out

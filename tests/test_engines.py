@@ -262,6 +262,9 @@ def test_nothing_of_this_process_changes(tmp_path):
 
 
 def test_threads_are_refused_with_their_reason(tmp_path):
+    engine = ExecutorEngine(ProcessPoolExecutor, n_workers=1)  # a class is a function that makes one
+    assert isinstance(engine._executor, ProcessPoolExecutor)
+    engine.close()
     with ThreadPoolExecutor(3) as pool, pytest.raises(MupError, match="pool of threads, in which runs would draw from each"):
         quiet(train, tmp_path / "s", executor=pool)
     assert not (tmp_path / "s").exists()

@@ -299,6 +299,7 @@ def _refused_on_shards(folder):
         (lambda: nm.shard(model), "are sharded already"),
         (lambda: nm.load_checkpoint(folder, model), "load_checkpoint"),
         (lambda: nm.check_optimizer(early, optimizer), "does not hold"),
+        (optimizer.step, "build it after shard"),
     ):
         with pytest.raises(nm.MupError, match=message):
             call()

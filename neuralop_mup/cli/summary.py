@@ -9,7 +9,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 
 from neuralop_mup.cli.options import Verb, fno_arguments, on_axes
-from neuralop_mup.core.planning import make_plan
+from neuralop_mup.core.parametrize import get_plan, parametrize
 from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.tuning.fno import FNOs
@@ -19,7 +19,10 @@ def run(argv: list[str]) -> int:
     """Read the options and do it."""
     fno = fno_arguments()
     groups = {"model": (fno, "argument of FNO"), "base_": (fno, "argument of FNO at the base size")}
-    notes = ["", "Without options: model hidden_channels 128, n_modes 64; base hidden_channels 32, n_modes 12."]
+    notes = [
+        "",
+        "Without options: model hidden_channels 128, n_modes 64; base the reference size, hidden_channels 32, n_modes 16.",
+    ]
     return Verb("summary", summary, groups, notes=notes).call(argv)
 
 
@@ -56,9 +59,9 @@ def summary(
     if base and base_:
         raise MupError("--base FILE and --base.NAME VALUE are two ways to give the base; use one.")
     size = {"hidden_channels": 128, "n_modes": (64,) * n_dim, **on_axes(model, n_dim)}
-    small = {"hidden_channels": 32, "n_modes": (12,) * n_dim, **on_axes(base_, n_dim)}
     # On the meta device a plan of a model with 10^9 parameters costs no memory.
     with torch.device("meta"):
-        plan = make_plan(FNOs(in_channels, out_channels, n_dim)(**size), base or small, rule)
+        own = parametrize(FNOs(in_channels, out_channels, n_dim)(**size), base or on_axes(base_, n_dim) or None, rule=rule)
+    plan = get_plan(own)
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0

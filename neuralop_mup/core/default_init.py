@@ -83,7 +83,7 @@ def check_drawable(model: nn.Module) -> list[_Layer]:
             raise MupError(
                 f"The default initialisation of {unknown[0]} ({type(layer.module).__name__}) is not known, so it cannot be "
                 "drawn after the meta device: build the model on a real device, give that layer a reset_parameters method, "
-                "or register the layer with a Param whose draw says how (docs/howto/layer.md)."
+                "or register the layer with a Param whose draw says how (docs/reference/extending.md)."
             )
     return layers
 

@@ -88,6 +88,8 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
     owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]
     shapes = {name: p.infshape for name, p in model.named_parameters() if hasattr(p, "infshape")}
+    for parameter in model.parameters():
+        parameter.sharded_away = True  # other tensors take their place, and an optimizer that holds these trains nothing
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
     for name, parameter in model.named_parameters():  # other tensors than before

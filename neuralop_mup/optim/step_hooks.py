@@ -117,6 +117,7 @@ class Follower:
         self._optimizer = weakref.ref(optimizer)
         self._check(optimizer)
         self.mode_mults(optimizer)
+        self._first = next(p for group in optimizer.param_groups for p in group["params"])
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         self._handles = [
@@ -176,6 +177,10 @@ class Follower:
         if optimizer is not self._optimizer():
             return None  # a stand-in: torch calls hooks again where a subclass's step calls its parent's
         groups = optimizer.param_groups
+        if hasattr(self._first, "sharded_away"):
+            raise MupError(
+                "The model was sharded after this optimizer was built, which would move nothing: build it after shard."
+            )
         if not self._warned and (problem := off_plan(groups)):
             self._warned = True
             warnings.warn(problem, UserWarning, stacklevel=1)

@@ -45,7 +45,7 @@ class ExecutorEngine:
     loses_together = True
 
     def __init__(self, executor: Executor | Callable[[], Executor], n_workers: int | None = None) -> None:
-        self._make = None if hasattr(executor, "submit") else executor
+        self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
             raise MupError(f"executor={executor!r} is no concurrent.futures.Executor, and no function that makes one.")
         self._executor = executor if self._make is None else self._make()
