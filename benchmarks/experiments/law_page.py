@@ -145,16 +145,14 @@ class LawWithPage(Law):
         ends = np.array([0.004, 0.16])
         axes.fill_between(ends, ends / 2, ends * 2, color=style.FAINT, linewidth=0, zorder=0)
         axes.loglog(ends, ends, color=style.GREY, linewidth=1, zorder=1)
-        for side, label, filled in zip(
-            _sides(self.curves(records)), ("{} (chosen on)", "{}"), ("none", "full"), strict=True
-        ):
-            for number, problem in enumerate(PROBLEMS):
-                own = [(2 ** OURS.predict(s), 2**c.best) for s, c in side.items() if s.problem == problem]
-                how = {"marker": style.MARKERS[number], "color": style.PALETTE[number], "fillstyle": filled}
-                if own:
-                    axes.plot(
-                        *zip(*own, strict=True), linestyle="none", label=label.format(NAMES[problem]), markersize=5, **how
-                    )
+        chosen, others = _sides(self.curves(records))
+        for number, problem in enumerate(PROBLEMS):
+            own = [(2 ** OURS.predict(s), 2**c.best) for s, c in {**chosen, **others}.items() if s.problem == problem]
+            how = {"marker": style.MARKERS[number], "color": style.PALETTE[number], "label": NAMES[problem]}
+            if problem in CHOSEN_ON:
+                how |= {"label": f"{NAMES[problem]} (chosen on)", "fillstyle": "none"}
+            if own:
+                axes.plot(*zip(*own, strict=True), linestyle="none", markersize=5, **how)
         style.ticks_at(axes, [0.005, 0.01, 0.02, 0.05, 0.1])
         style.value_axis(axes)
         axes.set(xlabel="learning rate by the law", ylabel="best learning rate")

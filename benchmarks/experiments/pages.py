@@ -75,14 +75,15 @@ def stale(experiments: Mapping[str, Any]) -> dict[Path, str]:
         known = path.exists() and hasattr(experiments.get(name), "numbers")
         return experiments[name].numbers(Lines(path)) if known else {}
 
-    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    wanted = {path: rendered(path.read_text(encoding="utf-8"), numbers) for path in paths}
+    wanted = {}
     for path in sorted(RESULTS.glob("*.jsonl")):
         if path.stem not in experiments:
             raise NoSuchNumber(
                 f"{path.name} has records of no experiment, so that no command makes them: measure it, or go."
             )
         wanted[path.with_suffix(".md")] = page(experiments[path.stem], path)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        wanted[path] = rendered(path.read_text(encoding="utf-8"), numbers)
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
 
 
