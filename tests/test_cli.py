@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from neuralop.models import FNO
 
+import neuralop_mup as nm
 from neuralop_mup.cli import main, transfer
 from neuralop_mup.cli.coord_check import _Seeds
 from neuralop_mup.optim.matrix.muon import LR as MUON_LR

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from experiments.contest_figure import draw
-from experiments.curves import geometric_mean, rounded, searched
+from experiments.curves import rounded, searched
 from experiments.kept import loss_of
 from experiments.pages import NAMES, table
 from experiments.training import LOST, STAGES, remembered, run_of
@@ -27,8 +27,6 @@ from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 from problems.apebench import scenarios
-
-__all__ = ["APEBENCH", "CONTENDERS", "SUITE", "UNTUNED", "Contender", "Contest", "Field"]
 
 LAYERS = 4
 UNTUNED = "MuSOAP, untuned"

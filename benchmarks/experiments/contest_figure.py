@@ -9,8 +9,6 @@ from typing import Any
 
 from neuralop_mup.plots import style
 
-__all__ = ["draw"]
-
 #: Optimizer → how it is drawn, and where its errors are written beside it; others are left out, for a figure of few marks.
 _DRAWN: dict[str, tuple[str, str]] = {
     "MuSOAP, untuned": ("soap", "MuSOAP, untuned"),

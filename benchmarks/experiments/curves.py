@@ -6,12 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import geometric_mean
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
-
-__all__ = ["Curve", "geometric_mean", "rounded", "searched"]
 
 _NEAR = 1.0  # in factors of 2: what a parabola is fitted to
 _BESIDE = 0.05  # in factors of 2; rates are rounded

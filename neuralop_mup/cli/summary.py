@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -62,6 +63,6 @@ def summary(
     # On the meta device a plan of a model with 10^9 parameters costs no memory.
     with torch.device("meta"):
         own = parametrize(FNOs(in_channels, out_channels, n_dim)(**size), base or on_axes(base_, n_dim) or None, rule=rule)
-    plan = get_plan(own)
+    plan = replace(get_plan(own), init_applied=True, init_pending=False)  # as of a model whose weights are drawn
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0

@@ -179,7 +179,7 @@ class Follower:
         groups = optimizer.param_groups
         if hasattr(self._first, "sharded_away"):
             raise MupError(
-                "The model was sharded after this optimizer was built, which would move nothing: build it after shard."
+                "The model was sharded after this optimizer was built, which moves nothing now: build it after shard."
             )
         if not self._warned and (problem := off_plan(groups)):
             self._warned = True
