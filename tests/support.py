@@ -14,6 +14,7 @@ import io
 import json
 import math
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +42,7 @@ WIDTHS = (8, 16, 32)
 MODES = (8, 16, 32)  # n_modes; halved, K = 4, 8, 16
 MODES_WIDTH = 16
 NOTE_BEYOND = 0.3
+_REST = "## What is not zero"
 
 GROUPS = {
     "Options of FNO": FNO_CASES,
@@ -51,6 +53,8 @@ GROUPS = {
 EXACT = ("parameters", "identity", "mup", "output", "step", "deepcopy", "pickle")
 SLOPES = ("width", "modes")
 COLUMNS = ("parameters", "identity", "width", "modes", "mup", "output", "step", "deepcopy", "pickle")
+#: Of these every case has a cell in its table. The others are 0, and what is not stands in a list of its own.
+SHOWN = ("parameters", *SLOPES)
 
 # Slopes beyond ±0.3, and why. Where a slope over modes is steep it was measured with `rule="none"` too, and a single
 # seed's lowest and highest slope are what `coord_check` gives.
@@ -351,48 +355,57 @@ def render(records: Mapping[str, Mapping[str, str]]) -> str:
         "do not edit by hand. -->",
         "# Support matrix",
         "",
-        f"What was measured of every configuration in `tests/cases.py`, by `{COMMAND}`; `tests/test_cases.py` "
-        "measures it again, and `tests/test_support_matrix.py` the slopes. "
+        f"This page lists the models and options that work, and what was measured of each (`{COMMAND}`). "
+        "The tests measure it again. "
         f"The rule is the default, `{RULE}`. Training is Adam on squared error with random data.",
         "",
         "| column | a number is |",
         "| --- | --- |",
-        "| parameters | how many parameter tensors the model has: each number of parameters below is out of these |",
-        "| identity | parameters that are not bit-equal to the stock model's after 10 steps at base size |",
+        "| parameters | how many parameter tensors the model has |",
         f"| width | steepest log-log slope of a block's update over widths {_list(WIDTHS)} after {STEP} steps, and its "
         f"block; lr {LR:g}, root mean square of {SEEDS} seeds; 0 is ideal |",
         f"| modes | the same over n_modes {_list(MODES)} on each axis ({_list(MODES[:2])} in 3D), width {MODES_WIDTH} |",
-        "| mup | parameters whose learning rate in `mup.MuAdam` differs from `neuralop_mup.MuAdam`'s |",
-        "| output | entries of the output that differ once the checkpoint (`torch.save` of both state dicts) is loaded "
-        "into a parametrized model drawn anew |",
-        "| step | parameters that differ after that model's next step |",
-        "| deepcopy, pickle | rows of the plan that a copy of the model loses |",
+        "",
+        "These numbers are 0 for every configuration, but for what is listed at the end:",
+        "",
+        "* *identity*: parameters that are not bit-equal to the stock model's after 10 steps at base size;",
+        "* *mup*: parameters whose learning rate in `mup.MuAdam` differs from `neuralop_mup.MuAdam`'s;",
+        "* *output*: entries of the output that differ once the checkpoint (`torch.save` of both state dicts) is loaded "
+        "into a parametrized model drawn anew;",
+        "* *step*: parameters that differ after that model's next step;",
+        "* *deepcopy*, *pickle*: rows of the plan that a copy of the model loses.",
         "",
         "Sizes are small and seeds few: slopes are to find what breaks. [What transfers](transfer.md) has larger ones; "
         "[Kernel layouts and models](../explain/layouts.md) says where the theory is only a guide.",
     ]
     used = []
     for title, group in GROUPS.items():
-        lines += ["", f"## {title}", "", "| case | " + " | ".join(COLUMNS) + " |", "|" + " --- |" * (1 + len(COLUMNS))]
+        lines += ["", f"## {title}", "", "| case | " + " | ".join(SHOWN) + " |", "|" + " --- |" * (1 + len(SHOWN))]
         for case in group:
             cells = []
-            for column in COLUMNS:
+            for column in SHOWN:
                 note = NOTES.get((case.name, column))
                 used += [note] if note else []
                 cells.append(records[case.name][column] + (f" [^{note}]" if note else ""))
             lines.append(f"| {case.name} | " + " | ".join(cells) + " |")
+    rest = [(name, column, row[column]) for name, row in records.items() for column in COLUMNS if column not in SHOWN]
+    lines += ["", _REST, "", *(f"* {name}, {column}: {cell}" for name, column, cell in rest if cell != "0")]
     lines += ["", *(f"[^{note}]: {REASONS[note]}" for note in dict.fromkeys(used))]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def parse(page: str) -> dict[str, dict[str, str]]:
     """The records on a page, footnote marks included."""
+    page, _, rest = page.partition(_REST)
     rows = {}
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.replace("\\|", "\0").strip("|").split(" | ")]
-        if line.startswith("| ") and len(cells) == 1 + len(COLUMNS) and cells[0] not in ("case", "---"):
+        if line.startswith("| ") and len(cells) == 1 + len(SHOWN) and cells[0] not in ("case", "---"):
             name, *values = (cell.replace("\0", "\\|") for cell in cells)
-            rows[name] = dict(zip(COLUMNS, values, strict=True))
+            rows[name] = {**dict.fromkeys(COLUMNS, "0"), **dict(zip(SHOWN, values, strict=True))}
+    for name, column, cell in re.findall(r"^\* (\w\S*), (\w+): (.+)$", rest, re.MULTILINE):
+        if name in rows:
+            rows[name][column] = cell
     return rows
 
 
