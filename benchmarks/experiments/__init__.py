@@ -22,7 +22,7 @@ from experiments.law import PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
-from experiments.transfer import PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
+from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
 from problems.apebench import FOLDER
 
 EXPERIMENTS: dict[str, Any] = {
@@ -34,6 +34,12 @@ EXPERIMENTS: dict[str, Any] = {
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
+    ),
+    "energy": Transfer(
+        "whether Adam's best learning rate moves with the modes only where these do not resolve the data",
+        PROBLEMS,
+        ENERGY,
+        {"MuAdam": OPTIMIZERS["MuAdam"]},
     ),
     "paper-drift": Transfer(
         "whether the best learning rate falls as K grows on the model of the paper's code",

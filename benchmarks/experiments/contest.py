@@ -20,7 +20,7 @@ from typing import Any
 
 from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
-from experiments.kept import loss_of
+from experiments.kept import loss_of, missing
 from experiments.pages import NAMES, table
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
@@ -189,12 +189,13 @@ class Contest:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: first every untuned one, then search by search, then further seeds."""
+        first, *further = self.seeds
         law = [(name, "MuSOAP", CONTENDERS["MuSOAP"].start(on.steps)) for name, on in self.fields.items()]
-        yield from self._missing(records, [(*point, self.seeds[0]) for point in law])
+        yield from missing(records, [self.run(*point, first) for point in law])
         for contender in self.contenders:
             for name in self.fields:
                 asked = self.searched(records, name, contender)[1]
-                yield from self._missing(records, [(name, contender, lr, self.seeds[0]) for lr in asked])
+                yield from missing(records, [self.run(name, contender, lr, first) for lr in asked])
         tuned = [
             (name, contender, min(found, key=found.__getitem__))
             for contender in self.contenders
@@ -202,10 +203,8 @@ class Contest:
             for found, left in [self.searched(records, name, contender)]
             if not left
         ]
-        yield from self._missing(records, [(*point, seed) for point in [*law, *tuned] for seed in self.seeds[1:]])
-
-    def _missing(self, records: Any, points: list[tuple]) -> Iterator[Run]:
-        yield from (run for run in dict.fromkeys(self.run(*point) for point in points) if records.get(run) is None)
+        points = dict.fromkeys([*law, *tuned])  # a tuned MuSOAP may have the law's rate
+        yield from missing(records, [self.run(*point, seed) for point in points for seed in further])
 
     # What they say
 

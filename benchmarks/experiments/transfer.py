@@ -4,7 +4,7 @@ A move changes one thing between base and target: width, modes, depth, both size
 batch. At both ends the best rate is searched with one seed (:func:`experiments.curves.searched`); then all seeds are trained
 at the rates around it. Under μP the model at the target is parametrized from the base; under SP it is neuralop's own.
 
-``paper-drift`` moves the modes alone, of the model that the paper's code has.
+``energy`` moves the modes alone, and ``paper-drift`` those of the model that the paper's code has.
 
 Drift is the best rate at the target over that at the base; regret is what the base's best rate loses at the target.
 """
@@ -42,6 +42,10 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "MuAdam, log-modes": ({"optimizer": "adam", "kernel_init": "small", "rule": "log-modes"}, 8e-3),
 }
 
+#: K over the most that the grid allows: what a proxy of few modes hands on, under Adam.
+ENERGY: dict[str, tuple[dict[str, float], dict[str, float]]] = {
+    f"{share:g} of the modes": ({"modes": share}, {}) for share in (0.125, 0.25, 0.5, 0.75)
+}
 #: The paper's Darcy experiment at a small size, on the FNO of the code that it builds on, see ``physics_informed.py``.
 PAPER = {"darcy": {"samples": 1000, "grid": 49, "modes": (48, 48), "width": 16, "batch": 2}}
 PAPER_MOVES = {f"K {k} to 24": ({"modes": k / 24}, {}) for k in (3, 6, 12)}
