@@ -156,7 +156,7 @@ class LawWithPage(Law):
         style.ticks_at(axes, [0.005, 0.01, 0.02, 0.05, 0.1])
         style.value_axis(axes)
         axes.set(xlabel="learning rate by the law", ylabel="best learning rate")
-        axes.legend(fontsize=style.SMALL, frameon=False, loc="upper left")
+        figure.legend(fontsize=style.SMALL, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
         style.save(figure, path)
 
 
