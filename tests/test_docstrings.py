@@ -43,13 +43,18 @@ def _docstrings():
 EXAMPLED = [(name, path, text, line) for name, path, text, line in _docstrings() if ">>>" in text]
 
 
+TEXTS = {name: text for name, _, text, _ in EXAMPLED}
+
+
 @pytest.mark.parametrize(("name", "path", "text", "line"), EXAMPLED, ids=[name for name, *_ in EXAMPLED])
 def test_an_example_runs(name, path, text, line, tmp_path, monkeypatch):
-    """By itself, in an empty folder, with nothing but what it imports."""
+    """In an empty folder, with nothing but what it imports; a method's goes on from where its class's ended."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MPLBACKEND", "agg")
     test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, str(path), line)
+    for example in doctest.DocTestParser().get_examples(TEXTS.get(name.rpartition(".")[0], "")):
+        exec(compile(example.source, name, "exec"), test.globs)
     said = []
     result = doctest.DocTestRunner(verbose=False).run(test, out=said.append)
     assert not result.failed, "".join(said)

@@ -149,8 +149,6 @@ class Plan:
 
         Examples
         --------
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
         >>> nm.summary(nm.parametrize(FNO((8,), 1, 1, 16))).mode_rule
         'operator-norm'
         """
@@ -210,8 +208,6 @@ class Plan:
 
         Examples
         --------
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
         >>> plan = nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}))
         >>> print(plan.to_markdown().splitlines()[0])
         | parameter | role | shape | base shape | init × | lr × | why |
@@ -240,8 +236,6 @@ class Plan:
 
         Examples
         --------
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
         >>> one, other = (nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": c})) for c in (8, 4))
         >>> one.differences(one), len(one.differences(other))
         ([], 40)
@@ -266,8 +260,6 @@ class Plan:
         Examples
         --------
         >>> import json
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
         >>> plan = nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}))
         >>> json.loads(plan.to_json())["rows"][0]["name"]
         'fno_blocks.convs.0.bias'
@@ -297,8 +289,6 @@ class Plan:
 
         Examples
         --------
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
         >>> plan = nm.summary(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}))
         >>> nm.Plan.from_json(plan.to_json()) == plan
         True

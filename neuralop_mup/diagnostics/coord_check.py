@@ -84,13 +84,6 @@ class CoordCheck:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(width):
-        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
-        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
-        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
         >>> list(check.slopes[0])
         ['block', 'kind', 'step', 'slope', 'reach']
         """
@@ -128,13 +121,6 @@ class CoordCheck:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(width):
-        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
-        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
-        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
         >>> check.passed(tolerance=10, init_tolerance=10), check.passed(tolerance=0)
         (True, False)
         """
@@ -163,13 +149,6 @@ class CoordCheck:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(width):
-        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
-        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
-        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
         >>> check.outcome(tolerance=10, init_tolerance=10)
         'passed'
         """
@@ -191,13 +170,6 @@ class CoordCheck:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(width):
-        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
-        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
-        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
         >>> check.verdict(tolerance=10, init_tolerance=10).split(":")[0]
         'passed'
         """
@@ -230,13 +202,6 @@ class CoordCheck:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(width):
-        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
-        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
-        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
         >>> [(row["block"], row["limits"]) for row in check.judged() if row["kind"] == "update"][0]
         ('lifting', (-0.25, 0.25))
         """
@@ -265,13 +230,6 @@ class CoordCheck:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(width):
-        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
-        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
-        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
         >>> print(check.to_markdown().splitlines()[0])
         | block | init | update, t = 1 |
         """
@@ -314,13 +272,6 @@ class CoordCheck:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(width):
-        ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
-        >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
-        >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
         >>> check.plot("check.png", title="width")
         """
         from neuralop_mup.plots import plot_coord_check

@@ -95,10 +95,6 @@ class Kernels:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> model, x = nm.parametrize(FNO((8,), 1, 1, 16)), torch.randn(4, 1, 16)
         >>> theta = nm.kernels(model, x).tangent
         >>> sum(theta.values()).shape
         torch.Size([4, 4])
@@ -129,10 +125,6 @@ class Kernels:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> model, x = nm.parametrize(FNO((8,), 1, 1, 16)), torch.randn(4, 1, 16)
         >>> before = nm.kernels(model, x)
         >>> nm.kernels(model, x).change(before)[0]
         {'layer': 'fno_blocks.convs.0', 'kernel': 'forward', 'value': 0.0}

@@ -144,13 +144,8 @@ class LearnedRates:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
-        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
-        >>> nm.LearnedRates(optimizer, by="group").mults
-        {'input+vector': 1.0, 'spectral': 1.0, 'hidden+readout': 1.0}
+        >>> rates.mults
+        {'vector': 1.0, 'input': 1.0, 'spectral': 1.0, 'hidden': 1.0, 'readout': 1.0}
         """
         return {unit: groups[0]["learned_mult"] for unit, groups in self._groups().items()}
 
@@ -170,13 +165,6 @@ class LearnedRates:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
-        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
-        >>> rates = nm.LearnedRates(optimizer)
-
         After training, for a larger model:
 
         >>> target = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 8})
@@ -204,17 +192,14 @@ class LearnedRates:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
-        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
-        >>> print(nm.LearnedRates(optimizer, by="group").summary())
+        >>> print(rates.summary())
         | group | learned | rule × | learned × | lr |
         | --- | --- | --- | --- | --- |
-        | input+vector | input+vector | 1 | 1 | 0.004 |
+        | vector | vector | 1 | 1 | 0.004 |
+        | input | input | 1 | 1 | 0.004 |
         | spectral | spectral | 0.4884 | 1 | 0.001954 |
-        | hidden+readout | hidden+readout | 0.5 | 1 | 0.002 |
+        | hidden | hidden | 0.5 | 1 | 0.002 |
+        | readout | readout | 0.5 | 1 | 0.002 |
         """
         lines = ["| group | learned | rule × | learned × | lr |", "| --- | --- | --- | --- | --- |"]
         for group in self.optimizer.param_groups:
@@ -228,12 +213,6 @@ class LearnedRates:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
-        >>> optimizer = nm.MuAdamW(model, lr=4e-3)
-        >>> rates = nm.LearnedRates(optimizer)
         >>> rates.close()
         """
         for handle in self._handles:

@@ -105,9 +105,6 @@ class Monitor:
 
         Examples
         --------
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
         >>> monitor = nm.Monitor(model, nm.MuAdam(model), to="updates.csv")
         >>> monitor.close()
         """

@@ -123,8 +123,6 @@ class DarcyEqnLoss(FieldLoss):
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop_mup.losses import DarcyEqnLoss
         >>> u, a = torch.zeros(2, 8, 8), torch.ones(2, 8, 8)
         >>> residual = DarcyEqnLoss(forcing=1.0).residual(u, a)
         >>> residual.shape, residual.unique()

@@ -153,9 +153,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
 
         Examples
         --------
-        >>> import torch
         >>> from neuralop_mup.losses import PhysicalDataProcessor
-        >>> from neuralop_mup.problems.data import normalizer_of
         >>> x = 3 + torch.randn(8, 1, 16)
         >>> processor = PhysicalDataProcessor(normalizer_of(x), normalizer_of(x))
         >>> sample = processor.preprocess({"x": x, "y": x})
@@ -194,9 +192,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
 
         Examples
         --------
-        >>> import torch
         >>> from neuralop_mup.losses import PhysicalDataProcessor
-        >>> from neuralop_mup.problems.data import normalizer_of
         >>> x = 3 + torch.randn(8, 1, 16)
         >>> processor = PhysicalDataProcessor(normalizer_of(x), normalizer_of(x))
         >>> sample = processor.preprocess({"x": x, "y": x})
@@ -246,8 +242,6 @@ class PhysicalDataProcessor(DefaultDataProcessor):
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
         >>> from neuralop_mup.losses import PhysicalDataProcessor
         >>> processor = PhysicalDataProcessor().wrap(FNO((8,), 1, 1, 8))
         >>> prediction, sample = processor(x=torch.randn(4, 1, 16))

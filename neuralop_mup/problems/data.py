@@ -94,10 +94,6 @@ class ProblemData:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop_mup.problems import ProblemData
-        >>> x = torch.randn(20, 1, 16)
-        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
         >>> train, others = data.loaders(batch_size=8, seed=0)
         >>> [len(batch["x"]) for batch in train], list(others)
         ([8, 8, 4], ['val'])
@@ -120,10 +116,6 @@ class ProblemData:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop_mup.problems import ProblemData
-        >>> x = torch.randn(20, 1, 16)
-        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
         >>> processor = data.processor()
         >>> processor.train()
         >>> abs(float(processor.preprocess({"x": x, "y": x})["x"].mean())) < 1e-5
@@ -143,10 +135,6 @@ class ProblemData:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop_mup.problems import ProblemData
-        >>> x = torch.randn(20, 1, 16)
-        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
         >>> {name: values.shape for name, values in data.sample().items()}
         {'x': torch.Size([20, 1, 16]), 'y': torch.Size([20, 1, 16])}
         """
@@ -163,10 +151,6 @@ class ProblemData:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop_mup.problems import ProblemData
-        >>> x = torch.randn(20, 1, 16)
-        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
         >>> data.counts()
         {'train': 20, 'val': 4}
         """
@@ -187,10 +171,6 @@ class ProblemData:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop_mup.problems import ProblemData
-        >>> x = torch.randn(20, 1, 16)
-        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
         >>> data.coarser([4]).train[0].shape
         torch.Size([20, 1, 4])
         """
@@ -208,10 +188,6 @@ class ProblemData:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop_mup.problems import ProblemData
-        >>> x = torch.randn(20, 1, 16)
-        >>> data = ProblemData(train=(x, x), val=(x[:4], x[:4]))
         >>> data.digest() == ProblemData(train=(x.clone(), x), val=(x[:4], x[:4])).digest()
         True
         """

@@ -317,10 +317,6 @@ class OwnData(_Read):
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from neuralop_mup.problems import OwnData
-        >>> rng = np.random.default_rng(0)
-        >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
         >>> OwnData(files="heat.npz").load("cache").counts()
         {'train': 32, 'val': 4, 'test': 4}
         """

@@ -275,7 +275,6 @@ class Study:
 
         Examples
         --------
-        >>> from neuralop_mup.tuning import Study
         >>> from neuralop_mup.tuning.records import Records
         >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1))
         >>> with Records("runs").held() as records:

@@ -40,9 +40,9 @@ class Results:
     --------
     >>> import neuralop_mup as nm
     >>> def train(config):
-    ...     return 1 + (config["lr"] - 0.5) ** 2
+    ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
     >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
-    >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+    >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
     >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
     >>> {record["outcome"] for record in results.records}, results.best
     ({'complete'}, {'lr': 0.5})
@@ -62,10 +62,6 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
         >>> results.save()
         """
         table = "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.records)
@@ -93,10 +89,6 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
         >>> from neuralop_mup.tuning import Results
         >>> Results.load("runs").best
         {'lr': 0.5}
@@ -128,12 +120,8 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
         >>> len(results.of(results.study.tuning()[:2]))
-        2
+        4
         """
         keys = {point.key for point in points}
         return [r for r in self.records if (r["size"], r["rule"], params_key(r["params"])) in keys]
@@ -153,14 +141,8 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
-        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
-        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
         >>> len(results.cell("proxy", "standard")), len(results.cell("target", "standard"))
-        (3, 1)
+        (6, 2)
         """
         rule = self.study.trained_as(size, rule)
         return [r for r in self.records if (r["size"], r["rule"]) == (size, rule)]
@@ -180,14 +162,8 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
-        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
-        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
         >>> len(results.walk("proxy", "operator-norm")), len(results.walk("target", "operator-norm"))
-        (3, 0)
+        (6, 0)
         """
         if size == self.study.base:
             return self.cell(size, rule)
@@ -212,14 +188,8 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
-        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
-        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
         >>> [record["params"] for record in results.carried("target", "operator-norm")]
-        [{'lr': 0.5}]
+        [{'lr': 0.5}, {'lr': 0.5}]
         """
         centre = self._best(self.walk(size, rule))[0] if size == self.study.base else self._centre(rule)
         return self.of([self.study.point(size, rule, centre)]) if centre else []
@@ -252,10 +222,6 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
         >>> results.best
         {'lr': 0.5}
         """
@@ -287,12 +253,8 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
         >>> [(row["params"], row["loss"]) for row in results.points()]
-        [({'lr': 0.5}, 1.0), ({'lr': 0.25}, 1.0625), ({'lr': 1.0}, 1.25)]
+        [({'lr': 0.5}, 1.05), ({'lr': 0.25}, 1.1125), ({'lr': 1.0}, 1.3)]
         """
         size, rule = (self.study.base if size is None else size), (self.study.rules[0] if rule is None else rule)
         rows = []
@@ -323,12 +285,7 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
-        >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, **how)
-        >>> results.curve(results.records)
+        >>> results.curve(results.cell("proxy", "operator-norm"))
         {0.25: [1.0625, 1.1625], 0.5: [1.0, 1.1], 1.0: [1.25, 1.35]}
         """
         best, grid = self._best(records)[0], self.study.space.get(name)
@@ -361,12 +318,7 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
-        >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, **how)
-        >>> results.level(results.records)
+        >>> results.level(results.cell("proxy", "operator-norm"))
         [0.25, 0.5]
         """
         spread = {value: mean_and_std(row) for value, row in self.curve(records, name).items() if None not in row}
@@ -402,12 +354,7 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
-        >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
-        >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, **how)
-        >>> 0.25 < results.optimum(results.records).value < 0.5
+        >>> 0.25 < results.optimum(results.cell("proxy", "operator-norm")).value < 0.5
         True
         """
         losses = self.curve(records, name)
@@ -436,14 +383,8 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
-        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
-        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
         >>> [(row["rule"], row["size"], row["transferred_loss"]) for row in results.summary()][-1]
-        ('standard', 'target', 1.0)
+        ('standard', 'target', 1.05)
         """
         return [self.row(rule, size, cost) for rule in self.study.rules for size in self.study.sizes]
 
@@ -466,12 +407,6 @@ class Results:
 
         Examples
         --------
-        >>> import neuralop_mup as nm
-        >>> def train(config):
-        ...     return 1 + (config["lr"] - 0.5) ** 2
-        >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
-        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
-        >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
         >>> results.row("operator-norm")["transferred"]
         {'lr': 0.5}
         """

@@ -111,14 +111,6 @@ class Tuned:
 
         Examples
         --------
-        >>> import torch
-        >>> from neuralop.models import FNO
-        >>> import neuralop_mup as nm
-        >>> def build(**size):
-        ...     return FNO(in_channels=1, out_channels=1, **size)
-        >>> x, target = torch.randn(120, 1, 16), {"hidden_channels": 32, "n_modes": (8,)}
-        >>> how = {"space": {"lr": [0.03]}, "epochs": 2, "n_workers": 1, "progress": False}
-        >>> tuned = nm.tune(build, (x, x.roll(1, -1)), target=target, folder="runs", **how)
         >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
         (torch.Size([2, 1, 16]), 'ndarray')
         """
