@@ -298,13 +298,12 @@ def test_drift_and_regret_are_on_the_page():
     experiment = dataclasses.replace(
         run.EXPERIMENTS["transfer"], problems={"korteweg-de-vries": laws.PROBLEMS["korteweg-de-vries"]}
     )
-    text = experiment.table(filled(experiment, moved))
-    width, modes = (
-        next(row for row in text.splitlines() if row.startswith(f"| {move} | Korteweg") and "| MuAdam |" in row)
-        for move in ("width, 8 times", "modes, 4 times")
-    )
-    assert "| × 2.83 |" in width and " 51 % |" in width
-    assert "| × 0.25 |" in modes and " 107 % |" in modes
+    kept = filled(experiment, moved)
+    text, said = experiment.table(kept), experiment.numbers(kept)
+    assert "28 of 28 moves are done" in text and "| from base to target | problem | MuSOAP | MuAdam |" in said["drift"]
+    lost, drift = ([row.split(" | ") for row in said[name].splitlines()[3:5]] for name in ("regret", "drift"))
+    assert lost[0][3] == "51 %" and drift[0][3] == "× 2.83 (2.83 to 2.83)"
+    assert lost[1][3] == "107 %" and drift[1][3] == "× 0.25 (0.25 to 0.25)"
 
 
 @pytest.mark.parametrize(

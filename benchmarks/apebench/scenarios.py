@@ -1,7 +1,8 @@
 """Scenarios of APEBench that are measured, for its own environment and for ours; nothing is imported here.
 
 Each is APEBench's own (its defaults, where nothing else is said), with fewer points in 2D, so that a CPU can train on them.
-The box of ``phy_gs_type`` shrinks with its points: its spots are as wide as a cell of 160 points, and wider ones let them die.
+The box of ``phy_gs_type`` shrinks with its points: its spots are as wide as a cell of 160 points,
+and die where cells are wider.
 """
 
 from __future__ import annotations

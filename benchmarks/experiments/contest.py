@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -22,7 +23,7 @@ from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
 from experiments.kept import loss_of, missing
 from experiments.pages import NAMES, table
-from experiments.training import LOST, STAGES, remembered, run_of
+from experiments.training import LOST, STAGES, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
@@ -122,7 +123,7 @@ APEBENCH = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contest:
     """The experiment: fields, and who trains them.
 
@@ -157,7 +158,7 @@ class Contest:
 
     # What is wanted
 
-    @remembered
+    @cache  # a run is asked for many times and takes long to describe
     def run(self, name: str, contender: str, lr: float, seed: int) -> Run:
         """A run of a contender on a field."""
         on, who = self.fields[name], CONTENDERS[contender]
@@ -232,15 +233,19 @@ class Contest:
     def table(self, records: Any) -> str:
         """Errors of each contender on each field, in training, too, and their ratios."""
         ends = self.ends(records)
-        n_searches = sum(len(ends.get(who, ())) for who in self.contenders)
         said = (
-            f"{n_searches} of {len(self.fields) * len(self.contenders)} searches are done. Median error over the seeds, "
+            f"{sum(len(ends.get(who, ())) for who in self.contenders)} "
+            f"of {len(self.fields) * len(self.contenders)} searches are done. Median error over the seeds, "
             "their range where there are several, and the learning rate."
         )
         lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._errors(ends, lambda end: end.told)]
         lines += ["\n## In training", *self._errors(ends, lambda end: _spread(end.training) if end.training else "–")]
         for other in _AGAINST.values():
-            rows = [[who, *row] for who in ends if who != other and (row := self.against(ends, who, other))]
+            rows = [
+                [who, str(len(over)), f"{geometric_mean(over):.2f}", f"{min(over):.2f} to {max(over):.2f}"]
+                for who in ends
+                if who != other and (over := self.against(ends, who, other))
+            ]
             if rows:
                 lines += [f"\n## Error over that of {other}", *table(["", "problems", "geometric mean", "range"], rows)]
         return "\n".join(lines) + "\n"
@@ -266,19 +271,15 @@ class Contest:
                 said |= {called: f"{error:.2g}", f"{called}.one": f"{one or math.nan:.2g}"}
         for who, (short, other) in product(ends, _AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
-                least, _, most = over[2].partition(" to ")
-                told = {"of": over[0], "mean": over[1], "least": least, "most": most}
                 called = f"{who.replace(', ', '.').replace(' ', '.')}.over.{short}"
-                said |= {f"{called}.{name}": value for name, value in told.items()}
+                told = {"mean": geometric_mean(over), "least": min(over), "most": max(over)}
+                said |= {f"{called}.of": str(len(over)), **{f"{called}.{k}": f"{value:.2f}" for k, value in told.items()}}
         return said
 
-    def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[str]:
-        """On how many fields both are done, a contender's errors over the other's; nothing on none."""
-        pairs = [(end, ends[other][name]) for name, end in ends[who].items() if name in ends.get(other, {})]
-        if not pairs:
-            return []
-        over = [median(a.errors) / median(b.errors) for a, b in pairs]
-        return [str(len(pairs)), f"{geometric_mean(over):.2f}", f"{min(over):.2f} to {max(over):.2f}"]
+    def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[float]:
+        """A contender's errors over the other's, on the fields on which both are done."""
+        both = [(end, ends[other][name]) for name, end in ends[who].items() if name in ends.get(other, {})]
+        return [median(one.errors) / median(another.errors) for one, another in both]
 
 
 def _spread(errors: Sequence[float]) -> str:

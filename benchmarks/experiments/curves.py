@@ -32,6 +32,10 @@ class Curve:
         """How many each rate has at least."""
         return min(map(len, self.errors.values()))
 
+    def alone(self) -> list[Curve]:
+        """Each seed's own."""
+        return [Curve({lr: [own[seed]] for lr, own in self.errors.items()}) for seed in range(self.seeds)]
+
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """log2 of the rates that trained, and the means of the logarithms of their errors."""

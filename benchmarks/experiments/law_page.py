@@ -170,9 +170,9 @@ def searches(curves: Curves) -> tuple[list[float], list[float]]:
     """What the best rate of one seed loses where other seeds judge it, and what the law loses there."""
     searched, ours = [], []
     for setting, curve in curves.items():
-        for seed in range(curve.seeds) if curve.seeds > 1 else ():
+        for seed, alone in enumerate(curve.alone() if curve.seeds > 1 else ()):
             rest = Curve({lr: [*own[:seed], *own[seed + 1 :]] for lr, own in curve.errors.items()})
-            searched.append(rest.regret(Curve({lr: [own[seed]] for lr, own in curve.errors.items()}).best))
+            searched.append(rest.regret(alone.best))
             ours.append(rest.regret(OURS.predict(setting)))
     return searched, ours
 

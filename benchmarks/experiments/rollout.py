@@ -82,15 +82,12 @@ class Rollout:
         """What pages quote."""
         rows = []
         for problem in self.problems:
-            own, other = choices(self.measured(records, problem))
-            if other:
-                rows.append([NAMES[problem.removesuffix("-in-time")], percents(own), percents(other)])
+            seeds = self.measured(records, problem)
+            # By its own error of one step, and by the rollouts of each other seed.
+            if other := [_lost(own, judge, 1) for own, judge in permutations(seeds, 2)]:
+                by_one = percents([_lost(own, own, 0) for own in seeds])
+                rows.append([NAMES[problem.removesuffix("-in-time")], by_one, percents(other)])
         return {"table": "\n".join(table(["problem", "chosen by one step", "chosen by another seed's rollouts"], rows))}
-
-
-def choices(seeds: list[Errors]) -> tuple[list[float], list[float]]:
-    """What each seed's rollout loses by its own one step's choice, and by the rollouts of each other seed."""
-    return [_lost(own, own, 0) for own in seeds], [_lost(own, other, 1) for own, other in permutations(seeds, 2)]
 
 
 def _lost(own: Errors, judge: Errors, which: int) -> float:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from experiments.curves import Curve, searched
 from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
-from experiments.training import remembered, run_of
+from experiments.training import run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 
@@ -58,7 +59,7 @@ PAPER_OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transfer:
     """The experiment: every move on every problem, under every optimizer.
 
@@ -78,7 +79,7 @@ class Transfer:
     moves: Mapping[str, tuple[dict[str, float], dict[str, float]]] = field(default_factory=lambda: MOVES)
     optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
     net: str = "FNO"
-    steps: int = 300
+    steps: int = 1000
     seeds: tuple[int, ...] = (0, 1, 2)
     small: bool = False
 
@@ -94,7 +95,7 @@ class Transfer:
         """Problem, move and optimizer, in the order in which they are trained."""
         yield from ((p, move, who) for move in self.moves for who in self.optimizers for p in self.problems)
 
-    @remembered
+    @cache  # a run is asked for many times and takes long to describe
     def run(self, cell: tuple[str, str, str], end: int, lr: float, seed: int) -> Run:
         """A run at the base (0) or at the target (1) of a cell."""
         problem, move, who = cell
@@ -147,22 +148,49 @@ class Transfer:
         done = [i for i in range(len(self.seeds)) if all(own[i] is not None for own in errors.values())]
         return Curve({lr: [own[i] for i in done] for lr, own in errors.items()})
 
+    def moved(self, records: Any, cell: tuple[str, str, str]) -> dict[str, str]:
+        """What a cell says; nothing before the searches at both ends are done."""
+        base, target = (self.curve(records, cell, end) for end in (0, 1))
+        if base is None or target is None:
+            return {}
+        drifts = [2 ** (there.best - here.best) for here, there in zip(base.alone(), target.alone(), strict=False)]
+        ends = f" ({min(drifts):.2f} to {max(drifts):.2f})" if len(drifts) > 1 else ""
+        return {
+            "regret": "does not train" if math.isinf(regret := target.regret(base.best)) else percent(regret),
+            "drift": f"× {2 ** (target.best - base.best):.2f}{ends}",
+            "error": f"{math.exp(target.points[1].min()):.3g}",
+        }
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """A table of each measure, for pages: an optimizer a column."""
+        found = {cell: said for cell in self.cells() if (said := self.moved(records, cell))}
+        who = [name for name in self.optimizers if any(name == cell[2] for cell in found)]
+        places = dict.fromkeys(cell[:2] for cell in found)
+
+        def of(measure: str) -> str:
+            cells = {place: [found.get((*place, name), {}).get(measure, "–") for name in who] for place in places}
+            return "\n".join(
+                table(["from base to target", "problem", *who], ([move, NAMES[p], *own] for (p, move), own in cells.items()))
+            )
+
+        return {"done": str(len(found)), **{measure: of(measure) for measure in ("regret", "drift", "error")}}
+
     def table(self, records: Any) -> str:
-        """Drift and regret of every cell."""
-        rows = []
-        for cell in self.cells():
-            base, target = (self.curve(records, cell, end) for end in (0, 1))
-            if base is not None and target is not None:
-                drift, regret = 2 ** (target.best - base.best), target.regret(base.best)
-                lost = "does not train" if math.isinf(regret) else percent(regret)
-                least = f"{math.exp(target.points[1].min()):.4g}"
-                rows.append([cell[1], NAMES[cell[0]], cell[2], f"× {drift:.2f}", lost, least, str(target.seeds)])
-        said = (
-            f"{len(rows)} of {len(list(self.cells()))} moves are done. Drift: the best learning rate at the target over "
-            "that at the base. Regret: what the base's best rate loses at the target, by the mean of the seeds."
-        )
-        heads = ["move", "problem", "optimizer", "drift", "regret", "least error at the target", "seeds"]
-        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows)]) + "\n"
+        """Regret, drift and least error, each in a table of its own."""
+        said = self.numbers(records)
+        return f"""# {self.about[0].upper()}{self.about[1:]}
+
+{said["done"]} of {len(list(self.cells()))} moves are done, with {self.steps} steps and {len(self.seeds)} seeds.
+
+## Regret: what the base's best rate loses at the target, by the mean of the seeds
+{said["regret"]}
+
+## Drift: the best rate at the target over that at the base, by the mean of the seeds, and the range of single ones
+{said["drift"]}
+
+## Least error at the target
+{said["error"]}
+"""
 
 
 def _model(f: Mapping[str, Any]) -> dict[str, Any]:
