@@ -362,8 +362,8 @@ def render(records: Mapping[str, Mapping[str, str]]) -> str:
         "| column | a number is |",
         "| --- | --- |",
         "| parameters | how many parameter tensors the model has |",
-        f"| width | steepest log-log slope of a block's update over widths {_list(WIDTHS)} after {STEP} steps, and its "
-        f"block; lr {LR:g}, root mean square of {SEEDS} seeds; 0 is ideal |",
+        f"| width | steepest log-log slope of a layer's update over widths {_list(WIDTHS)} after {STEP} steps, and its "
+        f"name; lr {LR:g}, root mean square of {SEEDS} seeds; 0 is ideal |",
         f"| modes | the same over n_modes {_list(MODES)} on each axis ({_list(MODES[:2])} in 3D), width {MODES_WIDTH} |",
         "",
         "These numbers are 0 for every configuration, but for what is listed at the end:",
