@@ -259,8 +259,8 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
     assert "6 of 6 searches are done" in text
     assert f"{0.22 * times:.3g} [{0.2 * times:.3g}, {0.242 * times:.3g}] at 0.004" in text
     against = rows(text.split("that of Adam")[1])
-    assert against["MuSOAP, untuned"] == "| MuSOAP, untuned | 2 | 0.50 | 0.50 to 0.50 |"
-    assert rows(text.split("that of stock SOAP")[1])["MuSOAP"] == "| MuSOAP | 2 | 0.67 | 0.67 to 0.67 |"
+    assert against["MuSOAP, untuned"] == "| MuSOAP, untuned | 2 | 0.50 | 0.50 | 0.50 to 0.50 |"
+    assert rows(text.split("that of stock SOAP")[1])["MuSOAP"] == "| MuSOAP | 2 | 0.67 | 0.67 | 0.67 to 0.67 |"
     assert "0 of 6 searches" in experiment.table(Kept())
     said = experiment.numbers(kept)
     assert (said["MuSOAP.untuned.over.Adam.mean"], said["MuSOAP.over.SOAP.most"]) == ("0.50", "0.67")

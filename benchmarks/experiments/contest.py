@@ -242,12 +242,20 @@ class Contest:
         lines += ["\n## In training", *self._errors(ends, lambda end: _spread(end.training) if end.training else "–")]
         for other in _AGAINST.values():
             rows = [
-                [who, str(len(over)), f"{geometric_mean(over):.2f}", f"{min(over):.2f} to {max(over):.2f}"]
+                [
+                    who,
+                    str(len(over)),
+                    *(f"{of(over):.2f}" for of in (geometric_mean, median)),
+                    f"{min(over):.2f} to {max(over):.2f}",
+                ]
                 for who in ends
                 if who != other and (over := self.against(ends, who, other))
             ]
             if rows:
-                lines += [f"\n## Error over that of {other}", *table(["", "problems", "geometric mean", "range"], rows)]
+                lines += [
+                    f"\n## Error over that of {other}",
+                    *table(["", "problems", "geometric mean", "median", "range"], rows),
+                ]
         return "\n".join(lines) + "\n"
 
     def _errors(self, ends: Mapping[str, Mapping[str, End]], said: Callable[[End], str]) -> list[str]:
@@ -272,8 +280,9 @@ class Contest:
         for who, (short, other) in product(ends, _AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
                 called = f"{who.replace(', ', '.').replace(' ', '.')}.over.{short}"
-                told = {"mean": geometric_mean(over), "least": min(over), "most": max(over)}
-                said |= {f"{called}.of": str(len(over)), **{f"{called}.{k}": f"{value:.2f}" for k, value in told.items()}}
+                told = {"mean": geometric_mean(over), "median": median(over), "least": min(over), "most": max(over)}
+                said |= {f"{called}.{k}": f"{value:.2f}" for k, value in told.items()}
+                said |= {f"{called}.of": str(len(over)), f"{called}.lower": str(sum(ratio < 1 for ratio in over))}
         return said
 
     def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[float]:

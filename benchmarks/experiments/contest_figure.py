@@ -17,7 +17,7 @@ _DRAWN: dict[str, tuple[str, str]] = {
     "torch's Muon and AdamW": ("adamw", "torch's Muon, tuned"),
     "APEBench's FNO": ("neuralop-adamw", "APEBench's own FNO"),
 }
-_TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10)
+_MOST = 4.0  # what is further off is drawn there, with its number
 
 
 def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: Path) -> None:
@@ -33,8 +33,15 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
     rows = [name for name in names if name in ends.get("Adam", {})]
     figure, axes = style.new_figure(6.4, 0.42 * len(rows) + 1.5)
     axes.axvline(1.0, color=style.colour_of("adam"), linewidth=2)
-    how = {"color": style.colour_of("adam"), "fontsize": style.TEXT, "annotation_clip": False}
-    axes.annotate("tuned Adam", (1.0, -0.75), ha="center", va="bottom", **how)
+    axes.annotate(
+        "tuned Adam",
+        (1.0, -0.75),
+        ha="center",
+        va="bottom",
+        color=style.colour_of("adam"),
+        fontsize=style.TEXT,
+        annotation_clip=False,
+    )
     drawn = [1.0]
     for who, (kind, label) in _DRAWN.items():
         own = {
@@ -43,21 +50,30 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
             if n in rows
         }
         if own:
-            drawn += own.values()
-            how = {"color": style.colour_of(kind), "markersize": 8, "linestyle": "none", "label": label}
-            axes.plot(list(own.values()), list(own), style.marker_of(kind), **how)
+            drawn += [min(ratio, _MOST) for ratio in own.values()]
+            axes.plot(
+                drawn[-len(own) :],
+                list(own),
+                style.marker_of(kind),
+                color=style.colour_of(kind),
+                markersize=8,
+                linestyle="none",
+                label=label,
+            )
+        for row, ratio in own.items():
+            if ratio > _MOST:
+                axes.annotate(f"{ratio:,.0f} → ", (_MOST / 1.08, row), ha="right", va="center", fontsize=style.TEXT)
     axes.set_yticks(range(len(rows)), [names[n] for n in rows], fontsize=style.TEXT)
     axes.set_ylim(len(rows) - 0.4, -0.7)
     axes.set_xscale("log")
     low, high = min(drawn) / 1.15, max(drawn) * 1.15
-    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    ticks = [tick for tick in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3) if low <= tick <= high]
     axes.set_xlim(low, high)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=style.TEXT)
     axes.minorticks_off()
     axes.grid(color=style.FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.set_xlabel("error over that of tuned Adam", fontsize=style.TEXT)
-    below = (0.5, -0.35 / figure.get_figheight())  # an inch's third under the figure, whatever its height
-    figure.legend(fontsize=style.TEXT, frameon=False, loc="upper center", bbox_to_anchor=below, ncols=2)
+    figure.legend(fontsize=style.TEXT, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
     style.bare(axes)
     style.save(figure, path)
