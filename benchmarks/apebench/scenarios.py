@@ -32,5 +32,6 @@ def dimensions(name: str) -> int:
 
 
 def file_name(name: str) -> str:
-    """Of the data, in the folder ``data``."""
-    return name.replace(" ", "-") + ".npz"
+    """Of the data, in the folder ``data``; it names what made them, so that none are taken for others."""
+    theirs, arguments = SCENARIOS[name]
+    return "-".join([theirs, *(f"{key}={value}" for key, value in arguments.items()), VERSION]) + ".npz"

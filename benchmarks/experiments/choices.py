@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import geometric_mean
 from typing import Any
 
@@ -23,7 +22,7 @@ import numpy as np
 from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, percent, table
-from experiments.training import STAGES, run_of
+from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
@@ -108,7 +107,7 @@ def decay_fields() -> dict[str, Config]:
     return {f"{s.problem}, {s}": dict(law.run(s, law.by_the_law(s)).config) for s in settings}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Choices:
     """The experiment.
 
@@ -139,7 +138,7 @@ class Choices:
         }
         return replace(self, fields={name: own}, variants=dict(list(self.variants.items())[:2]), seeds=(0,))
 
-    @cache  # a run is asked for many times and takes long to describe
+    @remembered
     def run(self, name: str, variant: str, seed: int) -> Run:
         """A run of a variant on a field."""
         config = {**self.variants[variant](dict(self.fields[name])), "seed": seed}

@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -23,7 +22,7 @@ from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
 from experiments.kept import loss_of, missing
 from experiments.pages import NAMES, table
-from experiments.training import LOST, STAGES, run_of
+from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
@@ -79,10 +78,6 @@ class End:
     errors: list[float] = field(default_factory=list)
     training: list[float] = field(default_factory=list)
 
-    @property
-    def told(self) -> str:
-        return f"{_spread(self.errors)} at {self.lr:.3g}"
-
 
 @dataclass(frozen=True)
 class Field:
@@ -123,7 +118,7 @@ APEBENCH = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Contest:
     """The experiment: fields, and who trains them.
 
@@ -158,7 +153,7 @@ class Contest:
 
     # What is wanted
 
-    @cache  # a run is asked for many times and takes long to describe
+    @remembered
     def run(self, name: str, contender: str, lr: float, seed: int) -> Run:
         """A run of a contender on a field."""
         on, who = self.fields[name], CONTENDERS[contender]
@@ -238,7 +233,12 @@ class Contest:
             f"of {len(self.fields) * len(self.contenders)} searches are done. Median error over the seeds, "
             "their range where there are several, and the learning rate."
         )
-        lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._errors(ends, lambda end: end.told)]
+        lines = [
+            f"# {self.about[0].upper()}{self.about[1:]}",
+            "",
+            said,
+            *self._errors(ends, lambda end: f"{_spread(end.errors)} at {end.lr:.3g}"),
+        ]
         lines += ["\n## In training", *self._errors(ends, lambda end: _spread(end.training) if end.training else "–")]
         for other in _AGAINST.values():
             rows = [

@@ -24,11 +24,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from experiments.kept import loss_of, missing
-from experiments.training import run_of
+from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 
@@ -145,7 +144,7 @@ SEEDED = list(
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Law:
     """The experiment; its page is that of :class:`experiments.law_page.LawWithPage`."""
 
@@ -161,7 +160,7 @@ class Law:
         """A rate of the grid, which all settings share."""
         return float(f"{RATE * 2 ** (i / 2):.4g}")
 
-    @cache  # a run is asked for many times and takes long to describe
+    @remembered
     def run(self, setting: Setting, i: int, seed: int = 0) -> Run:
         """A run of a setting at a rate of the grid."""
         labels = {"size": f"{setting.problem}, {setting}", "params": {"lr": self.rate(i)}, "seed": seed}

@@ -85,8 +85,9 @@ class Rollout:
             seeds = self.measured(records, problem)
             # By its own error of one step, and by the rollouts of each other seed.
             if other := [_lost(own, judge, 1) for own, judge in permutations(seeds, 2)]:
-                by_one = percents([_lost(own, own, 0) for own in seeds])
-                rows.append([NAMES[problem.removesuffix("-in-time")], by_one, percents(other)])
+                rows += [
+                    [NAMES[problem.removesuffix("-in-time")], percents([_lost(s, s, 0) for s in seeds]), percents(other)]
+                ]
         return {"table": "\n".join(table(["problem", "chosen by one step", "chosen by another seed's rollouts"], rows))}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -31,6 +31,19 @@ LOST = 1e6
 _NO_SETTINGS = ("problem", "data", "steps", "rollout", "net")  # of a run of the package
 #: Models besides neuralop's FNO.
 NETS: dict[str, Callable[..., torch.nn.Module]] = {"physics-informed": PhysicsInformedFNO}
+
+
+def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
+    """A method that makes runs, which are asked for many times and take long to describe: each is made once an instance."""
+
+    @wraps(make)
+    def found(self: Any, *asked: Any) -> Run:
+        made = self.__dict__.setdefault("_made", {})
+        if asked not in made:
+            made[asked] = make(self, *asked)
+        return made[asked]
+
+    return found
 
 
 def run_of(config: Mapping[str, Any], **labels: Any) -> Run:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 from experiments.curves import Curve, searched
 from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
-from experiments.training import run_of
+from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 
@@ -59,7 +58,7 @@ PAPER_OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Transfer:
     """The experiment: every move on every problem, under every optimizer.
 
@@ -95,7 +94,7 @@ class Transfer:
         """Problem, move and optimizer, in the order in which they are trained."""
         yield from ((p, move, who) for move in self.moves for who in self.optimizers for p in self.problems)
 
-    @cache  # a run is asked for many times and takes long to describe
+    @remembered
     def run(self, cell: tuple[str, str, str], end: int, lr: float, seed: int) -> Run:
         """A run at the base (0) or at the target (1) of a cell."""
         problem, move, who = cell
@@ -168,10 +167,10 @@ class Transfer:
         places = dict.fromkeys(cell[:2] for cell in found)
 
         def of(measure: str) -> str:
-            cells = {place: [found.get((*place, name), {}).get(measure, "–") for name in who] for place in places}
-            return "\n".join(
-                table(["from base to target", "problem", *who], ([move, NAMES[p], *own] for (p, move), own in cells.items()))
+            rows = (
+                [move, NAMES[p], *(found.get((p, move, name), {}).get(measure, "–") for name in who)] for p, move in places
             )
+            return "\n".join(table(["from base to target", "problem", *who], rows))
 
         return {"done": str(len(found)), **{measure: of(measure) for measure in ("regret", "drift", "error")}}
 
