@@ -60,8 +60,12 @@ def fill(experiment: Any, records: Records, engine: Engine, train: Callable[...,
 def _tell(run: Run, outcome: Mapping) -> None:
     ended = outcome["error"] or f"{outcome['loss']:.5f}"
     what = ", ".join(f"{k} {v:g}" for k, v in run.labels["params"].items())
-    line = f"{run.labels['size']}: {what}, seed {run.labels['seed']}: {ended} ({outcome['seconds']:.1f} s)"
-    print(time.strftime("%H:%M:%S"), line, outcome["traceback"] or "", flush=True)
+    print(
+        time.strftime("%H:%M:%S"),
+        f"{run.labels['size']}: {what}, seed {run.labels['seed']}: {ended} ({outcome['seconds']:.1f} s)",
+        outcome["traceback"] or "",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 __all__ = [
     "ONE_MODULE",
     "RUNNING_NORMS",
+    "add_product_each_",
     "copy_each_",
     "fsdp_placement",
     "lerp_each_",
@@ -33,7 +34,7 @@ not_compiled = torch._disable_dynamo
 
 # One operator for many tensors. torch's own optimizers are made of these.
 copy_each_, lerp_each_, mul_each_ = torch._foreach_copy_, torch._foreach_lerp_, torch._foreach_mul_
-sub_each_, norm_of_each = torch._foreach_sub_, torch._foreach_norm
+add_product_each_, sub_each_, norm_of_each = torch._foreach_addcmul_, torch._foreach_sub_, torch._foreach_norm
 
 # What torch's norms over a batch and over an instance are made from, its own of one to three dimensions and lazy ones alike.
 RUNNING_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)

@@ -53,8 +53,8 @@ MEASURES = pytest.mark.parametrize(
     ("build", "size", "within"),
     [
         (functools.partial(nm.MuMuon, damping=0.0), lambda m, n, values, real: values[..., 0], BAND + 1e-3),
-        (functools.partial(nm.MuSOAP, size="rms"), rms, 1e-3),
-        (functools.partial(nm.MuSOAP, size="schatten"), schatten, 1e-3),
+        (functools.partial(nm.MuSOAP, size="rms", weight_decay=0.0), rms, 1e-3),
+        (functools.partial(nm.MuSOAP, size="schatten", weight_decay=0.0), schatten, 1e-3),
     ],
     ids=["muon", "soap rms", "soap schatten"],
 )

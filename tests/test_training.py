@@ -9,7 +9,7 @@ from neuralop_mup.problems import get_problem
 from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.looking import operations
 from neuralop_mup.tuning.settings import OPTIMIZERS, Settings, build_optimizer
-from support import train_run, training_of
+from support import small_fno, train_run, training_of
 
 TINY = {
     "problem": "burgers",
@@ -102,6 +102,19 @@ def test_settings_are_typed_completed_once_and_gather_masters():
     assert (Settings.of({"optimizer": "muon"}).lr, Settings.of({}).lr) == (0.02, 1e-3)
     with pytest.raises(AttributeError):
         settings.lr = 1.0
+
+
+@pytest.mark.parametrize(("optimizer", "decay"), [("soap", 0.01), ("muon", 0.0), ("adam", 0.0)])
+def test_a_run_that_is_given_no_weight_decay_has_its_optimizers(optimizer, decay):
+    model = small_fno()
+    groups = build_optimizer(model, {"optimizer": optimizer}).param_groups
+    made = {"soap": nm.MuSOAP, "muon": nm.MuMuon, "adam": nm.MuAdam}[optimizer](model).param_groups
+    for group, own in zip(groups, made, strict=True):
+        # Independent of the factor on the rate: at the base size of four layers both are what was given.
+        assert group["weight_decay"] * group.get("rule_mult", 1) == pytest.approx(decay)
+        assert group["weight_decay"] == own["weight_decay"]
+    (without,) = {g["weight_decay"] for g in build_optimizer(model, {"optimizer": "soap", "weight_decay": 0.0}).param_groups}
+    assert without == 0
 
 
 def test_divergence_is_a_kind_of_its_own():

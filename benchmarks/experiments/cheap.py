@@ -120,7 +120,14 @@ def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     problem, seed = get_problem(config["problem"], **config["data"]), config["seed"]
     build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
-    asked = {"target": config["target"], "epochs": config["epochs"], "seeds": (seed,), "verify": True, "n_workers": 1}
+    asked = {
+        "target": config["target"],
+        "epochs": config["epochs"],
+        "seeds": (seed,),
+        "verify": True,
+        "n_workers": 1,
+        "weight_decay": 0.0,
+    }
     try:
         made = tune(build, problem, folder=folder / f"cheap-{config['problem']}-{seed}", **asked)
     except MupError as error:  # such as a folder that is in use: no result of the tuning, which is tried again

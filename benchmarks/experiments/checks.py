@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,18 @@ class Checks:
     def run(self, name: str) -> Run:
         """One check."""
         config = {"check": name, "seeds": self.seeds, "small": self.small}
-        return Run({"train": "checks", "rules": RULE_VERSION, **config}, config, size=name, params={}, seed=0)
+        return Run(
+            {
+                "train": "checks",
+                "rules": RULE_VERSION,
+                "optimizer": {p.name: str(p.default) for p in signature(_MAKE[CHECKS[name][2]][0]).parameters.values()},
+                **config,
+            },
+            config,
+            size=name,
+            params={},
+            seed=0,
+        )
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The checks that are missing."""

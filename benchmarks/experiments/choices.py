@@ -32,12 +32,12 @@ Change = Callable[[Config], Config]
 
 
 def _base(width: int, modes: int | None = None) -> Change:
-    """Another base, with the model's modes or others."""
+    """Another base, with the model's modes or others; without weight decay."""
 
     def change(config: Config) -> Config:
         own = config["model"]["n_modes"]
         base = {**config["base"], "hidden_channels": width, "n_modes": (modes,) * len(own) if modes else own}
-        return {**config, "base": base}
+        return {**config, "base": base, "weight_decay": 0.0}
 
     return change
 
@@ -52,16 +52,17 @@ def _soap(**arguments: Any) -> Change:
 
 #: The default of each experiment comes first.
 BASES: dict[str, Change] = {
-    "the reference": _with(),
+    "the reference": _with(weight_decay=0.0),
     **{f"width {w}": _base(w) for w in (8, 16, 64, 128)},
     **{f"n_modes {m}": _base(WIDTH, m) for m in (4, 8, 32)},
 }
 DECAYS: dict[str, Change] = {
     "0": _with(),
-    **{f"{decay:g}": _with(weight_decay=decay) for decay in (0.003, 0.0125, 0.05, 0.2)},
+    **{f"{decay:g}": _with(weight_decay=decay) for decay in (0.003, 0.01, 0.0125, 0.05, 0.2)},
 }
 CHOICES: dict[str, Change] = {
     "the defaults": _with(),
+    "no weight decay": _with(weight_decay=0.0),
     "neuralop's own start": _with(kernel_init="default"),
     "every mode at every step": _soap(period=1),
     "every fourth mode": _soap(period=4),

@@ -48,7 +48,7 @@ def _view(values: torch.Tensor) -> torch.Tensor:
 
 
 def stock_soap(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
-    """SOAP with its own defaults, on real views."""
+    """SOAP with its own defaults but for weight decay, on real views."""
     from pytorch_optimizer import SOAP
 
     return _OnViews([(partial(SOAP, lr=lr, weight_decay=weight_decay), list(model.parameters()))], lr)

@@ -29,11 +29,12 @@ from neuralop_mup.tuning.records import Run
 from problems.apebench import scenarios
 
 LAYERS = 4
-UNTUNED = "MuSOAP, untuned"
+#: Trained at the law's rate → the contender that is.
+UNTUNED = {"MuSOAP, untuned": "MuSOAP", "MuSOAP, untuned, no weight decay": "MuSOAP, no weight decay"}
 THEIRS = "APEBench's FNO"
 SEEDS = (0, 1, 2)
 #: Name in numbers of pages → who all are compared with.
-_AGAINST = {"theirs": THEIRS, "Adam": "Adam", "SOAP": "stock SOAP"}
+_AGAINST = {"theirs": THEIRS, "Adam": "Adam", "SOAP": "stock SOAP", "none": "MuSOAP, untuned, no weight decay"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ _OURS = {"kernel_init": "small"}
 #: In the order in which they are trained.
 CONTENDERS: dict[str, Contender] = {
     "MuSOAP": Contender({"optimizer": "soap", **_OURS}),
+    "MuSOAP, no weight decay": Contender({"optimizer": "soap", "weight_decay": 0.0, **_OURS}),
     "Adam": Contender({"optimizer": "adam", **_OTHERS}, 4e-3),
     "stock SOAP": Contender({"optimizer": "stock-soap", **_OTHERS, "kernel_init": "small"}, 4e-3),
     "MuAdamW": Contender({"optimizer": "adamw", **_OURS}, 8e-3),
@@ -128,7 +130,7 @@ class Contest:
     fields : mapping
         Name → problem.
     contenders : tuple of str
-        Keys of :data:`CONTENDERS`.
+        Keys of :data:`CONTENDERS`, of which rates are searched.
     seeds : tuple of int
     told : str
         What is reported of a run: its ``loss``, by which rates are chosen, or another of its numbers.
@@ -138,7 +140,7 @@ class Contest:
 
     about: str
     fields: Mapping[str, Field]
-    contenders: tuple[str, ...] = tuple(CONTENDERS)
+    contenders: tuple[str, ...] = tuple(name for name in CONTENDERS if name != "MuSOAP, no weight decay")
     seeds: tuple[int, ...] = SEEDS
     told: str = "loss"
     others: Path | None = None
@@ -186,7 +188,7 @@ class Contest:
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: first every untuned one, then search by search, then further seeds."""
         first, *further = self.seeds
-        law = [(name, "MuSOAP", CONTENDERS["MuSOAP"].start(on.steps)) for name, on in self.fields.items()]
+        law = [(name, who, CONTENDERS[who].start(on.steps)) for who in UNTUNED.values() for name, on in self.fields.items()]
         yield from missing(records, [self.run(*point, first) for point in law])
         for contender in self.contenders:
             for name in self.fields:
@@ -206,8 +208,8 @@ class Contest:
 
     def end(self, records: Any, name: str, contender: str) -> End | None:
         """What a contender whose search is done reaches on a field, with the seeds that are done."""
-        if contender == UNTUNED:
-            contender, lr = "MuSOAP", CONTENDERS["MuSOAP"].start(self.fields[name].steps)
+        if contender in UNTUNED:
+            contender, lr = UNTUNED[contender], CONTENDERS[UNTUNED[contender]].start(self.fields[name].steps)
         else:
             found, left = self.searched(records, name, contender)
             if left or not math.isfinite(min(found.values())):
@@ -219,7 +221,9 @@ class Contest:
 
     def ends(self, records: Any) -> dict[str, dict[str, End]]:
         """Contender → field → what it reaches, of those that are done; others' own runs among them."""
-        found = {who: {n: e for n in self.fields if (e := self.end(records, n, who))} for who in (UNTUNED, *self.contenders)}
+        found = {
+            who: {n: e for n in self.fields if (e := self.end(records, n, who))} for who in (*UNTUNED, *self.contenders)
+        }
         theirs: dict[str, End] = {}
         for line in [] if self.others is None else map(json.loads, self.others.read_text(encoding="utf-8").splitlines()):
             theirs.setdefault(line["size"], End(1e-3)).errors.append(line["loss"])

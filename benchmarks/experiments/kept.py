@@ -89,8 +89,7 @@ def loss_of(record: Mapping[str, Any] | None) -> float | None:
 
 
 def _called(run: Run) -> dict[str, Any]:
-    labels = run.labels
-    return {"size": labels["size"], **labels["params"], "seed": labels["seed"]}
+    return {"size": run.labels["size"], **run.labels["params"], "seed": run.labels["seed"]}
 
 
 def _short(name: str, value: Any) -> Any:

@@ -181,6 +181,7 @@ class Law:
             "model": {**size, "hidden_channels": f["width"]},
             "base": {**size, "hidden_channels": 4 if self.small else PROBLEMS[setting.problem]["width"] // 2},
             "optimizer": "soap",
+            "weight_decay": 0.0,  # nor is it in the law
             "lr": self.rate(i),
             **({"aux_lr": f["aux"] * self.rate(i)} if "aux" in f else {}),
             "kernel_init": "small",

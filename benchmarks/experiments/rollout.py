@@ -112,6 +112,7 @@ def run(problem: str, lr: float, seed: int, small: bool) -> Run:
         "model": {**size, "hidden_channels": 8 if small else own["width"]},
         "base": {**size, "hidden_channels": 4 if small else own["width"] // 2},
         "optimizer": "soap",
+        "weight_decay": 0.0,
         "lr": lr,
         "kernel_init": "small",
         "seed": seed,

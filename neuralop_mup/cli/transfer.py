@@ -76,7 +76,7 @@ def transfer(
     kernel_init: Literal["default", "small"] | None = None,
     loss: str = "l2",
     score: str | None = None,
-    weight_decay: NonNegativeFloat = 0.0,
+    weight_decay: NonNegativeFloat | None = None,
     beta2: BelowOne = 0.999,
     schedule: str | None = None,
     clip_spectral: PositiveFloat | None = None,
@@ -143,7 +143,7 @@ def transfer(
     score
         what runs are compared by instead: rollout:50, the error of 50 steps from one prediction to the next
     weight_decay
-        weight decay
+        weight decay [soap 0.01, others 0]
     beta2
         second beta of Adam
     schedule
@@ -197,7 +197,8 @@ def transfer(
     asked = {"epochs": epochs, "batch_size": batch_size, "schedule": schedule}
     fixed = {name: getattr(row, name) if value is None else value for name, value in asked.items()}
     fixed |= {"optimizer": optimizer_name(optimizer), "aux_lr": aux_lr or choice.aux_lr, "clip_spectral": clip_spectral}
-    fixed |= {"weight_decay": weight_decay, "beta2": beta2, "device": device}
+    decay = choice.weight_decay if weight_decay is None else weight_decay
+    fixed |= {"weight_decay": decay, "beta2": beta2, "device": device}
     sizes = _sizes(row, {**model, **proxy}, {**model, **target}, source.n_dim, from_data=energy is not None)
     plan = tuning(
         FNOs(source.in_channels, source.out_channels, source.n_dim),

@@ -22,6 +22,7 @@ from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 from neuralop_mup.optim.matrix.muon import MuMuon
 from neuralop_mup.optim.matrix.optimizer import AUX_LR
 from neuralop_mup.optim.matrix.soap import LR as SOAP_LR
+from neuralop_mup.optim.matrix.soap import WEIGHT_DECAY as SOAP_DECAY
 from neuralop_mup.optim.matrix.soap import MuSOAP, usual_lr
 from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.tuning.space import log2_grid
@@ -54,6 +55,8 @@ class Choice:
         Whether it has betas, the second of which is the run's.
     lr : float
         Learning rate of a run that is given none.
+    weight_decay : float
+        That of a run that is given none.
     by_steps : bool
         Whether ``lr`` goes by the law for the learning rate (docs/evidence/learning_rate.md), around which a search is a
         check. That was measured for MuSOAP; MuMuon's updates are of the same kind.
@@ -69,6 +72,7 @@ class Choice:
     make: Callable[..., torch.optim.Optimizer]
     betas: bool = True
     lr: float = 1e-3
+    weight_decay: float = 0.0
     by_steps: bool = False
     aux_lr: float | None = None
     kernel_init: str = "default"
@@ -92,7 +96,15 @@ OPTIMIZERS: dict[str, Choice] = {
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
     "muon": Choice(MuMuon, lr=MUON_LR, by_steps=True, aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
-    "soap": Choice(MuSOAP, lr=SOAP_LR, by_steps=True, aux_lr=AUX_LR, kernel_init="small", arguments=_SOAP),
+    "soap": Choice(
+        MuSOAP,
+        lr=SOAP_LR,
+        weight_decay=SOAP_DECAY,
+        by_steps=True,
+        aux_lr=AUX_LR,
+        kernel_init="small",
+        arguments=_SOAP,
+    ),
 }
 
 
@@ -141,7 +153,9 @@ class Settings:
         Learning rate of what is no map between widths, for optimizers that have one.
     arguments : dict
         Further arguments of the optimizer; in a configuration they stand under its name, such as ``muon``.
-    weight_decay, beta2 : float
+    weight_decay : float, optional
+        The optimizer's own default where it is None.
+    beta2 : float
     schedule : str
         The learning rate epoch by epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (every 50 epochs) or
         ``"halve:100,150,200"`` (after these epochs).
@@ -171,7 +185,7 @@ class Settings:
     optimizer: str = "adam"
     aux_lr: float | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    weight_decay: float = 0.0
+    weight_decay: float | None = None
     beta2: float = 0.999
     schedule: str = "cosine"
     clip_spectral: float | None = None
@@ -219,6 +233,8 @@ class Settings:
         choice = OPTIMIZERS[self.optimizer]
         if self.lr is None:
             object.__setattr__(self, "lr", choice.lr)
+        if self.weight_decay is None:
+            object.__setattr__(self, "weight_decay", choice.weight_decay)
         check_number("lr", self.lr)
         check_number("weight_decay", self.weight_decay)
         check_decay("beta2", self.beta2)

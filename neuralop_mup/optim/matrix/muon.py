@@ -63,7 +63,8 @@ class MuMuon(MatrixOptimizer):
     weight_decay : float, default 0.0
         Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
         multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
-        A block whose gradient is zero (inactive modes) is left alone.
+        A block whose gradient is zero is left alone, and one whose gradient is hardly more than rounding decays as little
+        as it is moved.
     lr_mult : mapping, optional
         Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr`` (and what has these two
         roles without being a matrix: the weights of a CP kernel's terms, stencils).
@@ -180,7 +181,7 @@ class MuMuon(MatrixOptimizer):
         share = muon_direction(x, gradient, settings, blocks.scales(like) * lr, scratch)
         weights = blocks.weights
         if group["weight_decay"] != 0:
-            kept = (1 - lr * group["weight_decay"] * (share > 0)).view(-1, 1, 1, 1).expand(x.shape)
+            kept = (1 - lr * group["weight_decay"] * share).view(-1, 1, 1, 1).expand(x.shape)
             mul_each_(weights, blocks.opened(kept))
         sub_each_(weights, blocks.opened(x))
 

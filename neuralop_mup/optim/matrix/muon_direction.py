@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from neuralop_mup.optim.matrix.newton_schulz import orthogonalize
-from neuralop_mup.optim.matrix.noise import trust
+from neuralop_mup.optim.matrix.noise import TINY, trust
 from neuralop_mup.optim.matrix.scratch import Scratch
 
 __all__ = ["MuonSettings", "muon_direction"]
@@ -59,7 +59,9 @@ def muon_direction(
     norms = [orthogonalize(piece, damping=settings.damping, scratch=scratch) for piece in pieces]
     if len(x) > settings.layers:
         filled = (gradient != 0).any(1).sum((1, 2), dtype=x.dtype)
-        share = trust(torch.cat(norms).view(settings.layers, -1), filled.view(settings.layers, -1), settings.kept).view(-1)
+        of_layers = torch.cat(norms).view(settings.layers, -1)
+        ratio = (of_layers / of_layers.amax(1, keepdim=True).clamp_min_(TINY)).square_()
+        share = trust(ratio, filled.view(settings.layers, -1), settings.kept).view(-1)
     else:
         share = (gradient != 0).flatten(1).any(1)
     x.mul_((share * size).view(-1, 1, 1, 1))

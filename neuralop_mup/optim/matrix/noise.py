@@ -16,7 +16,7 @@ __all__ = ["TINY", "trust"]
 TINY = 1e-30  # keeps 0 / 0 at 0
 
 
-def trust(norms: torch.Tensor, filled: torch.Tensor, kept: torch.dtype) -> torch.Tensor:
+def trust(ratio: torch.Tensor, filled: torch.Tensor, kept: torch.dtype) -> torch.Tensor:
     """The share of its full update that each mode gets: 1 but for rounding where its gradient is sound, 0 without one.
 
     r² / (r² + (ε max r)²) · n / max n, with r the norm of a mode's gradient, n how many of its numbers, complex ones whole,
@@ -24,11 +24,10 @@ def trust(norms: torch.Tensor, filled: torch.Tensor, kept: torch.dtype) -> torch
 
     Parameters
     ----------
-    norms, filled : torch.Tensor, shape (layers, modes)
-        r and n.
+    ratio, filled : torch.Tensor, shape (layers, modes)
+        (r / max r)², which is overwritten, and n.
     kept : torch.dtype
         The gradient's type.
     """
-    ratio = (norms / norms.amax(1, keepdim=True).clamp_min_(TINY)).square_()
     most = filled.amax(1, keepdim=True).clamp_min_(1)
     return ratio.div_(ratio + torch.finfo(kept).eps ** 2).mul_(filled / most)

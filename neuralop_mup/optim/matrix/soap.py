@@ -30,14 +30,16 @@ from neuralop_mup.optim.matrix.soap_direction import (
 from neuralop_mup.optim.matrix.soap_stack import SoapStack
 from neuralop_mup.optim.matrix.stack import Comb, Slot, Stack
 from neuralop_mup.optim.matrix.tensors import as_real, wide_type
-from neuralop_mup.torch_private import mul_each_, not_compiled, sub_each_
+from neuralop_mup.torch_private import add_product_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag
 
-__all__ = ["LR", "MAX_BASIS", "USUAL_STEPS", "MuSOAP", "usual_lr"]
+__all__ = ["LR", "MAX_BASIS", "USUAL_STEPS", "WEIGHT_DECAY", "MuSOAP", "usual_lr"]
 
 # The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
 USUAL_STEPS = 1000
+# As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
+WEIGHT_DECAY = 0.01
 PERIOD = 2
 REFRESH = 10
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
@@ -106,10 +108,11 @@ class MuSOAP(MatrixOptimizer):
         which the ratio to the other is looked for when bases are renewed. ``rms``: (√in + √out)/√(in·out) times the
         Frobenius norm (Σσ²)^(1/2). Updates of wide layers are of low rank, where both are too small, at rank one in an n×n
         block by n^(1/4)/2^(3/4) and by √n/2. The block of a separable kernel is diagonal, and its norm the largest modulus.
-    weight_decay : float, default 0.0
-        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. In AdamW's groups the plan's
-        multiplier is divided out, as in :func:`neuralop_mup.param_groups`, so that this is the same at all sizes.
-        A block whose gradient is zero (inactive modes) is left alone.
+    weight_decay : float, default 0.01
+        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. Without it rollouts may diverge
+        (docs/evidence/apebench.md). In AdamW's groups the plan's multiplier is divided out, as in
+        :func:`neuralop_mup.param_groups`, so that this is the same at all sizes. A mode whose gradient is zero is left
+        alone, and one whose gradient is hardly more than rounding decays as little as it is moved.
     lr_mult : mapping, optional
         Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
     base_depth : int or None, default 4
@@ -184,7 +187,7 @@ class MuSOAP(MatrixOptimizer):
         refresh: int = REFRESH,
         nesterov: bool = True,
         size: str = "schatten",
-        weight_decay: float = 0.0,
+        weight_decay: float = WEIGHT_DECAY,
         lr_mult: Mapping[str, float] | None = None,
         base_depth: int | None = BASE_DEPTH,
         process_group: dist.ProcessGroup | None = None,
@@ -305,17 +308,18 @@ class MuSOAP(MatrixOptimizer):
             add_grams(x, tensors.grams, beta if i == 0 else 1.0, 1 - beta, scratch)
         if _renews(stack.step + 1, group["refresh"]):
             self._renew(tensors, stack.step + 1)
-        shares = _shares(found, 2 + comb.axis, stack.slots[0].grad.dtype if settings.has_modes else None)
+        shared = _shares(found, 2 + comb.axis, stack.slots[0].grad.dtype if settings.has_modes else None)
         lr = group["lr"] * comb.period  # a mode moves as far in one step as it would have in all that it waited
-        for piece, x, share in zip(pieces, gradients, shares, strict=True):
+        for piece, x, share, sound in zip(pieces, gradients, *shared, strict=True):
             ahead = scratch.take("ahead", piece.shape, x)
             tensors.read(piece.means, ahead, scratch)
             if group["nesterov"]:
                 ahead.lerp_(x, 1 - group["momentum"])
             size = lr * tensors.scale
-            update = soap_direction(ahead, x, piece.state, settings, share, size, scratch)
+            update = soap_direction(ahead, x, piece.state, settings, share, sound, size, scratch)
             if group["weight_decay"] != 0:
-                mul_each_(piece.weights, tensors.of_modes(1 - lr * group["weight_decay"] * (share > 0)))
+                decays = tensors.of_modes(lr * share)  # a mode that is hardly moved hardly decays
+                add_product_each_(piece.weights, piece.weights, decays, value=-group["weight_decay"])
             free = ahead if update.data_ptr() == x.data_ptr() else x
             sub_each_(piece.weights, tensors.of_slots(update, free))
 
@@ -382,17 +386,22 @@ def _share_of_lr(groups: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _shares(
     found: Sequence[tuple[torch.Tensor, torch.Tensor]], axis: int, kept: torch.dtype | None
-) -> Sequence[torch.Tensor]:
-    """How much of its update each mode of each piece is worth, from what :func:`gradients_of_modes` found.
+) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+    """How much of its update each mode of each piece is worth, and whether it has a gradient at all.
 
+    ``found`` is what :func:`gradients_of_modes` found of each piece.
     ``axis`` is that along which there are several pieces; ``kept`` the gradient's type, None where a layer has one mode.
     """
     squares, filled = found[0] if len(found) == 1 else (torch.cat(parts, axis) for parts in zip(*found, strict=True))
-    share = squares > _NO_GRADIENT
+    share = sound = squares > _NO_GRADIENT
     if kept is not None:
-        flat = (len(share), -1)
-        share = trust(squares.sqrt().view(flat), filled.view(flat), kept).view(share.shape).mul_(share)
-    return [share] if len(found) == 1 else share.split([parts[0].shape[axis] for parts in found], axis)
+        squares, filled = squares.flatten(1), filled.flatten(1)
+        ratio = squares / squares.amax(1, keepdim=True).clamp_min_(_NO_GRADIENT)
+        share = trust(ratio, filled, kept).view(sound.shape)
+    if len(found) == 1:
+        return [share], [sound]
+    sizes = [parts[0].shape[axis] for parts in found]
+    return share.split(sizes, axis), sound.split(sizes, axis)
 
 
 def _renews(step: int, refresh: int) -> bool:

@@ -97,6 +97,7 @@ def soap_direction(
     state: SoapState,
     settings: SoapSettings,
     share: torch.Tensor,
+    sound: torch.Tensor,
     size: float | torch.Tensor,
     scratch: Scratch,
 ) -> torch.Tensor:
@@ -114,8 +115,8 @@ def soap_direction(
         X likewise.
     state : SoapState
     settings : SoapSettings
-    share : torch.Tensor
-        How much of its update each mode is worth, 0 where it has no gradient (layers, channels, *modes).
+    share, sound : torch.Tensor
+        How much of its update each mode is worth, and whether it has a gradient at all (layers, channels, *modes).
     size : float or torch.Tensor
         What every mode's update is brought to, lr √(out/in): one number, or one for each layer (layers, 1, …, 1).
     scratch : Scratch
@@ -128,19 +129,19 @@ def soap_direction(
     """
     r, n_axes = len(state.bases), len(settings.first)
     parts, mixed = r + 1, tuple(range(1, 1 + n_axes))  # where parts are; the axes of a block without them
-    share = share.view(len(ahead), *(1,) * n_axes, *share.shape[1:])
+    share, sound = (known.view(len(ahead), *(1,) * n_axes, *known.shape[1:]) for known in (share, sound))
     v, free = state.v.movedim(r, 1), scratch.take("turned", (ahead.numel(),), ahead)
     turned, free = _rotated(x, state.bases, free)
     v.lerp_(_squares(turned, parts, scratch), 1 - settings.beta2)
     u, free = _rotated(ahead, state.bases, free)  # (layers, d_r, d_1, …), and so is V
     # What Adam divides by, never below the noise of its mode; infinite where there is no gradient, so that momentum, which
     # may have outlived all second moments, moves nothing.
-    floor = torch.where(share if share.dtype == torch.bool else share > 0, v.sum(mixed, keepdim=True).sqrt_(), torch.inf)
+    floor = torch.where(sound, v.sum(mixed, keepdim=True).sqrt_(), torch.inf)
     root = torch.sqrt(v, out=scratch.take("squares", v.shape, u))
     root.add_(floor, alpha=_NOISE / sqrt(prod(settings.block)))
     u.div_(root.unsqueeze(parts))
     norm = _norm(u, parts, mixed, state, settings, scratch, (free, turned.view(-1)))
-    factor = norm.add_(TINY).reciprocal_().mul_(share).mul_(size / _of_random(*settings.block))
+    factor = torch.div(share, norm.add_(TINY)).mul_(size / _of_random(*settings.block))
     u.mul_(factor.unsqueeze(parts))
     return _rotated_back(u, state.bases, free)
 
