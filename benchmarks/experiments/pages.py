@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -48,8 +49,10 @@ def rendered(text: str, numbers: Callable[[str], Mapping[str, str]]) -> str:
         experiment, _, name = found[1].partition(".")
         known = numbers(experiment)
         if name not in known:
-            have = ", ".join(known) or "nothing"
-            raise NoSuchNumber(f"A page names {found[1]!r}, and the experiment {experiment!r} gives {have}.")
+            raise NoSuchNumber(
+                f"A page names {found[1]!r}, and the experiment {experiment!r} gives "
+                f"{', '.join(get_close_matches(name, known, n=8, cutoff=0)) or 'nothing'}."
+            )
         value = known[name]
         if "\n" in value:
             value = f"\n\n{value.strip()}\n\n"
