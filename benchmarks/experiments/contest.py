@@ -290,9 +290,9 @@ class Contest:
         return said
 
     def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[float]:
-        """A contender's errors over the other's, on the fields on which both are done."""
-        both = [(end, ends[other][name]) for name, end in ends[who].items() if name in ends.get(other, {})]
-        return [median(one.errors) / median(another.errors) for one, another in both]
+        """A contender's errors over the other's, on the fields on which both are done and the other is not lost."""
+        theirs = {name: median(end.errors) for name, end in ends.get(other, {}).items()}
+        return [median(end.errors) / theirs[n] for n, end in ends[who].items() if math.isfinite(theirs.get(n, math.inf))]
 
 
 def _spread(errors: Sequence[float]) -> str:
