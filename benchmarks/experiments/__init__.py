@@ -17,7 +17,7 @@ from typing import Any
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
-from experiments.contest import APEBENCH, SUITE, Contest
+from experiments.contest import APEBENCH, CONTENDERS, SOME, SUITE, Contest
 from experiments.law import PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
@@ -53,7 +53,10 @@ EXPERIMENTS: dict[str, Any] = {
     "checks": Checks(),
     "cheap": Cheap(),
     "apebench": Contest(
-        "optimizers on APEBench's scenarios, by its own error of rollouts", APEBENCH, others=FOLDER / "own.jsonl"
+        "optimizers on APEBench's scenarios, by its own error of rollouts",
+        APEBENCH,
+        few=dict.fromkeys(set(CONTENDERS) - {"Adam", "stock SOAP"}, SOME),
+        others=FOLDER / "own.jsonl",
     ),
     "optimizers": Contest("optimizers on the problems of this repository, by their test error", SUITE, told="test_loss"),
 }

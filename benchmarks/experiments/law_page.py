@@ -115,7 +115,7 @@ class LawWithPage(Law):
         rows = [[name, value] for name, value in numbers.items() if "\n" not in value]
         lines = ["# The best learning rate of MuSOAP", "", f"{len(curves)} of {len(self.settings())} settings."]
         lines += [*table(["what pages quote", ""], rows), *_law_table(*_sides(curves))]
-        return "\n".join([*lines, *_power_table(curves), *_variant_table(curves), *_rate_table(curves)]) + "\n"
+        return "\n".join([*lines, *_power_table(curves), *_rate_table(curves)]) + "\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
@@ -216,18 +216,6 @@ def _power(curves: Curves, problem: str, factor: str) -> float | None:
     along = {s: c for s, c in curves.items() if s.problem == problem and {factor} >= set(dict(s.changes))}
     sizes = [_size(setting, factor) for setting in along]
     return np.polyfit(sizes, [curve.best for curve in along.values()], 1)[0] if len(set(sizes)) > 1 else None
-
-
-def _variant_table(curves: Curves) -> list[str]:
-    rows = []
-    for setting, curve in curves.items():
-        stock = replace(setting, changes=tuple((k, v) for k, v in setting.changes if k not in VARIANTS))
-        if stock != setting and stock in curves:
-            drift = 2 ** (curve.best - curves[stock].best)
-            gain = math.exp(curve.points[1].min() - curves[stock].points[1].min())
-            rows.append([setting.problem, str(setting), f"× {drift:.2f}", f"× {gain:.3f}"])
-    head = "\n## Variants\n\nBest rate and least error, over those of the same setting without it."
-    return [head, *table(["problem", "setting", "best rate", "least error"], rows)]
 
 
 def _rate_table(curves: Curves) -> list[str]:

@@ -2,7 +2,8 @@
 
 A move changes one thing between base and target: width, modes, depth, both sizes at once, samples, points of the grid, or
 batch. At both ends the best rate is searched with one seed (:func:`experiments.curves.searched`); then all seeds are trained
-at the rates around it. Under μP the model at the target is parametrized from the base; under SP it is neuralop's own.
+at the rates around it, and at the target also around the base's best and at the law's. Under μP the model at the target is
+parametrized from the base; under SP it is neuralop's own. Rules that differ in modes alone are compared where these change.
 
 ``energy`` moves the modes alone, and ``paper-drift`` those of the model that the paper's code has.
 
@@ -14,9 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
-from experiments.curves import Curve, searched
+from experiments.curves import Curve, rounded, searched
 from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
@@ -85,14 +87,14 @@ class Transfer:
     def tiny(self) -> Transfer:
         """One problem, the last move and optimizer, small models and short runs."""
         few = {name: dict(list(getattr(self, name).items())[-1:]) for name in ("moves", "optimizers")}
-        small = {"burgers": {**PROBLEMS["burgers"], "width": 8, "grid": 16, "modes": (8,)}}
-        if self.net != "FNO":
-            small = {"darcy": {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16)}}
+        small = {"darcy": {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16)}}
         return replace(self, problems=small, **few, seeds=(0,), steps=50, small=True)
 
     def cells(self) -> Iterator[tuple[str, str, str]]:
         """Problem, move and optimizer, in the order in which they are trained."""
-        yield from ((p, move, who) for move in self.moves for who in self.optimizers for p in self.problems)
+        for move, (base, _) in self.moves.items():
+            some = [who for who in self.optimizers if who != "MuAdam, log-modes" or "modes" in base]
+            yield from ((p, move, who) for who in some for p in self.problems)
 
     @remembered
     def run(self, cell: tuple[str, str, str], end: int, lr: float, seed: int) -> Run:
@@ -134,54 +136,73 @@ class Transfer:
         """The runs that are missing: both searches of a cell, then its further seeds."""
         for cell in self.cells():
             for end in (0, 1):
-                found, left = self.searched(records, cell, end)
-                asked = [(lr, self.seeds[0]) for lr in left] or [(lr, s) for s in self.seeds[1:] for lr in _near(found)]
-                yield from missing(records, (self.run(cell, end, *one) for one in asked))
+                left = self.searched(records, cell, end)[1]
+                asked = [(lr, self.seeds[0]) for lr in left] or product(self.rates(records, cell, end), self.seeds)
+                yield from missing(records, [self.run(cell, end, *one) for one in asked])
+
+    def rates(self, records: Any, cell: tuple[str, str, str], end: int) -> list[float]:
+        """Rates at which all seeds are trained, once the search is done. What is carried to the target is among them."""
+        rates = _near(self.searched(records, cell, end)[0])
+        if end == 1 and (base := self.curve(records, cell, 0)) is not None:
+            below, above = ([lr for lr in base.errors if sign * (math.log2(lr) - base.best) >= 0] for sign in (-1, 1))
+            rates += [max(below), min(above), *self._untuned(cell)]
+        return sorted(set(rates))
+
+    def _untuned(self, cell: tuple[str, str, str]) -> list[float]:
+        """The law's rate, for an optimizer that has one."""
+        return [rounded(usual_lr(self.steps))] if self.optimizers[cell[2]][1] is None else []
 
     def curve(self, records: Any, cell: tuple[str, str, str], end: int) -> Curve | None:
-        """Errors of the seeds that are done at all rates near the best; None before the search is."""
+        """Errors of the seeds that are done at all of :meth:`rates`; None before one is."""
         found, left = self.searched(records, cell, end)
         if left or not math.isfinite(min(found.values())):
             return None
-        errors = {lr: [loss_of(records.get(self.run(cell, end, lr, seed))) for seed in self.seeds] for lr in _near(found)}
+        errors = {
+            lr: [loss_of(records.get(self.run(cell, end, lr, seed))) for seed in self.seeds]
+            for lr in self.rates(records, cell, end)
+        }
         done = [i for i in range(len(self.seeds)) if all(own[i] is not None for own in errors.values())]
-        return Curve({lr: [own[i] for i in done] for lr, own in errors.items()})
+        return Curve({lr: [own[i] for i in done] for lr, own in errors.items()}) if done else None
 
-    def moved(self, records: Any, cell: tuple[str, str, str]) -> dict[str, str]:
-        """What a cell says; nothing before the searches at both ends are done."""
+    def moved(self, records: Any, cell: tuple[str, str, str]) -> dict[tuple[str, str], str]:
+        """Measure and optimizer → what a cell says; nothing before both ends are done."""
         base, target = (self.curve(records, cell, end) for end in (0, 1))
         if base is None or target is None:
             return {}
         drifts = [2 ** (there.best - here.best) for here, there in zip(base.alone(), target.alone(), strict=False)]
         ends = f" ({min(drifts):.2f} to {max(drifts):.2f})" if len(drifts) > 1 else ""
+        told = {
+            ("drift", cell[2]): f"× {2 ** (target.best - base.best):.2f}{ends}",
+            ("error", cell[2]): f"{math.exp(target.points[1].min()):.3g}",
+        }
+        for who, at in [(cell[2], base.best), *((f"{cell[2]}, untuned", math.log2(lr)) for lr in self._untuned(cell))]:
+            regret = target.regret(at)
+            told["regret", who] = "does not train" if math.isinf(regret) else percent(regret)
         return {
-            "regret": "does not train" if math.isinf(regret := target.regret(base.best)) else percent(regret),
-            "drift": f"× {2 ** (target.best - base.best):.2f}{ends}",
-            "error": f"{math.exp(target.points[1].min()):.3g}",
+            key: text if len(drifts) == len(self.seeds) else f"{text}, seeds: {len(drifts)}" for key, text in told.items()
         }
 
     def numbers(self, records: Any) -> dict[str, str]:
         """A table of each measure, for pages: an optimizer a column."""
-        found = {cell: said for cell in self.cells() if (said := self.moved(records, cell))}
-        who = [name for name in self.optimizers if any(name == cell[2] for cell in found)]
-        places = dict.fromkeys(cell[:2] for cell in found)
-
-        def of(measure: str) -> str:
-            rows = (
-                [move, NAMES[p], *(found.get((p, move, name), {}).get(measure, "–") for name in who)] for p, move in places
-            )
-            return "\n".join(table(["from base to target", "problem", *who], rows))
-
-        return {"done": str(len(found)), **{measure: of(measure) for measure in ("regret", "drift", "error")}}
+        told = {(*key, cell[1], cell[0]): text for cell in self.cells() for key, text in self.moved(records, cell).items()}
+        said = {"done": str(sum(key[0] == "drift" for key in told))}
+        for measure in ("regret", "drift", "error"):
+            who = dict.fromkeys(key[1] for key in told if key[0] == measure)
+            rows = [
+                [move, NAMES[p], *(told.get((measure, name, move, p), "–") for name in who)]
+                for move, p in dict.fromkeys(key[2:] for key in told)
+            ]
+            said[measure] = "\n".join(table(["from base to target", "problem", *who], rows))
+        return said
 
     def table(self, records: Any) -> str:
         """Regret, drift and least error, each in a table of its own."""
         said = self.numbers(records)
         return f"""# {self.about[0].upper()}{self.about[1:]}
 
-{said["done"]} of {len(list(self.cells()))} moves are done, with {self.steps} steps and {len(self.seeds)} seeds.
+{said["done"]} of {len(list(self.cells()))} moves are done, with {self.steps} steps, and {len(self.seeds)} seeds unless said.
 
-## Regret: what the base's best rate loses at the target, by the mean of the seeds
+## Regret: what the base's best rate loses at the target, and what the law's does, by the mean of the seeds
 {said["regret"]}
 
 ## Drift: the best rate at the target over that at the base, by the mean of the seeds, and the range of single ones
