@@ -285,7 +285,7 @@ class Contest:
                 said |= {called: f"{error:.2g}", f"{called}.one": f"{one or math.nan:.2g}"}
         for who, (short, other) in product(ends, _AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
-                called = f"{who.replace(', ', '.').replace(' ', '.')}.over.{short}"
+                called = f"{who.replace(', ', '.').replace(' ', '.').replace(chr(39), '')}.over.{short}"
                 told = {"mean": geometric_mean(over), "median": median(over), "least": min(over), "most": max(over)}
                 said |= {f"{called}.{k}": f"{value:.2f}" for k, value in told.items()}
                 said |= {f"{called}.of": str(len(over)), f"{called}.lower": str(sum(ratio < 1 for ratio in over))}
