@@ -34,6 +34,8 @@ EXPERIMENTS: dict[str, Any] = {
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
+        # Where the modes stay its rule is the default one.
+        few={"MuAdam, log-modes": ("modes, 4 times", "width 4 times, modes 4 times")},
     ),
     "energy": Transfer(
         "whether Adam's best learning rate moves with the modes only where these do not resolve the data",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -196,12 +197,11 @@ class Contest:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: first every untuned one, then search by search, then further seeds."""
-        first, *further = self.seeds
         law = [(name, who, CONTENDERS[who].start(on.steps)) for who in UNTUNED.values() for name, on in self.fields.items()]
-        yield from missing(records, [self.run(*point, first) for point in law])
+        yield from missing(records, [self.run(*point, self.seeds[0]) for point in law])
         for contender, name in self.pairs:
             asked = self.searched(records, name, contender)[1]
-            yield from missing(records, [self.run(name, contender, lr, first) for lr in asked])
+            yield from missing(records, [self.run(name, contender, lr, self.seeds[0]) for lr in asked])
         tuned = [
             (name, contender, min(found, key=found.__getitem__))
             for contender, name in self.pairs
@@ -209,7 +209,7 @@ class Contest:
             if not left
         ]
         points = dict.fromkeys([*law, *tuned])  # a tuned MuSOAP may have the law's rate
-        yield from missing(records, [self.run(*point, seed) for point in points for seed in further])
+        yield from missing(records, [self.run(*point, seed) for point in points for seed in self.seeds[1:]])
 
     # What they say
 
@@ -275,26 +275,38 @@ class Contest:
         draw(self.ends(records), {name: NAMES.get(name, name) for name in self.fields}, path)
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: the errors, each contender's over those of others' own runs, and single runs of a search."""
+        """What pages quote: the errors, each contender's over those of others, and single runs of a search."""
         ends = self.ends(records)
         said = {"table": "\n".join(self._errors(ends, lambda end: _spread(end.errors)))}
         for name, who in product(self.fields, self.contenders):
             for lr, error in self.searched(records, name, who)[0].items():
-                called = f"{name}.{who}.{lr:g}".replace(" ", ".")
-                one = self.error(records, self.run(name, who, lr, self.seeds[0]), "validation_error")
-                said |= {called: f"{error:.2g}", f"{called}.one": f"{one or math.nan:.2g}"}
+                called = _dotted(f"{name} {who} {lr:g}")
+                one = self.error(records, self.run(name, who, lr, self.seeds[0]), "validation_error") or math.nan
+                said |= {called: f"{error:.2g}", f"{called}.one": f"{one:.2g}"}
         for who, (short, other) in product(ends, _AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
-                called = f"{who.replace(', ', '.').replace(' ', '.').replace(chr(39), '')}.over.{short}"
-                told = {"mean": geometric_mean(over), "median": median(over), "least": min(over), "most": max(over)}
-                said |= {f"{called}.{k}": f"{value:.2f}" for k, value in told.items()}
-                said |= {f"{called}.of": str(len(over)), f"{called}.lower": str(sum(ratio < 1 for ratio in over))}
+                called = f"{_dotted(who)}.over.{short}"
+                told = {"mean": geometric_mean(over), "median": median(over), "least": min(over), "most": max(over)} | {
+                    f"{_dotted(name)}.{kind}": median(own) / median(theirs)
+                    for name, kind in product(ends[who].keys() & ends[other].keys(), ("errors", "training"))
+                    if (own := getattr(ends[who][name], kind)) and (theirs := getattr(ends[other][name], kind))
+                }
+                said |= {
+                    f"{called}.of": str(len(over)),
+                    f"{called}.lower": str(sum(ratio < 1 for ratio in over)),
+                    **{f"{called}.{k}": f"{value:.2f}" for k, value in told.items()},
+                }
         return said
 
     def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[float]:
         """A contender's errors over the other's, on the fields on which both are done and the other is not lost."""
         theirs = {name: median(end.errors) for name, end in ends.get(other, {}).items()}
         return [median(end.errors) / theirs[n] for n, end in ends[who].items() if math.isfinite(theirs.get(n, math.inf))]
+
+
+def _dotted(words: str) -> str:
+    """As a page's number is named."""
+    return re.sub(r"[^\w.-]+", ".", words)
 
 
 def _spread(errors: Sequence[float]) -> str:

@@ -3,7 +3,7 @@
 A move changes one thing between base and target: width, modes, depth, both sizes at once, samples, points of the grid, or
 batch. At both ends the best rate is searched with one seed (:func:`experiments.curves.searched`); then all seeds are trained
 at the rates around it, and at the target also around the base's best and at the law's. Under μP the model at the target is
-parametrized from the base; under SP it is neuralop's own. Rules that differ in modes alone are compared where these change.
+parametrized from the base; under SP it is neuralop's own.
 
 ``energy`` moves the modes alone, and ``paper-drift`` those of the model that the paper's code has.
 
@@ -71,6 +71,8 @@ class Transfer:
         Problem → what its centre has: samples, grid, modes, width, batch.
     moves, optimizers : mapping
         As :data:`MOVES` and :data:`OPTIMIZERS`.
+    few : mapping of str to tuple of str, optional
+        Optimizer → the moves that alone it is trained on; all where nothing is said.
     net : str
         The model, by its name in :mod:`experiments.training`.
     """
@@ -79,6 +81,7 @@ class Transfer:
     problems: Mapping[str, Mapping[str, Any]]
     moves: Mapping[str, tuple[dict[str, float], dict[str, float]]] = field(default_factory=lambda: MOVES)
     optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
+    few: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     net: str = "FNO"
     steps: int = 1000
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -86,15 +89,17 @@ class Transfer:
 
     def tiny(self) -> Transfer:
         """One problem, the last move and optimizer, small models and short runs."""
-        few = {name: dict(list(getattr(self, name).items())[-1:]) for name in ("moves", "optimizers")}
+        last = {name: dict(list(getattr(self, name).items())[-1:]) for name in ("moves", "optimizers")}
         small = {"darcy": {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16)}}
-        return replace(self, problems=small, **few, seeds=(0,), steps=50, small=True)
+        return replace(self, problems=small, few={}, **last, seeds=(0,), steps=50, small=True)
 
     def cells(self) -> Iterator[tuple[str, str, str]]:
         """Problem, move and optimizer, in the order in which they are trained."""
-        for move, (base, _) in self.moves.items():
-            some = [who for who in self.optimizers if who != "MuAdam, log-modes" or "modes" in base]
-            yield from ((p, move, who) for who in some for p in self.problems)
+        return (
+            (p, move, who)
+            for move, who, p in product(self.moves, self.optimizers, self.problems)
+            if move in self.few.get(who, self.moves)
+        )
 
     @remembered
     def run(self, cell: tuple[str, str, str], end: int, lr: float, seed: int) -> Run:
