@@ -17,31 +17,24 @@ from typing import Any
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
-from experiments.contest import APEBENCH, CONTENDERS, SOME, SUITE, Contest
+from experiments.contest import APEBENCH, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
 from experiments.law import PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
-from experiments.transfer import ENERGY, OPTIMIZERS, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
+from experiments.transfer import GROWN, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
 from problems.apebench import FOLDER
 
 EXPERIMENTS: dict[str, Any] = {
     "law": LawWithPage(),
     "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(), DECAYS),
     "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
-    "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES),
+    "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES, (0,)),
     "rollout": Rollout(),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
-        # Where the modes stay its rule is the default one.
-        few={"MuAdam, log-modes": ("modes, 4 times", "width 4 times, modes 4 times")},
-    ),
-    "energy": Transfer(
-        "whether Adam's best learning rate moves with the modes only where these do not resolve the data",
-        PROBLEMS,
-        ENERGY,
-        {"MuAdam": OPTIMIZERS["MuAdam"]},
+        few={"MuAdam": ("width, 8 times",), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": GROWN},
     ),
     "paper-drift": Transfer(
         "whether the best learning rate falls as K grows on the model of the paper's code",
@@ -49,7 +42,6 @@ EXPERIMENTS: dict[str, Any] = {
         PAPER_MOVES,
         PAPER_OPTIMIZERS,
         net="physics-informed",
-        steps=250,
     ),
     "timing": Timing(),
     "checks": Checks(),
@@ -57,8 +49,17 @@ EXPERIMENTS: dict[str, Any] = {
     "apebench": Contest(
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
-        few=dict.fromkeys(set(CONTENDERS) - {"Adam", "stock SOAP"}, SOME),
+        TUNED,
+        few=dict.fromkeys(set(TUNED) - {"Adam", "stock SOAP"}, SOME),
         others=FOLDER / "own.jsonl",
     ),
-    "optimizers": Contest("optimizers on the problems of this repository, by their test error", SUITE, told="test_loss"),
+    "apebench-rates": Contest(
+        "which learning rate rollouts want, on scenarios of APEBench on which nothing is reported", RATES, ("MuSOAP",), (0,)
+    ),
+    "optimizers": Contest(
+        "optimizers on the problems of this repository, by their test error",
+        SUITE,
+        once=("MuAdamW", "torch's Muon and AdamW", "AdamW", *VARIANTS),
+        told="test_loss",
+    ),
 }

@@ -36,6 +36,8 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] =
     "2D, K = 16, 32² points": ((32, 32), (32, 32), {}, 12),
     "2D, K = 8, 64² points, Tucker 0.1": ((16, 16), (64, 64), {"factorization": "tucker", "rank": 0.1}, 12),
     "3D, K = 4, 16³ points": ((8, 8, 8), (16, 16, 16), {}, 12),
+    "APEBench's, 1D": ((22,), (160,), {"hidden_channels": 18}, 40),
+    "APEBench's, 2D": ((14, 14), (32, 32), {"hidden_channels": 18}, 40),
 }
 #: What every kind of run compares with the first of its own.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -113,7 +115,7 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     modes, grid, more, rounds = CASES[config["case"]]
-    model = FNO(modes, 1, 1, config["width"], **more)
+    model = FNO(modes, 1, 1, **{"hidden_channels": config["width"], **more})
     x, y = torch.randn(2, config["batch"], 1, *grid)
     with tempfile.TemporaryDirectory() as folder:
         made = [_made(name, copy.deepcopy(model), Path(folder)) for name in KINDS[config["kind"]]]
