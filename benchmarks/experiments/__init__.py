@@ -22,7 +22,7 @@ from experiments.law import PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
-from experiments.transfer import GROWN, PAPER, PAPER_MOVES, PAPER_OPTIMIZERS, Transfer
+from experiments.transfer import MOVES, PAPER, PAPER_OPTIMIZERS, Transfer
 from problems.apebench import FOLDER
 
 EXPERIMENTS: dict[str, Any] = {
@@ -34,12 +34,13 @@ EXPERIMENTS: dict[str, Any] = {
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
-        few={"MuAdam": ("width, 8 times",), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": GROWN},
+        # Adam where sizes grow: width, modes, both, depth.
+        few={"MuAdam": ("width, 8 times",), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": tuple(MOVES)[:4]},
     ),
     "paper-drift": Transfer(
         "whether the best learning rate falls as K grows on the model of the paper's code",
         PAPER,
-        PAPER_MOVES,
+        {"K 3 to 24": ({"modes": 3 / 24}, {})},
         PAPER_OPTIMIZERS,
         net="physics-informed",
     ),
@@ -59,7 +60,7 @@ EXPERIMENTS: dict[str, Any] = {
     "optimizers": Contest(
         "optimizers on the problems of this repository, by their test error",
         SUITE,
-        once=("MuAdamW", "torch's Muon and AdamW", "AdamW", *VARIANTS),
+        once=("MuAdamW", "MuMuon", "torch's Muon and AdamW", "AdamW", *VARIANTS),
         told="test_loss",
     ),
 }

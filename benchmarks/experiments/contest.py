@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -22,7 +21,7 @@ from typing import Any
 from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
 from experiments.kept import loss_of, missing
-from experiments.pages import NAMES, table
+from experiments.pages import NAMES, dotted, table
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
@@ -35,8 +34,6 @@ UNTUNED = {"MuSOAP, untuned": "MuSOAP", "MuSOAP, untuned, no weight decay": "MuS
 THEIRS = "APEBench's FNO"
 #: Scenarios on which all are tuned, two in 1D and two in 2D, chosen beforehand; on the others Adam and stock SOAP are.
 SOME = ("diff_burgers 1D", "diff_kdv 1D", "phy_gs_type 2D", "phy_decay_turb 2D")
-#: Name in numbers of pages → who all are compared with.
-_AGAINST = {"theirs": THEIRS, "Adam": "Adam", "SOAP": "stock SOAP", "none": "MuSOAP, untuned, no weight decay"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,14 @@ CONTENDERS: dict[str, Contender] = {
 VARIANTS = ("Adam, 1.4 times the steps", "Adam, eps 1e-6", "Adam, beta2 0.95")
 #: Of which rates are searched everywhere.
 TUNED = tuple(name for name in CONTENDERS if name not in ("MuSOAP, no weight decay", *VARIANTS))
+#: Name in numbers of pages → who all are compared with.
+_AGAINST = {
+    "theirs": THEIRS,
+    "Adam": "Adam",
+    "longer": VARIANTS[0],
+    "SOAP": "stock SOAP",
+    "none": "MuSOAP, untuned, no weight decay",
+}
 
 
 @dataclass(frozen=True)
@@ -289,14 +294,14 @@ class Contest:
         said = {"table": "\n".join(self._errors(ends, lambda end: _spread(end.errors)))}
         for name, who in product(self.fields, self.contenders):
             for lr, error in self.searched(records, name, who)[0].items():
-                called = _dotted(f"{name} {who} {lr:g}")
+                called = dotted(f"{name} {who} {lr:g}")
                 one = self.error(records, self.run(name, who, lr, self.seeds[0]), "validation_error") or math.nan
                 said |= {called: f"{error:.2g}", f"{called}.one": f"{one:.2g}"}
         for who, (short, other) in product(ends, _AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
-                called = f"{_dotted(who)}.over.{short}"
+                called = f"{dotted(who)}.over.{short}"
                 told = {"mean": geometric_mean(over), "median": median(over), "least": min(over), "most": max(over)} | {
-                    f"{_dotted(name)}.{kind}": median(own) / median(theirs)
+                    f"{dotted(name)}.{kind}": median(own) / median(theirs)
                     for name, kind in product(ends[who].keys() & ends[other].keys(), ("errors", "training"))
                     if (own := getattr(ends[who][name], kind)) and (theirs := getattr(ends[other][name], kind))
                 }
@@ -311,11 +316,6 @@ class Contest:
         """A contender's errors over the other's, on the fields on which both are done and the other is not lost."""
         theirs = {name: median(end.errors) for name, end in ends.get(other, {}).items()}
         return [median(end.errors) / theirs[n] for n, end in ends[who].items() if math.isfinite(theirs.get(n, math.inf))]
-
-
-def _dotted(words: str) -> str:
-    """As a page's number is named."""
-    return re.sub(r"[^\w.-]+", ".", words)
 
 
 def _spread(errors: Sequence[float]) -> str:

@@ -101,6 +101,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *("| " + " | ".join(r) + " |" for r in rows)]
 
 
+def dotted(words: str) -> str:
+    """As a page names a number."""
+    return re.sub(r"[^\w.-]+", ".", words)
+
+
 def percents(values: Sequence[float]) -> str:
     """Their median and range."""
     return f"{percent(median(values))} ({percent(min(values))} to {percent(max(values))})"

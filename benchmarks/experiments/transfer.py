@@ -30,15 +30,12 @@ from neuralop_mup.tuning.records import Run
 MOVES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "width, 8 times": ({"width": 0.5}, {"width": 4}),
     "modes, 4 times": ({"modes": 0.25}, {}),
-    "modes, twice": ({"modes": 0.5}, {}),
     "width 4 times, modes 4 times": ({"width": 0.5, "modes": 0.25}, {"width": 2}),
     "depth, 4 times": ({"depth": 0.5}, {"depth": 2}),
     "samples, 4 times": ({"samples": 0.25}, {}),
     "points, twice an axis": ({}, {"grid": 2}),
     "batch, 8 times": ({"batch": 0.25}, {"batch": 2}),
 }
-#: Those of sizes.
-GROWN = ("width, 8 times", "modes, 4 times", "width 4 times, modes 4 times", "depth, 4 times")
 #: Optimizer → settings, and where a search begins; None: at the law's rate.
 OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "MuSOAP": ({"optimizer": "soap", "kernel_init": "small"}, None),
@@ -49,7 +46,6 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
 
 #: The paper's Darcy experiment at a small size, on the FNO of the code that it builds on, see ``physics_informed.py``.
 PAPER = {"darcy": {"samples": 1000, "grid": 49, "modes": (48, 48), "width": 16, "batch": 2}}
-PAPER_MOVES = {"K 3 to 24": ({"modes": 3 / 24}, {})}
 _HALVED = {"optimizer": "adam", "schedule": "halve:16,25,33"}  # at 1/3, 1/2 and 2/3 of the stages
 PAPER_OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "Adam (SP)": ({**_HALVED, "rule": "standard"}, 4e-3),
