@@ -35,7 +35,7 @@ EXPERIMENTS: dict[str, Any] = {
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
         # Adam where sizes grow: width, modes, both, depth.
-        few={"MuAdam": ("width, 8 times",), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": tuple(MOVES)[:4]},
+        few={"MuAdam": (), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": tuple(MOVES)[:4]},
     ),
     "paper-drift": Transfer(
         "whether the best learning rate falls as K grows on the model of the paper's code",
@@ -52,6 +52,7 @@ EXPERIMENTS: dict[str, Any] = {
         APEBENCH,
         TUNED,
         few=dict.fromkeys(set(TUNED) - {"Adam", "stock SOAP"}, SOME),
+        once=("MuAdamW", "MuMuon", "AdamW"),
         others=FOLDER / "own.jsonl",
     ),
     "apebench-rates": Contest(
