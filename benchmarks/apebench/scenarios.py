@@ -11,7 +11,6 @@ from typing import Any
 
 #: The version that made the data.
 VERSION = "0.1.1"
-_FLAT: dict[str, Any] = {"num_spatial_dims": 2, "num_points": 32}
 _BOX = {"phy_gs_type": {"domain_extent": 0.5}}  # 2.5 over 160 points is 0.5 over 32
 _IN_1D = ("diff_burgers", "diff_kdv", "diff_fisher", "diff_disp", "diff_hyp_diff")
 _IN_2D = ("diff_burgers", "diff_adv", "phy_gs_type", "phy_decay_turb", "phy_kolm_flow")
@@ -19,7 +18,7 @@ _IN_2D = ("diff_burgers", "diff_adv", "phy_gs_type", "phy_decay_turb", "phy_kolm
 CHOSEN_ON = ("diff_adv_diff 1D", "diff_ks_cons 1D", "diff_kdv 2D", "diff_fisher 2D")
 #: Name → APEBench's name of it, and its arguments.
 SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
-    f"{name} {axes}D": (name, {} if axes == 1 else _FLAT | _BOX.get(name, {}))
+    f"{name} {axes}D": (name, {} if axes == 1 else {"num_spatial_dims": 2, "num_points": 32, **_BOX.get(name, {})})
     for axes, names in {1: (*_IN_1D, "diff_adv_diff", "diff_ks_cons"), 2: (*_IN_2D, "diff_kdv", "diff_fisher")}.items()
     for name in names
 }

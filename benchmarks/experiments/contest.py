@@ -129,8 +129,9 @@ _SCENARIOS = {
     )
     for name in scenarios.SCENARIOS
 }
-APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in scenarios.CHOSEN_ON}
-RATES = {name: _SCENARIOS[name] for name in scenarios.CHOSEN_ON}
+APEBENCH, RATES = (
+    {name: own for name, own in _SCENARIOS.items() if (name in scenarios.CHOSEN_ON) == chosen} for chosen in (False, True)
+)
 
 
 @dataclass(frozen=True)

@@ -94,13 +94,7 @@ def _scaled(problems: Iterable[str], *changes: tuple[str, float]) -> list[Settin
     return [Setting.of(p, **{k: times(PROBLEMS[p][k], by)}) for p in problems for k, by in changes]
 
 
-def _joint(problem: str, few: int = 10) -> list[Setting]:
-    """Several factors at once, for the problems that nothing is chosen on."""
-    return _rows((problem,), {}, {"steps": 3000, "batch": few, "depth": 2}, {"steps": 400, "batch": few, "depth": 8})
-
-
 _WAVES, _GREY, _FLOW, _PINO = REPORTED_ON
-_WIDE = 2 * PROBLEMS[_WAVES]["width"]
 TINY = _rows(("burgers", _WAVES), {}, {"steps": 250}, {"depth": 2})
 #: What is measured before further seeds are, and after. The longest settings are those of problems in 1D, which are cheap.
 FIRST = [
@@ -113,9 +107,10 @@ FIRST = [
 REST = [
     *_rows(("burgers",), {"width": 64}),
     *_rows(CHOSEN_ON, {"steps": 500}, {"depth": 2}, {"batch": 40}, {"depth": 8}),
-    *_rows((_WAVES,), {"steps": 500, "batch": 80, "width": _WIDE, "depth": 6}, {"steps": 2000, "batch": 10, "width": _WIDE}),
-    *[s for own in (_joint(_WAVES), _joint(_GREY), _joint(_FLOW, 2), _joint(_PINO)) for s in own if s not in FIRST],
-    *_rows((_PINO,), {"steps": 250}, {"batch": 5}),
+    *_rows((_WAVES,), {"steps": 500, "batch": 80, "width": 48, "depth": 6}, {"steps": 2000, "batch": 10, "width": 48}),
+    *_rows((_WAVES, _GREY, _PINO), {"steps": 3000, "batch": 10, "depth": 2}, {"steps": 400, "batch": 10, "depth": 8}),
+    *_rows((_FLOW,), {"steps": 3000, "batch": 2, "depth": 2}, {"steps": 400, "batch": 2, "depth": 8}),
+    *_rows((_PINO,), {}, {"steps": 250}, {"batch": 5}),
     *_rows(("burgers",), {"steps": 4000, "batch": 5}),  # do the two act by themselves?
     *_rows(CHOSEN_ON, {"steps": 250, "batch": 160}, {"aux": 0.13, "steps": 250}, {"aux": 0.13, "steps": 2000}),
     *_rows(CHOSEN_ON, {"skip": "identity"}),
@@ -124,13 +119,13 @@ REST = [
     *_scaled(("burgers",), ("grid", 2)),
     *_rows(REPORTED_ON, {"depth": 2}),
     *_rows((_WAVES, _GREY, _FLOW), {"steps": 2000}),
-    *_rows((_WAVES,), {"width": _WIDE}),
+    *_rows((_WAVES,), {"width": 48}),
     *_scaled(REPORTED_ON, ("samples", 0.25)),
     *_rows(CHOSEN_ON, {"batch": 10}, {"batch": 80}),
 ]
 #: Settings of the reported problems that take longest: one seed.
 _LONGEST = [
-    *_rows((_WAVES,), {"steps": 4000}, {"batch": 160}, {"depth": 16}, {"steps": 2000, "batch": 10, "width": _WIDE}),
+    *_rows((_WAVES,), {"steps": 4000}, {"batch": 160}, {"depth": 16}, {"steps": 2000, "batch": 10, "width": 48}),
     *[s for s in REST if s.problem in (_GREY, _FLOW, _PINO) and s.factors["steps"] >= 2000],
 ]
 #: What gets further seeds, so that what a law loses there is not what one run lost: the problems that nothing is
