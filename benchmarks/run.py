@@ -109,9 +109,11 @@ def main() -> None:
 
 
 def described(name: str) -> str:
-    """An experiment in a line, with the number of its runs that are in benchmarks/results."""
+    """An experiment in a line, with the number of its runs that are in benchmarks/results and the time that they took."""
     path = pages.RESULTS / f"{name}.jsonl"
-    done = f"{len(Lines(path).lines)} runs" if path.exists() else "not measured"
+    lines = Lines(path).lines if path.exists() else []
+    hours = sum(line.get("seconds") or 0 for line in lines) / 3600
+    done = f"{len(lines)} runs, {hours:.1f} hours of one core" if lines else "not measured"
     return f"{name}: {EXPERIMENTS[name].about} ({done})"
 
 

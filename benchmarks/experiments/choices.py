@@ -169,10 +169,9 @@ class Choices:
             done = own[~np.isnan(own)]
             mean = f"{geometric_mean(done):.3f} ({len(done)})" if len(done) else "–"
             rows.append([variant, mean, *("–" if math.isnan(x) else f"{x:.3f}" for x in own)])
+        heads = ["", "all (problems)", *(NAMES.get(name, name) for name in self.fields)]
         said = f"Validation error over that of the first row: geometric means over seeds ({len(self.seeds)}) and problems."
-        names = [NAMES.get(name, name) for name in self.fields]
-        lines = [f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(["", "all (problems)", *names], rows)]
-        return "\n".join(lines) + "\n"
+        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows), ""])
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: each variant's mean over all problems, the largest change, and the largest gain."""

@@ -44,8 +44,6 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "MuAdam, log-modes": ({"optimizer": "adam", "kernel_init": "small", "rule": "log-modes"}, 8e-3),
 }
 
-#: The paper's Darcy experiment at a small size, on the FNO of the code that it builds on, see ``physics_informed.py``.
-PAPER = {"darcy": {"samples": 1000, "grid": 49, "modes": (48, 48), "width": 16, "batch": 2}}
 _HALVED = {"optimizer": "adam", "schedule": "halve:16,25,33"}  # at 1/3, 1/2 and 2/3 of the stages
 PAPER_OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "Adam (SP)": ({**_HALVED, "rule": "standard"}, 4e-3),
