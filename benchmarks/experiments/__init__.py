@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from experiments import paper
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
@@ -22,7 +23,7 @@ from experiments.law import PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
-from experiments.transfer import MOVES, PAPER_OPTIMIZERS, Transfer
+from experiments.transfer import MOVES, Transfer
 from problems.apebench import FOLDER
 
 EXPERIMENTS: dict[str, Any] = {
@@ -35,15 +36,21 @@ EXPERIMENTS: dict[str, Any] = {
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
         # Adam where sizes grow: width, modes, both, depth.
-        few={"MuAdam": (), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": tuple(MOVES)[:4]},
+        few={"MuAdam": ("width, 8 times",), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": tuple(MOVES)[:4]},
     ),
+    "paper": Transfer("whether the best learning rate falls as K alone grows", paper.SMALL, paper.MOVES, paper.RULES),
     "paper-drift": Transfer(
-        "whether the best learning rate falls as K grows on the model of the paper's code",
-        # The paper's Darcy experiment at a small size, on the FNO of the code that it builds on, see physics_informed.py.
-        {"darcy": {"samples": 1000, "grid": 49, "modes": (48, 48), "width": 16, "batch": 2}},
+        "whether the best learning rate falls as K alone grows, on the model of the paper's code",
+        paper.OWN_MODEL,
         {"K 3 to 24": ({"modes": 3 / 24}, {})},
-        PAPER_OPTIMIZERS,
+        paper.RULES,
         net="physics-informed",
+    ),
+    "paper-full": Transfer(
+        "whether the best learning rate falls as K alone grows, at the paper's own size, which needs a GPU",
+        paper.FULL,
+        paper.MOVES,
+        paper.RULES,
     ),
     "timing": Timing(),
     "checks": Checks(),
@@ -53,7 +60,6 @@ EXPERIMENTS: dict[str, Any] = {
         APEBENCH,
         TUNED,
         few=dict.fromkeys(set(TUNED) - {"Adam", "stock SOAP"}, SOME),
-        once=("MuAdamW", "MuMuon", "AdamW"),
         others=FOLDER / "own.jsonl",
     ),
     "apebench-rates": Contest(

@@ -5,8 +5,6 @@ batch. At both ends the best rate is searched with one seed (:func:`experiments.
 at the rates around it, and at the target also around the base's best and at the law's. Under μP the model at the target is
 parametrized from the base; under SP it is neuralop's own.
 
-``paper-drift`` moves the modes of the model that the paper's code has.
-
 Drift is the best rate at the target over that at the base; regret is what the base's best rate loses at the target.
 """
 
@@ -26,8 +24,10 @@ from experiments.training import remembered, run_of
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.records import Run
 
-#: Move → the base's and the target's share of what the problem's centre has.
-MOVES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
+#: What an end of a move has of a problem: a share of what its centre has, or another entry of the problem.
+Shares = Mapping[str, float | str]
+#: Move → the base's and the target's shares.
+MOVES: dict[str, tuple[Shares, Shares]] = {
     "width, 8 times": ({"width": 0.5}, {"width": 4}),
     "modes, 4 times": ({"modes": 0.25}, {}),
     "width 4 times, modes 4 times": ({"width": 0.5, "modes": 0.25}, {"width": 2}),
@@ -44,13 +44,6 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "MuAdam, log-modes": ({"optimizer": "adam", "kernel_init": "small", "rule": "log-modes"}, 8e-3),
 }
 
-_HALVED = {"optimizer": "adam", "schedule": "halve:16,25,33"}  # at 1/3, 1/2 and 2/3 of the stages
-PAPER_OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
-    "Adam (SP)": ({**_HALVED, "rule": "standard"}, 4e-3),
-    "log-modes": ({**_HALVED, "rule": "log-modes"}, 4e-3),
-    "operator-norm": ({**_HALVED, "rule": "operator-norm"}, 4e-3),
-}
-
 
 @dataclass(frozen=True)
 class Transfer:
@@ -60,7 +53,8 @@ class Transfer:
     ----------
     about : str
     problems : mapping of str to dict
-        Problem → what its centre has: samples, grid, modes, width, batch.
+        Problem → what its centre has: samples, grid, modes, width, batch, steps; ``data``, further arguments of the problem;
+        ``settings`` of its runs, and those ``under_mup`` alone.
     moves, optimizers : mapping
         As :data:`MOVES` and :data:`OPTIMIZERS`.
     few : mapping of str to tuple of str, optional
@@ -71,19 +65,18 @@ class Transfer:
 
     about: str
     problems: Mapping[str, Mapping[str, Any]]
-    moves: Mapping[str, tuple[dict[str, float], dict[str, float]]] = field(default_factory=lambda: MOVES)
+    moves: Mapping[str, tuple[Shares, Shares]] = field(default_factory=lambda: MOVES)
     optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
     few: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     net: str = "FNO"
-    steps: int = 1000
     seeds: tuple[int, ...] = (0, 1, 2)
     small: bool = False
 
     def tiny(self) -> Transfer:
         """One problem, the last move and optimizer, small models and short runs."""
         last = {name: dict(list(getattr(self, name).items())[-1:]) for name in ("moves", "optimizers")}
-        small = {"darcy": {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16)}}
-        return replace(self, problems=small, few={}, **last, seeds=(0,), steps=50, small=True)
+        small = {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16), "fewest": (4, 4), "steps": 50}
+        return replace(self, problems={"darcy": small}, few={}, **last, seeds=(0,), small=True)
 
     def cells(self) -> Iterator[tuple[str, str, str]]:
         """Problem, move and optimizer, in the order in which they are trained."""
@@ -98,35 +91,38 @@ class Transfer:
         """A run at the base (0) or at the target (1) of a cell."""
         problem, move, who = cell
         base, f = (self._size(problem, self.moves[move][which]) for which in (0, end))
-        less = {"n_train": 40, "n_val": 20, "n_test": 20} if self.small else {"n_train": f["samples"]}
+        settings = self.optimizers[who][0]
+        if settings.get("rule") != "standard":
+            settings = {**settings, **f.get("under_mup", {})}
+        if end == 0 and "kernel_init" not in settings:  # every rule is SP there, bit for bit, and is trained once
+            settings = {**settings, "rule": "standard"}
         net = {} if self.net == "FNO" else {"net": self.net}
+        less = {"n_train": 40, "n_val": 20, "n_test": 20} if self.small else {"n_train": f["samples"]}
         config = {
             **net,
             "problem": problem,
-            "data": {"grid": f["grid"], **less},
-            "steps": self.steps,
+            "data": {"grid": f["grid"], **f.get("data", {}), **less},
+            "steps": f["steps"],
             "batch_size": f["batch"],
             "model": _model(f),
             "base": _model(base),
-            **self.optimizers[who][0],
+            **settings,
+            **f.get("settings", {}),
             "lr": lr,
             "seed": seed,
         }
         size = f"{problem}, {move}, {who}, {('base', 'target')[end]}"
         return run_of(config, size=size, params={"lr": lr}, seed=seed)
 
-    def _size(self, problem: str, shares: Mapping[str, float]) -> dict[str, Any]:
+    def _size(self, problem: str, shares: Shares) -> dict[str, Any]:
         own = {**CENTRE, **self.problems[problem]}
         for name, share in shares.items():
-            value = own[name]
-            own[name] = (
-                tuple(max(2, 2 * round(n * share / 2)) for n in value) if isinstance(value, tuple) else int(value * share)
-            )
+            own[name] = own[share] if isinstance(share, str) else _part(own[name], share)
         return own
 
     def searched(self, records: Any, cell: tuple[str, str, str], end: int) -> tuple[dict[float, float], list[float]]:
         """The first seed's search at an end."""
-        start = self.optimizers[cell[2]][1] or usual_lr(self.steps)
+        start = self.optimizers[cell[2]][1] or self._untuned(cell)[0]
         return searched(lambda lr: loss_of(records.get(self.run(cell, end, lr, self.seeds[0]))), start)
 
     def wanted(self, records: Any) -> Iterator[Run]:
@@ -147,7 +143,7 @@ class Transfer:
 
     def _untuned(self, cell: tuple[str, str, str]) -> list[float]:
         """The law's rate, for an optimizer that has one."""
-        return [rounded(usual_lr(self.steps))] if self.optimizers[cell[2]][1] is None else []
+        return [rounded(usual_lr(self._size(cell[0], {})["steps"]))] if self.optimizers[cell[2]][1] is None else []
 
     def curve(self, records: Any, cell: tuple[str, str, str], end: int) -> Curve | None:
         """Errors of the seeds that are done at all of :meth:`rates`; None before one is."""
@@ -197,7 +193,7 @@ class Transfer:
         said = self.numbers(records)
         return f"""# {self.about[0].upper()}{self.about[1:]}
 
-{said["done"]} of {len(list(self.cells()))} moves are done, with {self.steps} steps, and {len(self.seeds)} seeds unless said.
+{said["done"]} of {len(list(self.cells()))} moves are done, with {len(self.seeds)} seeds unless said.
 
 ## Regret: what the base's best rate loses at the target, and what the law's does, by the mean of the seeds
 {said["regret"]}
@@ -208,6 +204,10 @@ class Transfer:
 ## Least error at the target
 {said["error"]}
 """
+
+
+def _part(value: Any, share: float) -> Any:
+    return tuple(max(2, 2 * round(n * share / 2)) for n in value) if isinstance(value, tuple) else int(value * share)
 
 
 def _model(f: Mapping[str, Any]) -> dict[str, Any]:
