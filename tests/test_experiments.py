@@ -377,6 +377,15 @@ def test_stock_optimizers_move_what_they_are_given():
         assert all(torch.equal(p, moved[name]) for name, p in model.named_parameters())
 
 
+def test_every_model_of_the_layouts_maps_fields_to_fields():
+    """Each of neuralop's kernels and UNO, for the channels of the data and in the shape of the data."""
+    for on in run.EXPERIMENTS["layouts"].fields.values():
+        d = len(on.modes)
+        build = training.NETS[on.config.get("net", "FNO")](2, 3, d)
+        model = build(n_modes=on.modes, hidden_channels=8, n_layers=4, **on.model)
+        assert model(torch.randn(2, 2, *(20,) * d)).shape == (2, 3, *(20,) * d)
+
+
 def test_pages_hold_what_the_records_say(tmp_path, monkeypatch):
     """A number in a sentence, a table between its marks; what no experiment gives is refused by name."""
     numbers = {"law": {"others.median": "1.3 %", "regrets": "\n| a |\n| --- |"}}.get

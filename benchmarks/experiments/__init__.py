@@ -18,7 +18,7 @@ from experiments import paper
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
-from experiments.contest import APEBENCH, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
+from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
 from experiments.law import PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
@@ -64,6 +64,13 @@ EXPERIMENTS: dict[str, Any] = {
     ),
     "apebench-rates": Contest(
         "which learning rate rollouts want, on scenarios of APEBench on which nothing is reported", RATES, ("MuSOAP",), (0,)
+    ),
+    "layouts": Contest(
+        "optimizers on other kernels and models of neuralop's, by their test error",
+        LAYOUTS,
+        ("Adam",),
+        untuned={"MuSOAP, untuned": "MuSOAP"},
+        told="test_loss",
     ),
     "optimizers": Contest(
         "optimizers on the problems of this repository, by their test error",

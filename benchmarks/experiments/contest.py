@@ -21,7 +21,7 @@ from typing import Any
 from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
 from experiments.kept import loss_of, missing
-from experiments.pages import NAMES, dotted, table
+from experiments.pages import dotted, named, table
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.reference_size import MODES, WIDTH
 from neuralop_mup.optim.matrix.soap import usual_lr
@@ -101,6 +101,7 @@ class Field:
     width: int
     steps: int
     batch: int = 20
+    model: Mapping[str, Any] = field(default_factory=dict)  # its further arguments
 
 
 _SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
@@ -129,6 +130,22 @@ _SCENARIOS = {
     )
     for name in scenarios.SCENARIOS
 }
+#: What a model has → further entries of its runs, and of its constructor. Ranks are shares of the dense kernels' numbers.
+_LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Tucker": ({}, {"factorization": "tucker", "rank": 0.1}),
+    "CP": ({}, {"factorization": "cp", "rank": 0.1}),
+    "tensor train": ({}, {"factorization": "tt", "rank": 0.1}),
+    "separable": ({}, {"separable": True}),
+    "no channel MLP": ({}, {"use_channel_mlp": False}),
+    "group norm": ({}, {"norm": "group_norm"}),
+    "UNO": ({"net": "UNO"}, {}),
+}
+#: On two problems on which no default was chosen.
+LAYOUTS = {
+    f"{name}, {layout}": replace(on, config={**on.config, **entries}, model=model)
+    for name, on in ((name, SUITE[name]) for name in ("korteweg-de-vries", "gray-scott"))
+    for layout, (entries, model) in _LAYOUTS.items()
+}
 APEBENCH, RATES = (
     {name: own for name, own in _SCENARIOS.items() if (name in scenarios.CHOSEN_ON) == chosen} for chosen in (False, True)
 )
@@ -150,6 +167,8 @@ class Contest:
         Contenders that the first seed alone trains.
     few : mapping of str to tuple of str, optional
         Contender → the fields that alone it is trained on; all where nothing is said.
+    untuned : mapping of str to str
+        What a contender at the law's rate is called → who it is.
     told : str
         What is reported of a run: its ``loss``, by which rates are chosen, or another of its numbers.
     others : Path, optional
@@ -162,6 +181,7 @@ class Contest:
     seeds: tuple[int, ...] = (0, 1, 2)
     once: tuple[str, ...] = ()
     few: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    untuned: Mapping[str, str] = field(default_factory=lambda: UNTUNED)
     told: str = "loss"
     others: Path | None = None
 
@@ -184,13 +204,13 @@ class Contest:
     def run(self, name: str, contender: str, lr: float, seed: int) -> Run:
         """A run of a contender on a field."""
         on, who = self.fields[name], CONTENDERS[contender]
-        size = {"n_layers": LAYERS, "n_modes": on.modes}
+        size = {"n_layers": LAYERS, "n_modes": on.modes, **on.model}
         config = {
             **on.config,
             "steps": round(on.steps * who.longer / STAGES) * STAGES,
             "batch_size": on.batch,
             "model": {**size, "hidden_channels": on.width},
-            "base": {"n_layers": LAYERS, "n_modes": (MODES,) * len(on.modes), "hidden_channels": WIDTH},
+            "base": {**size, "n_modes": (MODES,) * len(on.modes), "hidden_channels": WIDTH},
             **who.settings,
             "lr": lr,
             "seed": seed,
@@ -212,7 +232,9 @@ class Contest:
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: first every untuned one, then search by search, then further seeds."""
-        law = [(name, who, CONTENDERS[who].start(on.steps)) for who in UNTUNED.values() for name, on in self.fields.items()]
+        law = [
+            (name, who, CONTENDERS[who].start(on.steps)) for who in self.untuned.values() for name, on in self.fields.items()
+        ]
         yield from missing(records, [self.run(*point, self.seeds[0]) for point in law])
         for contender, name in self.pairs:
             asked = self.searched(records, name, contender)[1]
@@ -230,8 +252,9 @@ class Contest:
 
     def end(self, records: Any, name: str, contender: str) -> End | None:
         """What a contender whose search is done reaches on a field, with the seeds that are done."""
-        if contender in UNTUNED:
-            contender, lr = UNTUNED[contender], CONTENDERS[UNTUNED[contender]].start(self.fields[name].steps)
+        if contender in self.untuned:
+            contender = self.untuned[contender]
+            lr = CONTENDERS[contender].start(self.fields[name].steps)
         else:
             found, left = self.searched(records, name, contender)
             if left or not math.isfinite(min(found.values())):
@@ -244,7 +267,7 @@ class Contest:
     def ends(self, records: Any) -> dict[str, dict[str, End]]:
         """Contender → field → what it reaches, of those that are done; others' own runs among them."""
         found = {
-            who: {n: e for n in self.fields if (e := self.end(records, n, who))} for who in (*UNTUNED, *self.contenders)
+            who: {n: e for n in self.fields if (e := self.end(records, n, who))} for who in (*self.untuned, *self.contenders)
         }
         theirs: dict[str, End] = {}
         for line in [] if self.others is None else map(json.loads, self.others.read_text(encoding="utf-8").splitlines()):
@@ -282,13 +305,13 @@ class Contest:
     def _errors(self, ends: Mapping[str, Mapping[str, End]], said: Callable[[End], str]) -> list[str]:
         """A row for each field of which one of ours is done."""
         fields = [name for name in self.fields if any(name in own for who, own in ends.items() if who != THEIRS)]
-        rows = [[NAMES.get(n, f"`{n}`"), *(said(own[n]) if n in own else "–" for own in ends.values())] for n in fields]
+        rows = [[named(n), *(said(own[n]) if n in own else "–" for own in ends.values())] for n in fields]
         return table(["", *ends], rows)
 
     def draw(self, records: Any, path: Path) -> None:
         """The figure, over tuned Adam."""
         if "Adam" in self.contenders:
-            draw(self.ends(records), {name: NAMES.get(name, name) for name in self.fields}, path)
+            draw(self.ends(records), {name: named(name).strip("`") for name in self.fields}, path)
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: the errors, each contender's over those of others, and single runs of a search."""

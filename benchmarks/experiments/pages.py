@@ -38,6 +38,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 _MARK = re.compile(r"<!-- = ([\w.-]+) -->(.*?)<!-- / -->", re.S)
 
 
+def named(name: str) -> str:
+    """What pages call a problem, with what is added to its name after a comma; any other name is code."""
+    problem, comma, more = name.partition(",")
+    return NAMES.get(name) or (f"{NAMES[problem]}{comma}{more}" if problem in NAMES else f"`{name}`")
+
+
 class NoSuchNumber(SystemExit):
     """A page names what no experiment gives: a command that meets it ends with the sentence."""
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial, wraps
+from io import StringIO
 from typing import Any
 
 import torch
+from neuralop.models import UNO
 
 from experiments.contenders import known
 from experiments.physics_informed import PhysicsInformedFNO
@@ -29,8 +32,35 @@ STAGES = 50
 #: The error of a rollout that leaves the finite numbers.
 LOST = 1e6
 _NO_SETTINGS = ("problem", "data", "steps", "rollout", "net")  # of a run of the package
-#: Models besides neuralop's FNO.
-NETS: dict[str, Callable[..., torch.nn.Module]] = {"physics-informed": PhysicsInformedFNO}
+
+
+def _uno(in_channels: int, out_channels: int, n_dim: int) -> Callable[..., torch.nn.Module]:
+    """neuralop's UNO of four layers, of which all but the last work on half of the points, with half of the modes."""
+
+    def build(n_modes: tuple[int, ...], hidden_channels: int, n_layers: int) -> UNO:
+        all_modes = [tuple(n // 2 for n in n_modes)] * (n_layers - 1) + [n_modes]
+        scalings = [[scale] * n_dim for scale in (0.5, *(1.0,) * (n_layers - 2), 2.0)]
+        with redirect_stdout(StringIO()):  # it prints while it is built
+            return UNO(
+                in_channels,
+                out_channels,
+                hidden_channels,
+                n_layers=n_layers,
+                uno_out_channels=[hidden_channels] * n_layers,
+                uno_n_modes=all_modes,
+                uno_scalings=scalings,
+                channel_mlp_skip="linear",  # the joined channels of a horizontal skip fit no soft gating
+            )
+
+    return build
+
+
+#: Model → what gives its constructor, for data of so many channels and axes.
+NETS: dict[str, Callable[[int, int, int], Callable[..., torch.nn.Module]]] = {
+    "FNO": FNOs,
+    "UNO": _uno,
+    "physics-informed": lambda *_: PhysicsInformedFNO,
+}
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
@@ -53,7 +83,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
     ----------
     config : mapping
         ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …;
-        ``net``, a key of :data:`NETS`, if the model is no FNO of neuralop's.
+        ``net``, a key of :data:`NETS`, by default neuralop's FNO.
         With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
         and on APEBench's scenarios theirs.
     """
@@ -79,7 +109,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["steps"] % STAGES:
         raise ValueError(f"steps = {config['steps']}, and must be a multiple of {STAGES}.")
     paced = _Paced(data.train, data.val, data.test, data.trajectory, batches=config["steps"] // STAGES)
-    build = NETS.get(config.get("net", "FNO"), FNOs(*(values.shape[1] for values in data.train), problem.n_dim))
+    build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of("l2", problem.n_dim, problem.losses())
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
     with known():
