@@ -19,7 +19,7 @@ from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
 from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
-from experiments.law import PROBLEMS
+from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
@@ -60,6 +60,7 @@ EXPERIMENTS: dict[str, Any] = {
         APEBENCH,
         TUNED,
         few=dict.fromkeys(set(TUNED) - {"Adam", "stock SOAP"}, SOME),
+        groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")} | {"four": SOME},
         others=FOLDER / "own.jsonl",
     ),
     "apebench-rates": Contest(
@@ -76,6 +77,7 @@ EXPERIMENTS: dict[str, Any] = {
         "optimizers on the problems of this repository, by their test error",
         SUITE,
         once=("MuAdamW", "MuMuon", "torch's Muon and AdamW", "AdamW", *VARIANTS),
+        groups={"chosen": CHOSEN_ON, "elsewhere": tuple(set(SUITE) - set(CHOSEN_ON))},
         told="test_loss",
     ),
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -169,6 +169,8 @@ class Contest:
         Contender → the fields that alone it is trained on; all where nothing is said.
     untuned : mapping of str to str
         What a contender at the law's rate is called → who it is.
+    groups : mapping of str to tuple of str
+        What pages call some of the fields → these.
     told : str
         What is reported of a run: its ``loss``, by which rates are chosen, or another of its numbers.
     others : Path, optional
@@ -182,6 +184,7 @@ class Contest:
     once: tuple[str, ...] = ()
     few: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     untuned: Mapping[str, str] = field(default_factory=lambda: UNTUNED)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     told: str = "loss"
     others: Path | None = None
 
@@ -330,17 +333,32 @@ class Contest:
                     for name, kind in product(ends[who].keys() & ends[other].keys(), ("errors", "training"))
                     if (own := getattr(ends[who][name], kind)) and (theirs := getattr(ends[other][name], kind))
                 }
+                for group, names in self.groups.items():
+                    if some := self.against(ends, who, other, names):
+                        said |= {
+                            f"{called}.{group}.mean": f"{geometric_mean(some):.2f}",
+                            f"{called}.{group}.of": str(len(some)),
+                        }
                 said |= {
                     f"{called}.of": str(len(over)),
                     f"{called}.lower": str(sum(ratio < 1 for ratio in over)),
+                    f"{called}.apart": str(self.apart(ends, who, other)),
+                    f"{called}.behind": str(self.apart(ends, other, who)),
                     **{f"{called}.{k}": f"{value:.2f}" for k, value in told.items()},
                 }
         return said
 
-    def against(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> list[float]:
-        """A contender's errors over the other's, on the fields on which both are done and the other is not lost."""
+    def against(
+        self, ends: Mapping[str, Mapping[str, End]], who: str, other: str, names: Iterable[str] | None = None
+    ) -> list[float]:
+        """A contender's errors over the other's, on those of the fields on which both are done and the other is not lost."""
         theirs = {name: median(end.errors) for name, end in ends.get(other, {}).items()}
-        return [median(end.errors) / theirs[n] for n, end in ends[who].items() if math.isfinite(theirs.get(n, math.inf))]
+        done = [name for name in ends[who] if math.isfinite(theirs.get(name, math.inf)) and (names is None or name in names)]
+        return [median(ends[who][name].errors) / theirs[name] for name in done]
+
+    def apart(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> int:
+        """On how many fields every seed of a contender is below every seed of the other's."""
+        return sum(max(end.errors) < min(ends[other][n].errors) for n, end in ends[who].items() if n in ends[other])
 
 
 def _spread(errors: Sequence[float]) -> str:

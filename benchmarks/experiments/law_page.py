@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.curves import Curve
 from experiments.law import CENTRE, CHOSEN_ON, MOST, PROBLEMS, Law, Setting
-from experiments.pages import NAMES, percent, table
+from experiments.pages import NAMES, dotted, percent, table
 from neuralop_mup.plots import style
 from neuralop_mup.tuning.optimum import student
 
@@ -62,6 +62,7 @@ CANDIDATES = (
     Candidate(
         "the law with 1 / depth ([arXiv:2505.01618](https://arxiv.org/abs/2505.01618))", {"steps": -0.5, "depth": -1.0}
     ),
+    Candidate("the law without the depth", {"steps": -0.5}, constant=0.03),
     Candidate("the law, and a fitted power of the epochs", {"steps": -0.5, **_ROOT}, ("epochs",)),
     Candidate("powers of steps, batch size and depth, fitted", free=("steps", "batch", "depth")),
 )
@@ -112,7 +113,7 @@ class LawWithPage(Law):
     def table(self, records: Any) -> str:
         """Everything that can be said of the settings that are done."""
         curves, numbers = self.curves(records), self.numbers(records)
-        rows = [[name, value] for name, value in numbers.items() if "\n" not in value]
+        rows = [[name, value] for name, value in numbers.items() if "\n" not in value and not name.startswith("in.")]
         lines = ["# The best learning rate of MuSOAP", "", f"{len(curves)} of {len(self.settings())} settings."]
         lines += [*table(["what pages quote", ""], rows), *_law_table(*_sides(curves))]
         return "\n".join([*lines, *_power_table(curves), *_rate_table(curves)]) + "\n"
@@ -125,6 +126,8 @@ class LawWithPage(Law):
         asked = [self.run(s, i, k) for s in self.settings() for i in range(-16, MOST + 1) for k in self.seeds(s)]
         ends = [f"{side}: {what}" for side in ("chosen on", "others") for what in ("median", "9 of 10", "most")]
         rows = [[name, *cells] for name, _, *cells in _law_rows(chosen, others)]
+        off = {s: 2 ** (c.best - OURS.predict(s)) for s, c in {**chosen, **others}.items()}
+        far = [setting for setting, factor in off.items() if not 0.5 <= factor <= 2]
         said = {
             "settings": str(len(curves)),
             "runs": str(sum(records.get(run) is not None for run in asked)),
@@ -132,7 +135,21 @@ class LawWithPage(Law):
             "others.settings": str(len(others)),
             "others.seeded": str(sum(c.seeds > 1 for c in others.values())),
             "regrets": "\n".join(table(["learning rate", *ends], rows)),
+            "off": str(len(far)),
+            "off.darcy": str(sum("darcy" in setting.problem for setting in far)),
         }
+        for setting, factor in off.items():
+            name = f"in.{dotted(f'{setting.problem} {setting}')}"
+            said |= {name: percent(OURS.regrets({setting: curves[setting]})[0]), f"{name}.off": f"{factor:.2f}"}
+        for factor, own in _powers(curves).items():
+            told = {"mean": fmean(own), "least": min(own), "most": max(own)}
+            said |= {f"power.{factor}.{end}": _signed(value) for end, value in told.items()}
+        for law in (fitted(candidate, chosen) for candidate in CANDIDATES if candidate.free):
+            said |= {
+                f"fitted.{len(law.free)}.{factor}": _signed(law.powers[factor])
+                for factor in law.free
+                if factor in law.powers
+            }
         for name, found in {"others": OURS.regrets(others), "search.others": searched, "search.others.law": ours}.items():
             said |= {f"{name}.{end}": cell for end, cell in zip(("median", "ninth", "most"), _cells(found), strict=True)}
         return said
@@ -199,15 +216,23 @@ def _law_table(chosen: Curves, others: Curves) -> list[str]:
     return [said, *table(heads, _law_rows(chosen, others))]
 
 
+def _signed(power: float) -> str:
+    return f"{power:+.2f}".replace("-", "−")
+
+
+def _powers(curves: Curves) -> dict[str, list[float]]:
+    """Factor → the powers of the problems on which it was varied, two at least."""
+    found = {f: [p for problem in PROBLEMS if (p := _power(curves, problem, f)) is not None] for f in FACTORS}
+    return {factor: own for factor, own in found.items() if len(own) > 1}
+
+
 def _power_table(curves: Curves) -> list[str]:
     rows = []
-    for factor in FACTORS:
+    for factor, own in _powers(curves).items():
+        mean, reach = fmean(own), student(len(own) - 1) * stdev(own) / math.sqrt(len(own))
         powers = [_power(curves, problem, factor) for problem in PROBLEMS]
-        own = [power for power in powers if power is not None]
-        if len(own) > 1:
-            mean, reach = fmean(own), student(len(own) - 1) * stdev(own) / math.sqrt(len(own))
-            cells = ["–" if power is None else f"{power:+.2f}" for power in powers]
-            rows.append([factor, *cells, f"{mean:+.2f} [{mean - reach:+.2f}, {mean + reach:+.2f}]"])
+        cells = ["–" if power is None else f"{power:+.2f}" for power in powers]
+        rows.append([factor, *cells, f"{mean:+.2f} [{mean - reach:+.2f}, {mean + reach:+.2f}]"])
     said = "Of the best rate by one factor, the others at the centre; mean over the problems with Student's 95 % interval."
     return [f"\n## Powers\n\n{said}", *table(["factor", *PROBLEMS, "mean"], rows)]
 

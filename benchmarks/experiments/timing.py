@@ -36,6 +36,8 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] =
     "2D, K = 16, 32² points": ((32, 32), (32, 32), {}, 12),
     "2D, K = 8, 64² points, Tucker 0.1": ((16, 16), (64, 64), {"factorization": "tucker", "rank": 0.1}, 12),
     "3D, K = 4, 16³ points": ((8, 8, 8), (16, 16, 16), {}, 12),
+    "width 24, 1D, K = 16, 64 points": ((32,), (64,), {"hidden_channels": 24}, 40),
+    "width 16, 2D, K = 5, 20² points": ((10, 10), (20, 20), {"hidden_channels": 16}, 40),
     "APEBench's, 1D": ((22,), (160,), {"hidden_channels": 18}, 40),
     "APEBench's, 2D": ((14, 14), (32, 32), {"hidden_channels": 18}, 40),
 }

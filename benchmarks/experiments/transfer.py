@@ -163,9 +163,10 @@ class Transfer:
         if base is None or target is None:
             return {}
         drifts = [2 ** (there.best - here.best) for here, there in zip(base.alone(), target.alone(), strict=False)]
+        inside = base.inside and target.inside
         ends = f" ({min(drifts):.2f} to {max(drifts):.2f})" if len(drifts) > 1 else ""
         told = {
-            ("drift", cell[2]): f"× {2 ** (target.best - base.best):.2f}{ends}",
+            ("drift", cell[2]): f"× {2 ** (target.best - base.best):.2f}{ends}{'' if inside else ', edge'}",
             ("error", cell[2]): f"{math.exp(target.points[1].min()):.3g}",
         }
         for who, at in [(cell[2], base.best), *((f"{cell[2]}, untuned", math.log2(lr)) for lr in self._untuned(cell))]:
@@ -178,7 +179,8 @@ class Transfer:
     def numbers(self, records: Any) -> dict[str, str]:
         """A table of each measure, for pages: an optimizer a column."""
         told = {(*key, cell[1], cell[0]): text for cell in self.cells() for key, text in self.moved(records, cell).items()}
-        said = {"done": str(sum(key[0] == "drift" for key in told))}
+        drifts = [text for key, text in told.items() if key[0] == "drift"]
+        said = {"done": str(len(drifts)), "edges": str(sum("edge" in text for text in drifts))}
         for measure in ("regret", "drift", "error"):
             who = dict.fromkeys(key[1] for key in told if key[0] == measure)
             rows = [
