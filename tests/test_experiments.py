@@ -264,6 +264,13 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
     assert "0 of 6 searches" in experiment.table(Kept())
     said = experiment.numbers(kept)
     assert (said["MuSOAP.untuned.over.Adam.mean"], said["MuSOAP.over.SOAP.most"]) == ("0.50", "0.67")
+    # Seeds reach from 0.1 to 0.121, from 0.2 to 0.242 and, of the untuned MuSOAP, from 0.1 as well.
+    assert (said["MuSOAP.untuned.over.Adam.apart"], said["MuSOAP.untuned.over.Adam.behind"]) == ("2", "0")
+    assert (said["Adam.over.SOAP.apart"], said["Adam.over.SOAP.behind"]) == ("0", "2")
+    first = next(iter(few))
+    grouped = dataclasses.replace(experiment, groups={"first": (first,), "none": ()}).numbers(kept)
+    assert (grouped["MuSOAP.over.Adam.first.mean"], grouped["MuSOAP.over.Adam.first.of"]) == ("0.50", "1")
+    assert "MuSOAP.over.Adam.none.mean" not in grouped
     experiment.draw(kept, tmp_path / "who.svg")
     assert "stock SOAP, tuned" in (tmp_path / "who.svg").read_text()
 
@@ -311,6 +318,7 @@ def test_drift_and_regret_are_on_the_page():
     assert lost[0][3] == "6.4 %" and drift[0][3] == "× 2.83 (2.83 to 2.83)"
     assert float(lost[0][4].removesuffix(" %")) == pytest.approx(48, abs=1.5)
     assert float(lost[1][4].removesuffix(" %")) == pytest.approx(103, abs=1.5) and drift[1][3] == "× 0.25 (0.25 to 0.25)"
+    assert said["edges"] == "0" and "edge" not in said["drift"]
     fewer = dataclasses.replace(experiment, seeds=(0, 1, 2, 3)).numbers(kept)
     assert fewer["regret"].replace(", seeds: 3", "") == said["regret"] and ", seeds: 3" in fewer["drift"]
 
@@ -325,6 +333,21 @@ def test_what_is_carried_is_measured_at_the_target():
     assert experiment.curve(kept, cell, 0).best == pytest.approx(math.log2(0.04))
     errors = experiment.curve(kept, cell, 1).errors
     assert {0.004, 0.008, 0.016, 0.032, 0.064} == set(errors) and {len(own) for own in errors.values()} == {3}
+
+
+def moved_with_the_seed(config):
+    """The first seed is best at 0.008, and all others are four times higher: by the mean of the seeds it is an edge."""
+    best = 0.008 * (1 if config["seed"] == 0 else 4)
+    return {"loss": 0.1 * 1.2 ** math.log2(config["lr"] / best) ** 2, "metrics": {}}
+
+
+def test_a_best_rate_at_an_edge_is_said():
+    """Rates of all seeds are 0.004 to 0.016, while two of three seeds are best at 0.032."""
+    experiment = dataclasses.replace(
+        run.EXPERIMENTS["paper"], problems={"darcy": run.EXPERIMENTS["paper"].problems["darcy"]}
+    )
+    said = experiment.numbers(filled(experiment, moved_with_the_seed))
+    assert said["edges"] == said["done"] == "3" and said["drift"].count(", edge") == 3
 
 
 @pytest.mark.parametrize(
