@@ -30,7 +30,7 @@ EXPERIMENTS: dict[str, Any] = {
     "law": LawWithPage(),
     "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(), DECAYS),
     "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
-    "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES, (0,)),
+    "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES, (0, 1, 2)),
     "rollout": Rollout(),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
@@ -76,6 +76,7 @@ EXPERIMENTS: dict[str, Any] = {
     "optimizers": Contest(
         "optimizers on the problems of this repository, by their test error",
         SUITE,
+        once=("MuAdamW", "MuMuon", "torch's Muon and AdamW", "AdamW", *VARIANTS),
         groups={"chosen": CHOSEN_ON, "elsewhere": tuple(set(SUITE) - set(CHOSEN_ON))},
         told="test_loss",
     ),
