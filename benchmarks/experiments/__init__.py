@@ -76,7 +76,7 @@ EXPERIMENTS: dict[str, Any] = {
     "optimizers": Contest(
         "optimizers on the problems of this repository, by their test error",
         SUITE,
-        once=("MuAdamW", "MuMuon", "torch's Muon and AdamW", "AdamW", *VARIANTS),
+        once=("MuAdamW", "torch's Muon and AdamW", *VARIANTS[1:]),
         groups={"chosen": CHOSEN_ON, "elsewhere": tuple(set(SUITE) - set(CHOSEN_ON))},
         told="test_loss",
     ),
