@@ -98,7 +98,7 @@ def test_the_page_tells_the_powers_and_what_laws_lose(filled):
 
 
 def test_the_numbers_of_powers_and_of_single_settings(filled):
-    """Planted: 0.02 (steps / 1000)^-0.4 (batch / 20)^0.2 (depth / 4)^-0.5, against 0.03 (steps / 1000)^-0.5 (depth / 4)^-0.5.
+    """Planted: 0.02 (steps/1000)^-0.4 (batch/20)^0.2 (depth/4)^-0.5, against 0.03 (steps/1000)^-0.5 (depth/4)^-0.5.
 
     At the centre the factor is 2/3; at 4,000 steps 2/3 · 4^0.1 = 0.766; with a batch of 5 2/3 · 4^-0.2 = 0.505.
     """
