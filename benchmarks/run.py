@@ -112,8 +112,9 @@ def described(name: str) -> str:
     """An experiment in a line, with the number of its runs that are in benchmarks/results and the time that they took."""
     path = pages.RESULTS / f"{name}.jsonl"
     lines = Lines(path).lines if path.exists() else []
-    hours = sum(line.get("seconds") or 0 for line in lines) / 3600
-    done = f"{len(lines)} runs, {hours:.1f} hours of one core" if lines else "not measured"
+    runs = {line.get("id") or number: line for number, line in enumerate(lines)}  # rules may share the runs of a base
+    hours = sum(line.get("seconds") or 0 for line in runs.values()) / 3600
+    done = f"{len(runs)} runs, {hours:.1f} hours of one core" if runs else "not measured"
     return f"{name}: {EXPERIMENTS[name].about} ({done})"
 
 

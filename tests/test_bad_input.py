@@ -360,12 +360,6 @@ def test_weights_are_never_rescaled_twice():
         nm.parametrize(theirs, base=CASE.base)
 
 
-class _Wrapper(torch.nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-
 # ------------------------------------------------------------------------------ a base that is not what it seems
 
 

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
 kept_runs = importlib.import_module("experiments.kept")
 training = importlib.import_module("experiments.training")
+nets = importlib.import_module("experiments.nets")
 contenders = importlib.import_module("experiments.contenders")
 laws = importlib.import_module("experiments.law")
 pages = importlib.import_module("experiments.pages")
@@ -404,7 +405,7 @@ def test_every_model_of_the_layouts_maps_fields_to_fields():
     """Each of neuralop's kernels and UNO, for the channels of the data and in the shape of the data."""
     for on in run.EXPERIMENTS["layouts"].fields.values():
         d = len(on.modes)
-        build = training.NETS[on.config.get("net", "FNO")](2, 3, d)
+        build = nets.NETS[on.config.get("net", "FNO")](2, 3, d)
         model = build(n_modes=on.modes, hidden_channels=8, n_layers=4, **on.model)
         assert model(torch.randn(2, 2, *(20,) * d)).shape == (2, 3, *(20,) * d)
 

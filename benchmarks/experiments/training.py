@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial, wraps
-from io import StringIO
 from typing import Any
 
 import torch
-from neuralop.models import UNO
 
 from experiments.contenders import known
-from experiments.physics_informed import PhysicsInformedFNO
+from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import ProblemData
-from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.prediction import Predictor
 from neuralop_mup.tuning.records import Run
 from neuralop_mup.tuning.score import Score, Validation, rollout_error
@@ -32,35 +28,6 @@ STAGES = 50
 #: The error of a rollout that leaves the finite numbers.
 LOST = 1e6
 _NO_SETTINGS = ("problem", "data", "steps", "rollout", "net")  # of a run of the package
-
-
-def _uno(in_channels: int, out_channels: int, n_dim: int) -> Callable[..., torch.nn.Module]:
-    """neuralop's UNO of four layers, of which all but the last work on half of the points, with half of the modes."""
-
-    def build(n_modes: tuple[int, ...], hidden_channels: int, n_layers: int) -> UNO:
-        all_modes = [tuple(n // 2 for n in n_modes)] * (n_layers - 1) + [n_modes]
-        scalings = [[scale] * n_dim for scale in (0.5, *(1.0,) * (n_layers - 2), 2.0)]
-        with redirect_stdout(StringIO()):  # it prints while it is built
-            return UNO(
-                in_channels,
-                out_channels,
-                hidden_channels,
-                n_layers=n_layers,
-                uno_out_channels=[hidden_channels] * n_layers,
-                uno_n_modes=all_modes,
-                uno_scalings=scalings,
-                channel_mlp_skip="linear",  # the joined channels of a horizontal skip fit no soft gating
-            )
-
-    return build
-
-
-#: Model → what gives its constructor, for data of so many channels and axes.
-NETS: dict[str, Callable[[int, int, int], Callable[..., torch.nn.Module]]] = {
-    "FNO": FNOs,
-    "UNO": _uno,
-    "physics-informed": lambda *_: PhysicsInformedFNO,
-}
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
@@ -83,7 +50,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
     ----------
     config : mapping
         ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …;
-        ``net``, a key of :data:`NETS`, by default neuralop's FNO.
+        ``net``, a key of :data:`experiments.nets.NETS`, by default neuralop's FNO.
         With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
         and on APEBench's scenarios theirs.
     """

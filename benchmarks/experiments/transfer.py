@@ -60,7 +60,7 @@ class Transfer:
     few : mapping of str to tuple of str, optional
         Optimizer → the moves that alone it is trained on; all where nothing is said.
     net : str
-        The model, by its name in :mod:`experiments.training`.
+        The model, by its name in :mod:`experiments.nets`.
     """
 
     about: str
@@ -195,7 +195,7 @@ class Transfer:
         said = self.numbers(records)
         return f"""# {self.about[0].upper()}{self.about[1:]}
 
-{said["done"]} of {len(list(self.cells()))} moves are done, with {len(self.seeds)} seeds unless said.
+{said["done"]} of {len(list(self.cells()))} moves are done. Seeds, unless a cell says otherwise: {len(self.seeds)}.
 
 ## Regret: what the base's best rate loses at the target, and what the law's does, by the mean of the seeds
 {said["regret"]}

@@ -1,0 +1,42 @@
+"""The models that a run may train, by the names that its configuration has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+
+import torch
+from neuralop.models import UNO
+
+from experiments.physics_informed import PhysicsInformedFNO
+from neuralop_mup.tuning.fno import FNOs
+
+
+def _uno(in_channels: int, out_channels: int, n_dim: int) -> Callable[..., torch.nn.Module]:
+    """neuralop's UNO of four layers, of which all but the last work on half of the points, with half of the modes."""
+
+    def build(n_modes: tuple[int, ...], hidden_channels: int, n_layers: int) -> UNO:
+        all_modes = [tuple(n // 2 for n in n_modes)] * (n_layers - 1) + [n_modes]
+        scalings = [[scale] * n_dim for scale in (0.5, *(1.0,) * (n_layers - 2), 2.0)]
+        with redirect_stdout(StringIO()):  # it prints while it is built
+            return UNO(
+                in_channels,
+                out_channels,
+                hidden_channels,
+                n_layers=n_layers,
+                uno_out_channels=[hidden_channels] * n_layers,
+                uno_n_modes=all_modes,
+                uno_scalings=scalings,
+                channel_mlp_skip="linear",  # the joined channels of a horizontal skip fit no soft gating
+            )
+
+    return build
+
+
+#: Model → what gives its constructor, for data of so many channels and axes.
+NETS: dict[str, Callable[[int, int, int], Callable[..., torch.nn.Module]]] = {
+    "FNO": FNOs,
+    "UNO": _uno,
+    "physics-informed": lambda *_: PhysicsInformedFNO,
+}
