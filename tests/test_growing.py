@@ -15,7 +15,7 @@ from neuralop.training import IncrementalFNOTrainer
 
 import neuralop_mup as nm
 from cases import BY_NAME
-from neuralop_mup.optim.incremental_modes import present_plan
+from neuralop_mup.optim.binding import bind
 from test_schedules import FOLLOWING, S
 
 LR, WD = 1e-2, 0.1
@@ -107,7 +107,7 @@ def test_every_layout(name, rule):
             elif hasattr(conv, "n_modes") and hasattr(conv, "weight"):
                 conv.n_modes = (4, 4)
     after = step_lrs(model, optimizer)
-    assert after == pytest.approx({row.name: LR * row.lr_mult for row in present_plan(other).rows}, rel=1e-12)
+    assert after == pytest.approx({row.name: LR * row.lr_mult for row in bind(other).plan.rows}, rel=1e-12)
     moved = {n for n in after if after[n] != before[n]}
     assert moved and all(after[n] > before[n] for n in moved)  # fewer modes: faster
     assert all(nm.summary(model)[n].role == "spectral" for n in moved)
@@ -137,7 +137,7 @@ def test_under_every_scheduler(key):
             if step in (3, 7):
                 model.n_modes = {3: (6, 6), 7: (8, 8)}[step]
             lrs = step_lrs(model, optimizer)
-            mults = {row.name: row.lr_mult for row in present_plan(model).rows}
+            mults = {row.name: row.lr_mult for row in bind(model).plan.rows}
             (lr,) = (g["lr"] for g in reference.param_groups)
             assert lrs == pytest.approx({name: lr * m for name, m in mults.items()}, rel=1e-9, abs=1e-15), step
             reference.step()

@@ -10,7 +10,7 @@ import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import Size, length_factor, multipliers
-from neuralop_mup.optim.incremental_modes import present_plan
+from neuralop_mup.optim.binding import bind
 
 LONGER = {"steps": (300, 1200)}  # √(300/1200) = 1/2
 
@@ -73,7 +73,7 @@ def test_modes_that_grow_keep_it():
     model = FNO((4,), 1, 1, 4, n_layers=1, max_n_modes=(16,))
     nm.parametrize(model, base={}, rule="log-modes", training=LONGER)
     model.fno_blocks.convs[0].n_modes = (8,)  # K = 2 → 4: √½
-    assert present_plan(model)["fno_blocks.convs.0.weight.tensor"].lr_mult == pytest.approx(0.5**0.5 / 2)
+    assert bind(model).plan["fno_blocks.convs.0.weight.tensor"].lr_mult == pytest.approx(0.5**0.5 / 2)
 
 
 @pytest.mark.parametrize(

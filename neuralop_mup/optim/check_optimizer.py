@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.incremental_modes import present_plan
+from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.lr_ratios import off_plan, off_rule
 from neuralop_mup.optim.step_hooks import check_family, follower_of, rule_mult
 from neuralop_mup.validation import check_number
@@ -58,7 +57,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     check_family(family)
     for i, group in enumerate(optimizer.param_groups):
         check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)
-    plan, parameters = present_plan(model), dict(unwrap(model).named_parameters())
+    binding = bind(model)
+    plan, parameters = binding.plan, binding.parameters
     group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
     follower = follower_of(optimizer)
     factors = follower.mode_mults(optimizer) if follower is not None else [1.0] * len(optimizer.param_groups)

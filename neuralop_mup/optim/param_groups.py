@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import ROLES
-from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError
-from neuralop_mup.optim.incremental_modes import growing_kernels, present_plan
+from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.step_hooks import check_family, rule_mult
 from neuralop_mup.optim.step_settings import set_mult
 from neuralop_mup.validation import check_number
@@ -87,15 +84,11 @@ def param_groups(
         if value is not None:
             check_number(what, value, tensor=True)
     multipliers = check_multipliers(lr_mult, "lr_mult")
-    model = unwrap(model)
-    parameters = dict(model.named_parameters())
-    _check_complete(plan, parameters)
-    _check_drawn(plan, parameters)
-
+    binding = bind(model)
     shorter = decay_factor(plan) if optimizer == "adam" else 1.0
-    growing = growing_kernels(model) if optimizer == "adam" else {}
+    growing = binding.growing if optimizer == "adam" else {}
     groups: dict[tuple, dict[str, Any]] = {}
-    for row in present_plan(model).rows:
+    for row in binding.plan.rows:
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
         divisor = 1 / rule_mult(row, optimizer)
         multiplier = multipliers.get(row.role, 1.0)
@@ -112,7 +105,7 @@ def param_groups(
         if row.name in growing:
             set_mult(settings, "mode_mult", 1.0)
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
-        group["params"].append(parameters[row.name])
+        group["params"].append(binding.parameters[row.name])
         if row.role not in group["name"]:
             group["name"].append(row.role)
     for (convolution, *_), group in groups.items():
@@ -133,27 +126,3 @@ def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if names.count(name) > 1:
             group["name"] = f"{name} {names[: i + 1].count(name)}"
     return groups
-
-
-def _check_complete(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
-    if (missing := [row.name for row in plan.rows if row.name not in parameters]) or (
-        missing := [name for name in parameters if name not in {row.name for row in plan.rows}]
-    ):
-        raise MupError(
-            f"The model's parameters changed after parametrize ({missing[0]!r} was added, removed or tied): parametrize "
-            "the finished model, and keep one tensor a name."
-        )
-
-
-def _check_drawn(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> None:
-    """An optimizer built too early would hold tensors that are not the model's any more."""
-    if any(p.is_meta for p in parameters.values()):
-        raise MupError(
-            "The model is on the meta device: call model.to_empty(device=…) and neuralop_mup.initialize(model), or load its "
-            "weights, before building the optimizer."
-        )
-    if plan.init_pending:
-        raise MupError(
-            "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
-            "optimizer."
-        )

@@ -14,8 +14,8 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Row
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.incremental_modes import active_modes, mode_kernels, present_plan
 from neuralop_mup.optim.lr_ratios import off_plan, off_rule
+from neuralop_mup.optim.modes import active_modes, mode_kernels, present_plan
 from neuralop_mup.optim.step_settings import become, finish, set_mult, step_lr, step_mult
 from neuralop_mup.torch_private import not_compiled
 
@@ -104,7 +104,7 @@ class Follower:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, family: str) -> None:
         self.model, self.family = model, family
-        self._kernels = mode_kernels(model)
+        self._kernels = mode_kernels(model, get_plan(model))
         self._convs = [model.get_submodule(name) for name in dict.fromkeys(self._kernels.values())]
         self._key: tuple | None = None
         self._mults: list[float] = []
@@ -132,7 +132,7 @@ class Follower:
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         groups, parameters = optimizer.param_groups, dict(self.model.named_parameters())
         ours = {p for group in groups if "rule_mult" in group for p in group["params"]}
-        rows = present_plan(self.model).rows
+        rows = present_plan(self.model, get_plan(self.model)).rows
         off = {row.name for row in rows if parameters.get(row.name) not in ours}
         # Kernels' learning rates move with the modes: whether each can follow is for mode_mults to say.
         fixed = {row.name: row for row in rows if row.name not in self._kernels and row.name not in off}
@@ -153,7 +153,9 @@ class Follower:
 
     def _work_out(self, groups: list[dict]) -> list[float]:
         # 1 / (1 / x) is how param_groups writes it, so that an unchanged kernel gives exactly 1.
-        now = {row.name: 1 / (1 / rule_mult(row, self.family)) for row in present_plan(self.model).rows}
+        now = {
+            row.name: 1 / (1 / rule_mult(row, self.family)) for row in present_plan(self.model, get_plan(self.model)).rows
+        }
         name_of = {id(p): name for name, p in self.model.named_parameters()}
         mults = []
         for group in groups:

@@ -16,17 +16,15 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.classify import ParameterInfo, active_modes, read_layer, size_of
-from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import multipliers
-from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 
 __all__ = ["active_modes", "growing_kernels", "mode_kernels", "present_plan"]
 
 
-def present_plan(model: nn.Module) -> Plan:
-    """The plan with its learning rates at the modes that each convolution has now.
+def present_plan(model: nn.Module, plan: Plan) -> Plan:
+    """The plan of a bare model with its learning rates at the modes that each convolution has now.
 
     Equal to the stored plan, bit for bit, while modes are as they were in ``parametrize``. ``init_mult`` stays what was
     applied then.
@@ -34,10 +32,8 @@ def present_plan(model: nn.Module) -> Plan:
     Raises
     ------
     MupError
-        If the model is not parametrized, or the modes cannot be used: above ``max_n_modes``, or K = 0 on an axis, or
-        K = 1 on all under ``log-modes``.
+        If the modes cannot be used: above ``max_n_modes``, or K = 0 on an axis, or K = 1 on all under ``log-modes``.
     """
-    plan, model = get_plan(model), unwrap(model)
     layers = {row.owner: row.place for row in plan.rows if row.role == "spectral"}
     found: dict[str, ParameterInfo] = {}
     for owner, place in layers.items():
@@ -70,30 +66,29 @@ def _check_modes(name: str, conv: nn.Module) -> None:
         )
 
 
-def mode_kernels(model: nn.Module) -> dict[str, str]:
+def mode_kernels(model: nn.Module, plan: Plan) -> dict[str, str]:
     """Parameters whose learning rate depends on modes, and the convolution (a module's name) that each belongs to."""
-    rows = [row for row in get_plan(model).rows if row.size is not None and row.size.modes]
-    return {row.name: row.owner for row in rows if hasattr(unwrap(model).get_submodule(row.owner), "n_modes")}
+    rows = [row for row in plan.rows if row.size is not None and row.size.modes]
+    return {row.name: row.owner for row in rows if hasattr(model.get_submodule(row.owner), "n_modes")}
 
 
-def growing_kernels(model: nn.Module) -> dict[str, str]:
+def growing_kernels(model: nn.Module, plan: Plan) -> dict[str, str]:
     """The :func:`mode_kernels` whose modes may change in training: built with ``max_n_modes``, or using part of it.
 
     It depends on how the model was built, not on how far it has grown, so that a resumed run has the same groups. None,
     where the rule does not read modes.
     """
-    if get_plan(model).rule in ("none", "standard"):
+    if plan.rule in ("none", "standard"):
         return {}
-    model = unwrap(model)
-    declared = {
+    declared = tuple(
         f"{name}.convs." if name else "convs."
         for name, module in model.named_modules()
         if isinstance(getattr(module, "convs", None), nn.ModuleList) and getattr(module, "max_n_modes", None) is not None
-    }
+    )
     return {
         name: owner
-        for name, owner in mode_kernels(model).items()
-        if any(name.startswith(prefix) for prefix in declared) or _uses_part(model.get_submodule(owner))
+        for name, owner in mode_kernels(model, plan).items()
+        if name.startswith(declared) or _uses_part(model.get_submodule(owner))
     }
 
 
