@@ -9,14 +9,13 @@ from torch import nn
 
 from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.parametrize import get_plan
-from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.step_hooks import check_family, rule_mult
 from neuralop_mup.optim.step_settings import set_mult
 from neuralop_mup.validation import check_number
 
-__all__ = ["decay_factor", "number_equal_names", "param_groups"]
+__all__ = ["number_equal_names", "param_groups"]
 
 
 def param_groups(
@@ -85,7 +84,6 @@ def param_groups(
             check_number(what, value, tensor=True)
     multipliers = check_multipliers(lr_mult, "lr_mult")
     binding = bind(model)
-    shorter = decay_factor(plan) if optimizer == "adam" else 1.0
     growing = binding.growing if optimizer == "adam" else {}
     groups: dict[tuple, dict[str, Any]] = {}
     for row in binding.plan.rows:
@@ -98,9 +96,9 @@ def param_groups(
             "rule_mult": 1 / divisor,
         }
         if weight_decay is not None:
-            settings["weight_decay"] = weight_decay * divisor * shorter
+            settings["weight_decay"] = weight_decay * divisor
         if eps is not None:
-            settings["eps"] = eps * row.eps_mult
+            settings["eps"] = eps
         key = (growing.get(row.name), *(float(value) for value in settings.values()))
         if row.name in growing:
             set_mult(settings, "mode_mult", 1.0)
@@ -112,11 +110,6 @@ def param_groups(
         roles = "+".join(sorted(group["name"], key=ROLES.index))
         group["name"] = f"{roles} {convolution}" if convolution else roles
     return number_equal_names(list(groups.values()))
-
-
-def decay_factor(plan: Plan) -> float:
-    """T_base / T of the steps: what lr · weight_decay of a step becomes in a longer run, whose total shrinkage is base's."""
-    return plan.length_factor**2
 
 
 def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
