@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.arguments import construct, constructor_arguments, names_of_arguments, rebuild, sizes_of
+from neuralop_mup.core.arguments import construct, constructor_arguments, keeps_arguments, names_of_arguments, rebuild, sizes_of
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
 from neuralop_mup.core.layers import UNKNOWN
@@ -200,7 +200,7 @@ def _parts(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -> l
             continue
         part = Part(name, module, constructor_arguments(module) or {})
         is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
-        holds_kernels = any(kernel.startswith(part.prefix) for kernel in kernels)
+        holds_kernels = not name or any(kernel.startswith(part.prefix) for kernel in kernels)
         if not part.arguments or not holds_kernels or not (part.is_wide or is_meant):
             continue
         if part.changed is None:
@@ -292,12 +292,18 @@ def _given(model: nn.Module, base: Any) -> nn.Module:
         base = construct(base, "The base function")
     at_base = dict(base.named_modules()) if isinstance(base, nn.Module) else {}
     for name, part in model.named_modules():
-        ours, theirs = constructor_arguments(part) or {}, constructor_arguments(at_base.get(name)) or {}
-        for key in ours.keys() & theirs.keys():
-            is_size = key not in _DATA and _is_size(ours[key]) and _is_size(theirs[key])
-            if not is_size and not isinstance(ours[key], nn.Module) and hasattr(part, "_init_kwargs"):
-                _check_equal(key, theirs[key], ours[key], f" in {name!r}" if name else "")
+        if keeps_arguments(part) and name in at_base:
+            ours, theirs = constructor_arguments(part) or {}, constructor_arguments(at_base[name]) or {}
+            _check_choices(ours, theirs, f" in {name!r}" if name else "")
     return base
+
+
+def _check_choices(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: str) -> None:
+    """Arguments that are no sizes, or sizes of the data, must agree."""
+    for key in ours.keys() & theirs.keys():
+        is_size = key not in _DATA and _is_size(ours[key]) and _is_size(theirs[key])
+        if not is_size and not isinstance(ours[key], nn.Module):
+            _check_equal(key, theirs[key], ours[key], where)
 
 
 def _read_parts(found: Mapping[str, ParameterInfo], parts: Iterable[Part], overrides: Iterable[Mapping]) -> dict[str, ParameterInfo]:
