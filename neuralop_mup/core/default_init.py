@@ -116,7 +116,7 @@ def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
 
 
 def _says_how(module: nn.Module, name: str, what: object) -> bool:
-    """Whether a description says how something is drawn; a child that is not like the one it may be a copy of is drawn itself."""
+    """Whether a description says how something is drawn; a child unlike the one it may be a copy of is drawn itself."""
     if isinstance(what, Copy):
         return _shapes(getattr(module, what.of)) == _shapes(getattr(module, name))
     return isinstance(what, Alias) or (isinstance(what, Param) and what.draw is not None)

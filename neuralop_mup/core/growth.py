@@ -16,7 +16,14 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.arguments import construct, constructor_arguments, keeps_arguments, names_of_arguments, rebuild, sizes_of
+from neuralop_mup.core.arguments import (
+    construct,
+    constructor_arguments,
+    keeps_arguments,
+    names_of_arguments,
+    rebuild,
+    sizes_of,
+)
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
 from neuralop_mup.core.layers import UNKNOWN
@@ -222,8 +229,8 @@ def _what_to_give(model: nn.Module, base: Mapping | None) -> str:
     small = ", init_mult={'kernel': 0.1}" if base is None else ""
     asked = f"built at the reference size ({reference})" if base is None else f"built from overrides {dict(base)}"
     return (
-        f"{cls} keeps no constructor arguments that say how wide it is (known are {', '.join(WIDTHS)}), so that it cannot be "
-        f"{asked}. Write the base down, nm.parametrize(model, base=lambda: {cls}(…){small}), with "
+        f"{cls} keeps no constructor arguments that say how wide it is (known are {', '.join(WIDTHS)}), so that it cannot "
+        f"be {asked}. Write the base down, nm.parametrize(model, base=lambda: {cls}(…){small}), with "
         f"{reference if base is None else 'these sizes'} and all else as the model's; or let {cls} keep its arguments under "
         "their own names (self.hidden_channels = hidden_channels)."
     )
@@ -306,7 +313,9 @@ def _check_choices(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: st
             _check_equal(key, theirs[key], ours[key], where)
 
 
-def _read_parts(found: Mapping[str, ParameterInfo], parts: Iterable[Part], overrides: Iterable[Mapping]) -> dict[str, ParameterInfo]:
+def _read_parts(
+    found: Mapping[str, ParameterInfo], parts: Iterable[Part], overrides: Iterable[Mapping]
+) -> dict[str, ParameterInfo]:
     """The base whose parts are built with overrides; what lies outside of them is as in the model."""
     read_base = dict(found)
     for part, own in zip(parts, overrides, strict=True):
@@ -339,18 +348,24 @@ def _doubled(n: int) -> int:
 
 def _check_something_grows(model: nn.Module, found: Mapping[str, ParameterInfo], grows: Growth) -> None:
     channels = [
-        own for name, info in found.items() for kind, own in zip(info.param.axes, grows[name], strict=True) if kind in ("in", "out")
+        own
+        for name, info in found.items()
+        for kind, own in zip(info.param.axes, grows[name], strict=True)
+        if kind in ("in", "out")
     ]
     if channels and not any(channels):
         cls = type(model).__name__
         raise MupError(
             f"Base and model have the same width, and {cls} keeps no constructor arguments that say how wide it is, so that "
-            f"nothing tells which dimensions grow with width: give a base of another width, let {cls} keep its arguments under "
-            "their own names (self.hidden_channels = hidden_channels), or save base shapes of a wider model and give the file."
+            f"nothing tells which dimensions grow with width: give a base of another width, let {cls} keep its arguments "
+            "under their own names (self.hidden_channels = hidden_channels), or give a file of base shapes that were saved "
+            "from a wider model."
         )
 
 
-def _matched_shapes(found: Mapping[str, ParameterInfo], base: Mapping[str, ParameterInfo]) -> tuple[Shapes, dict[str, Layers]]:
+def _matched_shapes(
+    found: Mapping[str, ParameterInfo], base: Mapping[str, ParameterInfo]
+) -> tuple[Shapes, dict[str, Layers]]:
     layers = _matched(found, base)
     at_base = {}
     for name, info in found.items():

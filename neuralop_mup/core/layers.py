@@ -116,8 +116,8 @@ _OURS: set[Describe] = set()
 def register_layer(layer_type: type, params: Describe | Description) -> None:
     """Teach this package the raw parameters of a layer that it does not know.
 
-    It is needed for parameters of which two dimensions grow. Others are measured, and layers that are put together from known
-    ones need no line.
+    It is needed for parameters of which two dimensions grow. Others are measured, and layers that are put together from
+    known ones need no line.
 
     Parameters
     ----------
@@ -212,7 +212,9 @@ def placed(param: Param, grows: tuple[bool, ...]) -> Param:
     """
     if param.init == UNKNOWN:
         return replace(param, axes=tuple("out" if own else "fixed" for own in grows))
-    axes = tuple(f"{kind}_fixed" if kind in ("in", "out") and not own else kind for kind, own in zip(param.axes, grows, strict=True))
+    axes = tuple(
+        f"{kind}_fixed" if kind in ("in", "out") and not own else kind for kind, own in zip(param.axes, grows, strict=True)
+    )
     if param.role not in ("input", "hidden", "readout"):
         return replace(param, axes=axes)
     role = ("hidden" if "out" in axes else "readout") if "in" in axes else "input"

@@ -93,8 +93,8 @@ def read(model: nn.Module) -> dict[str, ParameterInfo]:
     for name, info in found.items():
         if missing := [other for other in info.init_of if other not in found]:
             raise MupError(
-                f"The description of {info.layer} says that the init of {name!r} follows {missing[0]!r}, which the model does "
-                "not have: give init_of the name of a parameter of the same layer."
+                f"The description of {info.layer} says that the init of {name!r} follows {missing[0]!r}, which the model "
+                "does not have: give init_of the name of a parameter of the same layer."
             )
     return found
 
@@ -111,7 +111,9 @@ def read_layer(model: nn.Module, owner: str) -> dict[str, ParameterInfo]:
     }
 
 
-def place(found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], trainable: bool = True) -> dict[str, ParameterInfo]:
+def place(
+    found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], trainable: bool = True
+) -> dict[str, ParameterInfo]:
     """What was read with what was measured: which dimensions of each parameter grow.
 
     Raises
@@ -125,8 +127,8 @@ def place(found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ..
         where = f"{name.rpartition('.')[2]!r} of module {info.owner or '(the model)'!r} ({info.layer})"
         if info.param.init == UNKNOWN and sum(grows[name]) > 1:
             raise MupError(
-                f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP role "
-                f"is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), where "
+                f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP "
+                f"role is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), where "
                 "Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
             )
         param = placed(info.param, grows[name])
@@ -134,7 +136,8 @@ def place(found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ..
             param = replace(param, frozen=info.frozen)
         elif info.shared:
             raise MupError(
-                f"Parameter {where} is shared with {info.shared!r}, and one tensor cannot follow two rules: give each its own."
+                f"Parameter {where} is shared with {info.shared!r}, and one tensor cannot follow two rules: give each its "
+                "own."
             )
         elif info.frozen and trainable and not param.frozen:
             raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
@@ -143,7 +146,7 @@ def place(found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ..
 
 
 def _described(model: nn.Module) -> Iterator[tuple[str, tuple[str, str, Param | Alias]]]:
-    """For each name that a layer describes the layer's name, its type, and what it says; a layer comes after its children."""
+    """For each name that a layer describes the layer's name and type, and what it says; a layer comes after its children."""
     for owner, module in reversed(list(model.named_modules(remove_duplicate=False))):
         prefix = f"{owner}." if owner else ""
         for name, (what, function) in describe(module).items():

@@ -15,8 +15,7 @@ from neuralop.training import AdamW
 from torch import nn
 
 from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
-from neuralop_mup.core.rules import length_factor
-from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.core.rules import DEFAULT_RULE, length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.matrix.muon import LR as MUON_LR
@@ -318,8 +317,8 @@ def _check_training(values: Mapping[str, Any]) -> None:
         check_count("training['steps']", number, "steps")
     if values["steps"][0] > values["steps"][1]:
         raise MupError(
-            f"training['steps'] is {values['steps']!r}: base trains longer than this run, so tuning it saves nothing, and the "
-            "rule was measured for runs that get longer. Give base no more steps than the run, in this order."
+            f"training['steps'] is {values['steps']!r}: base trains longer than this run, so tuning it saves nothing, and "
+            "the rule was measured for runs that get longer. Give base no more steps than the run, in this order."
         )
 
 

@@ -179,7 +179,10 @@ class Tuned:
             where += f"; {say.params(others)}"
         seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
         loss = say.loss_of_row(self.results.row(made["rule"]), "transferred")
-        init_mult = {**({"kernel": KERNEL_INITS[made["kernel_init"]]} if made["kernel_init"] != "default" else {}), **made["init_mult"]}
+        init_mult = {
+            **({"kernel": KERNEL_INITS[made["kernel_init"]]} if made["kernel_init"] != "default" else {}),
+            **made["init_mult"],
+        }
         usual = {"rule": (made["rule"], DEFAULT_RULE), "init_mult": (init_mult, {})}
         rest = "".join(f", {key}={own!r}" for key, (own, value) in usual.items() if own != value)
         size = _arguments(made["size"])

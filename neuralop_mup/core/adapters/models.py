@@ -6,7 +6,6 @@ from typing import Any
 
 from neuralop.layers.coda_layer import CODALayer
 from neuralop.models import CODANO, UNO, UQNO
-from torch import nn
 
 from neuralop_mup.core import draws
 from neuralop_mup.core.arguments import keeps
@@ -39,17 +38,15 @@ def codano(model: CODANO) -> Description:
 @keeps(UNO)
 def uno(model: Any) -> dict[str, Any]:
     """Skips are kept as tuples of one; the rest stands in the first block and the first horizontal skip."""
-    block = model.fno_blocks[0]
-    skips = list(model.horizontal_skips.values())
-    horizontal = "linear" if skips and isinstance(getattr(skips[0], "conv", None), nn.Module) else "soft-gating"
-    norms = [type(norm).__name__ for norm in block.norm or ()]
-    names = {"GroupNorm": "group_norm", "InstanceNorm": "instance_norm", "BatchNorm": "batch_norm", "AdaIN": "ada_in"}
+    block, skips = model.fno_blocks[0], list(model.horizontal_skips.values())
+    skip_types = {"Flattened1dConv": "linear", "SoftGating": "soft-gating", "Identity": "identity"}
+    norm_types = {"GroupNorm": "group_norm", "InstanceNorm": "instance_norm", "BatchNorm": "batch_norm", "AdaIN": "ada_in"}
     return {
         "fno_skip": model.fno_skip[0],
         "channel_mlp_skip": model.channel_mlp_skip[0],
-        "horizontal_skip": horizontal if any(True for skip in skips for _ in skip.parameters()) else "identity",
-        "norm": names.get(norms[0]) if norms else None,
-        "channel_mlp_expansion": block.channel_mlp_expansion,
+        "horizontal_skip": skip_types.get(type(skips[0]).__name__) if skips else "linear",
+        "norm": norm_types.get(type(block.norm[0]).__name__) if block.norm else None,
+        "channel_mlp_expansion": getattr(block, "channel_mlp_expansion", 0.5),
     }
 
 

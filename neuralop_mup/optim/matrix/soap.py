@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.matrix.bases import first_basis, renewed
