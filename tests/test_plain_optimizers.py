@@ -18,7 +18,7 @@ from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
 from cases import BY_NAME
-from neuralop_mup.optim import plain_optimizers
+from neuralop_mup.optim import on_plan
 from support import parametrized
 
 CASE = BY_NAME["1d"]
@@ -251,8 +251,8 @@ def test_a_compiled_step_is_left_alone():
 
 def test_each_optimizer_is_looked_at_once(monkeypatch):
     """Again after another parametrize and after another group, since either may change what is to be said."""
-    looked, follows = [], plain_optimizers._follows_plan
-    monkeypatch.setattr(plain_optimizers, "_follows_plan", lambda o: looked.append(o) or follows(o))
+    looked, follows = [], on_plan._follows_its_plan
+    monkeypatch.setattr(on_plan, "_follows_its_plan", lambda o: looked.append(o) or follows(o))
     model = parametrized(CASE)
     ours, other = nm.MuAdam(model, lr=1e-3), torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
     for _ in range(3):
@@ -271,5 +271,5 @@ def test_a_look_costs_nothing():
     """What the hook adds to every later step of an optimizer: 0.5 µs, where the smallest step there is takes 15."""
     optimizer = nm.MuAdam(parametrized(CASE), lr=1e-3)
     optimizer.step()
-    times = timeit.repeat(lambda: plain_optimizers._look(optimizer, (), {}), number=1000, repeat=5)
+    times = timeit.repeat(lambda: on_plan._look(optimizer, (), {}), number=1000, repeat=5)
     assert min(times) < 5e-6 * 1000

@@ -36,8 +36,7 @@ import torch
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.instruments.learned_units import check_schedulers, split, units_of
-from neuralop_mup.optim.step_hooks import Follower, follower_of
-from neuralop_mup.optim.step_settings import step_lr
+from neuralop_mup.optim.follow import Follower, follower_of, step_lr
 from neuralop_mup.validation import check_count, is_multiplier, is_number
 
 __all__ = ["LearnedRates"]

@@ -13,7 +13,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_text import as_markdown, as_text
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.step_settings import step_lr
+from neuralop_mup.optim.follow import step_lr
 
 __all__ = ["OptimizerPlan", "summary"]
 

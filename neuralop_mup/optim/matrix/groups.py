@@ -12,8 +12,8 @@ from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
+from neuralop_mup.optim.groups import number_equal_names, param_groups
 from neuralop_mup.optim.matrix.layouts import fourier_depth, matrix_layouts
-from neuralop_mup.optim.param_groups import decay_factor, number_equal_names, param_groups
 
 __all__ = ["matrix_groups"]
 
@@ -58,7 +58,7 @@ def matrix_groups(
                     "lr_mult": multiplier * rule_mult,
                     "rule_mult": rule_mult,
                     # Independent: lr · weight_decay is that at base_depth, and in a longer run the sum over its steps is.
-                    "weight_decay": weight_decay / rule_mult * decay_factor(plan),
+                    "weight_decay": weight_decay / rule_mult * plan.length_factor**2,
                 }
             )
     for group in auxiliary:
