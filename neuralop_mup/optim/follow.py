@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.core.classify import active_modes
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding, bind
 from neuralop_mup.optim.groups import check_family, rule_mult
-from neuralop_mup.optim.modes import active_modes, mode_kernels, present_plan
+from neuralop_mup.optim.modes import mode_kernels, present_plan
 from neuralop_mup.optim.on_plan import FOLLOWER, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.torch_private import not_compiled
 
@@ -83,7 +84,15 @@ def follow(binding: Binding, optimizer: torch.optim.Optimizer, family: str | Non
     optimizer = unwrap_optimizer(optimizer)
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer.")
-    follower = Follower(binding, optimizer, check_family(family or family_of(optimizer) or "adam"))
+    family = check_family(family or family_of(optimizer) or "adam")
+    if not {*binding.parameters.values()} & {p for group in optimizer.param_groups for p in group["params"]}:
+        raise MupError(
+            "The optimizer holds no parameter of this model: build it from neuralop_mup.param_groups(model, lr=…)."
+        )
+    # Kernels' learning rates move with the modes: whether each can follow is for the follower to say.
+    moving = mode_kernels(binding.model, binding.plan)
+    check_groups(binding, optimizer.param_groups, family, binding.parameters.keys() - moving.keys())
+    follower = Follower(binding, optimizer, family)
     known = follower_of(optimizer)
     if known is not None:
         known.detach()
@@ -114,8 +123,7 @@ class Follower:
         self._warned = False
         self._handles: list[Any] = []
         self._optimizer = weakref.ref(optimizer)  # else torch's hooks would keep it, and the weights, in a cycle
-        groups = optimizer.param_groups
-        check_groups(binding, groups, family, self.mode_mults(groups), partly=True)
+        self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         self._handles = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from statistics import median_low
 from typing import Any
@@ -49,8 +49,10 @@ _REMEDY = (
 )
 
 
-def off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float], base: float | None = None) -> dict[Any, float]:
-    """Parameters that do not have the learning rate at base times their number, with the one that they ought to have.
+def off_plan(
+    groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float], base: float | None = None
+) -> dict[Any, tuple[float, float]]:
+    """Parameters that do not have the learning rate at base times their number: the one that they have, and that one.
 
     Learning rates of zero tell nothing. Nor does what is off by little next to what a schedule began with: at the end of a
     cosine learning rates are zero but for rounding, or for a floor far below them.
@@ -80,7 +82,7 @@ def off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float], ba
     for p, (lr, mult, start) in found.items():
         expected = base * mult
         if abs(lr - expected) > _TOLERANCE * max(lr, expected, float(start) if _readable(start) else 0.0):
-            off[p] = expected
+            off[p] = lr, expected
     return off
 
 
@@ -94,11 +96,10 @@ def broken_ratios(groups: Sequence[Mapping[str, Any]]) -> str | None:
     ours = [group for group in groups if group.get("lr_mult") and group["params"] and _readable(group["lr"])]
     off = off_plan(ours, {group["params"][0]: group["rule_mult"] for group in ours})
     for group in ours:
-        if group["params"][0] in off:
+        if found := off.get(group["params"][0]):
             return (
                 f"Learning rates do not stand in the plan's ratios: group {group.get('name', '(unnamed)')!r} has one of "
-                f"{float(group['lr']):.4g}, where {off[group['params'][0]]:.4g} follows from the others. {_REMEDY} (Said "
-                "once for each optimizer.)"
+                f"{found[0]:.4g}, where {found[1]:.4g} follows from the others. {_REMEDY} (Said once for each optimizer.)"
             )
     return None
 
@@ -141,39 +142,32 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     ...     print("does not follow the plan" in str(error))
     True
     """
-    optimizer = unwrap_optimizer(optimizer)
-    for i, group in enumerate(optimizer.param_groups):
+    binding, optimizer = bind(model), unwrap_optimizer(optimizer)
+    groups = optimizer.param_groups
+    for i, group in enumerate(groups):
         check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)
-    follower = getattr(optimizer, FOLLOWER, None)
-    mode_mults = follower.mode_mults(optimizer.param_groups) if follower is not None else None
-    check_groups(bind(model), optimizer.param_groups, check_family(family or family_of(optimizer) or "adam"), mode_mults)
+    held = {p for group in groups for p in group["params"]}
+    for name, p in binding.parameters.items():
+        if p not in held:
+            raise MupError(f"The optimizer does not hold {name!r}: build it from this model, after parametrize.")
+    if follower := getattr(optimizer, FOLLOWER, None):  # its step is made at the modes that are active now
+        factors = zip(groups, follower.mode_mults(groups), strict=True)
+        groups = [{**group, "lr": group["lr"] * factor} for group, factor in factors]
+    check_groups(binding, groups, check_family(family or family_of(optimizer) or "adam"), binding.parameters)
 
 
-def check_groups(
-    binding: Binding,
-    groups: Sequence[Mapping[str, Any]],
-    family: str,
-    mode_mults: Sequence[float] | None = None,
-    partly: bool = False,
-) -> None:
-    """:func:`check_optimizer` of a model that was read already.
-
-    ``mode_mults`` are factors by which a follower will make each group's step; with ``partly`` some of the model's
-    parameters are enough.
-    """
-    lrs = [group["lr"] * mult for group, mult in zip(groups, mode_mults or [1.0] * len(groups), strict=True)]
-    held = {p: float(lr) for group, lr in zip(groups, lrs, strict=True) for p in group["params"]}
-    missing = [name for name, p in binding.parameters.items() if p not in held]
-    if len(missing) > (len(binding.parameters) - 1 if partly else 0):
-        raise MupError(f"The optimizer does not hold {missing[0]!r}: build it from this model, after parametrize.")
-    mults = {binding.parameters[row.name]: rule_mult(row, family) for row in binding.plan.rows}
-    off = off_plan([{**group, "lr": lr} for group, lr in zip(groups, lrs, strict=True)], mults)
+def check_groups(binding: Binding, groups: Sequence[Mapping[str, Any]], family: str, names: Iterable[str]) -> None:
+    """Refuse groups in which one of these parameters, if it is there at all, does not have the learning rate of the plan."""
+    mults = {row.name: rule_mult(row, family) for row in binding.plan.rows}
+    off = off_plan(groups, {binding.parameters[name]: mults[name] for name in names})
     for name, p in binding.parameters.items():
         if p in off:
+            lr, expected = off[p]
             raise MupError(
                 f"The optimizer does not follow the plan: learning rates do not stand in the plan's ratios ({name!r} has "
-                f"{held[p]:.4g}, where {off[p]:.4g} follows from the others). Build it after parametrize, with "
-                f"neuralop_mup.MuAdam(model, lr=…) or from param_groups(model, lr=…, optimizer={family!r}). {_REMEDY}"
+                f"{lr:.4g}, where {expected:.4g} follows from the others). If it was built before parametrize, or from "
+                "plain model.parameters(), build it with neuralop_mup.MuAdam(model, lr=…) or from "
+                f"neuralop_mup.param_groups(model, lr=…, optimizer={family!r}). {_REMEDY}"
             )
 
 
