@@ -89,9 +89,10 @@ def follow(binding: Binding, optimizer: torch.optim.Optimizer, family: str | Non
         raise MupError(
             "The optimizer holds no parameter of this model: build it from neuralop_mup.param_groups(model, lr=…)."
         )
-    # Kernels' learning rates move with the modes: whether each can follow is for the follower to say.
-    moving = mode_kernels(binding.model, binding.plan)
-    check_groups(binding, optimizer.param_groups, family, binding.parameters.keys() - moving.keys())
+    # As they were built, whatever schedulers have made of them since. Kernels' move with the modes besides.
+    built = [{**group, "lr": group.get("lr_mult", group["lr"]), "base_lr": 1.0} for group in optimizer.param_groups]
+    fixed = binding.parameters.keys() - mode_kernels(binding.model, binding.plan).keys()
+    check_groups(binding, built, family, fixed)
     follower = Follower(binding, optimizer, family)
     known = follower_of(optimizer)
     if known is not None:

@@ -207,10 +207,11 @@ def _different_groups(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mappin
         return f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
     for group, saved in zip(ours, theirs, strict=True):
         name = group.get("name")
-        if len(group["params"]) != len(saved["params"]):
-            return f"group {name!r} has {len(group['params'])} parameters, {len(saved['params'])} were saved"
-        if name != saved.get("name"):
-            return f"group {name!r} was saved as {saved.get('name')!r}"
+        if (name, len(group["params"])) != (saved.get("name"), len(saved["params"])):
+            return (
+                f"group {name!r} with {len(group['params'])} parameters was saved as {saved.get('name')!r} with "
+                f"{len(saved['params'])}"
+            )
         # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if "mode_mult" in group else 1.0) for g in (group, saved)]
         if off_plan([{"params": [name], "lr": mults[1]}], {name: mults[0]}, base=1.0):
