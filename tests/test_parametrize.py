@@ -210,14 +210,6 @@ def test_decay_that_is_not_independent_is_warned_of(impl, coupled):
     assert [("use MuAdamW" in str(w.message), w.filename) for w in caught] == [(True, __file__)] * coupled
 
 
-def test_eps_scales_with_gradients():
-    model = parametrized(TWO)
-    opt = nm.MuAdam(model, lr=0.01, eps=1e-6, scale_eps=True)
-    eps = {id(p): g["eps"] for g in opt.param_groups for p in g["params"]}
-    assert eps[id(model.get_parameter("projection.fcs.1.weight"))] == 1e-6
-    assert eps[id(model.get_parameter("lifting.fcs.0.weight"))] == pytest.approx(1e-6 / R)
-
-
 def test_summary_with_an_optimizer():
     """2 Fourier layers: updates of MuSOAP are √(4/2) · 0.02; AdamW's readout has 4e-3 / R."""
     model = parametrized(TWO)
