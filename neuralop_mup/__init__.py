@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from neuralop_mup._version import __version__ as __version__
 from neuralop_mup.core import rules
 from neuralop_mup.core.initialize import initialize
+from neuralop_mup.core.layers import Alias, Param, register_layer
 from neuralop_mup.core.parametrize import is_parametrized, parametrize, save_base_shapes, unparametrize
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.registry import Alias, Param, Place, register_layer
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
 from neuralop_mup.diagnostics.update_stats import update_stats
@@ -84,7 +84,6 @@ __all__ = [
     "rules",
     "register_layer",
     "Param",
-    "Place",
     "Alias",
     # errors
     "MupError",

@@ -16,7 +16,6 @@ from neuralop.models import CODANO, FNO, FNOGNO, GINO, TFNO, UNO, UQNO
 from torch import nn
 
 import like_physicsnemo
-import neuralop_mup as nm
 
 
 @dataclass(frozen=True)
@@ -156,8 +155,9 @@ LAYOUT_CASES = [
 class LegacyNet(nn.Module):
     """The legacy spectral convolution, which no neuralop model uses any more, between two pointwise maps."""
 
-    def __init__(self, width, modes, **kwargs):
+    def __init__(self, width, modes, kwargs):
         super().__init__()
+        self.width, self.modes, self.kwargs = width, modes, kwargs
         self.lifting = nn.Conv2d(2, width, 1)
         self.conv = LegacySpectralConv(width, width, modes, n_layers=2, **kwargs)
         self.projection = nn.Conv2d(width, 3, 1)
@@ -167,12 +167,6 @@ class LegacyNet(nn.Module):
         for i in range(2):
             x = torch.nn.functional.gelu(self.conv(x, i))
         return self.projection(x)
-
-
-nm.register_layer(
-    LegacyNet,
-    {"lifting": nm.Place(False, True), "conv": nm.Place(True, True), "projection": nm.Place(True, False)},
-)
 
 
 def _uno(width, modes, **kwargs):
@@ -283,7 +277,7 @@ def _model(name, make, inputs, **kwargs) -> Model:
 
 MODEL_CASES = [
     *[
-        _model(f"legacy_{name}", partial(LegacyNet, **kwargs), _field)
+        _model(f"legacy_{name}", partial(LegacyNet, kwargs=kwargs), _field)
         for name, kwargs in {
             "dense": {},
             "separable": {"separable": True, "implementation": "factorized"},

@@ -29,7 +29,6 @@ class Config:
     rule: str
     form: str
     init_mult: dict[str, float] = field(default_factory=dict)
-    correct_tt: bool = False
     place: int = 0  # which module gets a parameter that nobody knows
     seed: int = 0
 
@@ -120,7 +119,6 @@ def configs(draw: st.DrawFn) -> Config:
         rule=draw(st.sampled_from(list(RULES))),
         form=draw(st.sampled_from(("model", "callable", "file", *FORMS) if model == "UNO" else FORMS)),
         init_mult=init_mult,
-        correct_tt=draw(_mostly(False, True, of=6)),
         place=draw(st.integers(0, 60)),
         seed=draw(st.integers(0, 99)),
     )
@@ -200,14 +198,11 @@ def pinned() -> dict[str, Config]:
     """One configuration for each of :data:`REASONS`, and for what a base-shape file cannot know."""
     kwargs = {"n_modes": (8, 4), "in_channels": 1, "out_channels": 1, "hidden_channels": 8, "n_layers": 1}
     fno = Config("FNO", {**kwargs, "complex_data": False}, {"hidden_channels": 4}, "log-modes", "overrides")
-    blocks = {"n_layers": 2, "uno_out_channels": [8, 8], "uno_n_modes": [[4], [4]], "uno_scalings": [[1], [1]]}
-    uno = {"in_channels": 1, "out_channels": 1, "hidden_channels": 8, "channel_mlp_skip": "linear", **blocks}
 
     def target(**changes: Any) -> Config:
         return replace(fno, kwargs={**fno.kwargs, **changes})
 
     return {
-        "overrides of UNO": replace(fno, model="UNO", kwargs=uno),
         "more than max_n_modes": replace(target(max_n_modes=(8, 3)), base={"n_modes": (10, 4)}),
         "size zero": replace(fno, base={"hidden_channels": 1}),  # half of it, rounded, is the channel MLP's
         "a deeper base": replace(fno, base={"n_layers": 2}),

@@ -350,7 +350,6 @@ def test_lists_of_the_model_are_not_appended_to():
 def test_weights_are_never_rescaled_twice():
     again = nm.unparametrize(parametrized())
     nm.parametrize(again, base=CASE.base, init=False)  # with init it is refused above
-    nm.register_layer(_Wrapper, {"inner": nm.Place(False, False)})
     with pytest.raises(nm.MupError, match="parametrized already"):
         nm.parametrize(_Wrapper(parametrized()), base=_Wrapper(CASE.build_base()))
     theirs, base, delta = (CASE.build(n_modes=(8, 8), hidden_channels=width) for width in (24, 8, 16))

@@ -1,4 +1,4 @@
-"""``kernel_init`` and ``init_mult["kernel"]``: the size at which Fourier kernels start."""
+"""``init_mult["kernel"]``: the size at which Fourier kernels start, small at the reference size."""
 
 from unittest import mock
 
@@ -7,11 +7,12 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
+from cases import BY_NAME, CASES
 from neuralop_mup.errors import MupError
 from support import training_of
 
 BASE = {"hidden_channels": 8}
-LAYOUTS = (None, "Tucker", "CP", "TT")
+SMALL = {"kernel": 0.1}
 
 
 def built(factorization=None, **kwargs):
@@ -20,46 +21,36 @@ def built(factorization=None, **kwargs):
     return nm.parametrize(model, base=BASE, **kwargs)
 
 
+def fno(n_modes=(16, 16), width=32, seed=0):
+    torch.manual_seed(seed)
+    return FNO(n_modes, 1, 1, width, n_layers=2)
+
+
 def kernel(model):
     weight = model.fno_blocks.convs[0].weight
     return (weight.to_tensor() if hasattr(weight, "to_tensor") else weight).detach()
 
 
 @pytest.mark.parametrize("rule", ("none", "log-modes", "standard"))
-@pytest.mark.parametrize("factorization", LAYOUTS)
+@pytest.mark.parametrize("factorization", (None, "Tucker", "CP", "TT"))
 def test_a_small_kernel_is_a_tenth_of_the_default_one_as_a_whole(factorization, rule):
-    default, small = built(factorization, rule=rule), built(factorization, rule=rule, kernel_init="small")
+    default, small = built(factorization, rule=rule), built(factorization, rule=rule, init_mult=SMALL)
     torch.testing.assert_close(kernel(small), kernel(default) * 0.1)
     changed = [n for (n, a), b in zip(default.named_parameters(), small.parameters(), strict=True) if not torch.equal(a, b)]
     assert len(changed) == 2, changed  # one tensor of each of the two layers
-
-
-@pytest.mark.parametrize("optimizer", (nm.MuAdam, nm.MuMuon))
-def test_learning_rates_do_not_follow(optimizer):
-    groups = [[g["lr"] for g in optimizer(m, lr=0.01).param_groups] for m in (built(), built(kernel_init="small"))]
+    groups = [[g["lr"] for g in nm.MuAdam(m, lr=0.01).param_groups] for m in (default, small)]
     assert groups[0] == groups[1]
 
 
-def test_the_name_is_the_multiplier_and_comes_on_top_of_the_roles_own():
-    assert torch.equal(kernel(built(kernel_init="small")), kernel(built(init_mult={"kernel": 0.1})))
+def test_it_comes_on_top_of_the_roles_own():
     both = built(init_mult={"kernel": 0.1, "spectral": 0.5})
     torch.testing.assert_close(kernel(both), kernel(built()) * 0.05)
-
-
-def test_the_plan_knows_it_and_a_file_keeps_it(tmp_path):
-    model = built(kernel_init="small")
-    assert nm.summary(model).init_mult == {"kernel": 0.1}
-    assert "init_mult 0.1" in str(nm.summary(model))
-    state = model.state_dict()
-    again = built(kernel_init="small")
-    again.load_state_dict(state)
-    assert torch.equal(kernel(again), kernel(model))
 
 
 def test_on_the_meta_device_it_is_drawn_small():
     with torch.device("meta"):
         model = FNO((16,), 1, 1, 64, n_layers=1)
-    nm.parametrize(model, base=BASE, rule="none", kernel_init="small")
+    nm.parametrize(model, base=BASE, rule="none", init_mult=SMALL)
     torch.manual_seed(0)
     nm.initialize(model.to_empty(device="cpu"))
     # neuralop draws √(2/(in+out)) = 1/8 at 64 channels, which is what the width rule wants; a tenth of it.
@@ -67,19 +58,14 @@ def test_on_the_meta_device_it_is_drawn_small():
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"kernel_init": "smal"}, "kernel_init is 'smal'.*small"),
-        ({"kernel_init": "small", "init_mult": {"kernel": 0.3}}, "both say how large"),
-        ({"init_mult": {"kernels": 0.3}}, "no role 'kernels'.*kernel"),
-    ],
+    ("values", "message"),
+    [({"kernels": 0.3}, "no role 'kernels'.*kernel"), ({"kernel": 0}, "between"), (0.1, "give a dict by role")],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_changes(kwargs, message):
-    torch.manual_seed(0)
-    model = FNO((6,), 1, 1, 16, n_layers=1)
+def test_what_cannot_be_meant_is_refused_before_anything_changes(values, message):
+    model = fno()
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(MupError, match=message):
-        nm.parametrize(model, base=BASE, **kwargs)
+        nm.parametrize(model, base=BASE, init_mult=values)
     assert not nm.is_parametrized(model)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
@@ -87,6 +73,43 @@ def test_what_cannot_be_meant_is_refused_before_anything_changes(kwargs, message
 def test_learning_rate_multipliers_have_no_kernel():
     with pytest.raises(MupError, match="no role 'kernel'"):
         nm.MuAdam(built(), lr=0.01, lr_mult={"kernel": 2.0})
+
+
+# ---------------------------------------------------------------------------------------------- the reference size
+
+
+def test_at_the_reference_size_only_kernels_change():
+    plain, model = fno(), nm.parametrize(fno())
+    for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q * (0.1 if nm.summary(model)[name].role == "spectral" else 1.0))
+    assert {group["lr"] for group in nm.MuAdam(model, lr=3e-3).param_groups} == {3e-3}
+    for settings in ({"init_mult": {"kernel": 1}}, {"rule": "standard"}):
+        model = nm.parametrize(fno(), **settings)
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+def test_a_model_that_is_smaller_is_taken_without_a_word(recwarn):
+    """The reference is no proxy that was tuned: a learning rate is meant at every size."""
+    model = nm.parametrize(fno((8, 8), 16))
+    assert nm.summary(model)["fno_blocks.fno_skips.0.conv.weight"].lr_mult == 2.0 and not recwarn
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_every_model_of_the_table_takes_the_two_lines(name):
+    model = nm.parametrize(BY_NAME[name].build())
+    plan = nm.summary(model)
+    assert "the reference size" in plan.at_base and "of twice the width" in plan.at_base
+    nm.MuSOAP(model, steps=100)
+
+
+def test_what_it_took_is_kept_with_the_weights(tmp_path):
+    model = nm.parametrize(fno((24, 24), 48))
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    nm.save_plan(model, tmp_path / "plan.json")
+    again = nm.load_plan(fno((24, 24), 48, seed=1), tmp_path / "plan.json")
+    again.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=False))
+    assert nm.summary(again) == nm.summary(model) and nm.summary(again).at_base == nm.summary(model).at_base
+    assert nm.summary(model).init_mult == SMALL and "init_mult 0.1" in str(nm.summary(model))
 
 
 # ------------------------------------------------------------------------------------------------------ in searches
@@ -105,7 +128,6 @@ def study_of(*argv):
     ("argv", "expected"),
     [
         (("--optimizer", "soap"), "small"),
-        (("--optimizer", "muon"), "small"),
         (("--optimizer", "soap", "--kernel_init", "default"), None),
         ((), "small"),
         (("--optimizer", "adam"), None),

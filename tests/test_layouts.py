@@ -116,19 +116,6 @@ def test_reconstructed_kernel_has_the_dense_target_std(name):
     assert target / base == pytest.approx(expected, rel=0.15)
 
 
-def test_tensor_train_misses_its_std_unless_corrected():
-    """neuralop draws it √∏ranks too small. correct_tt brings it to the std of a dense kernel, at base and away."""
-    case, dense = BY_NAME["tt_factorized"], BY_NAME["2d"]
-    ranks = math.prod(case.build_base().fno_blocks.convs[0].weight.rank)
-    assert _rms(dense.build_base) / _rms(case.build_base) == pytest.approx(math.sqrt(ranks), rel=0.15)
-    corrected = _rms(lambda seed: nm.parametrize(case.build_base(seed), base={}, correct_tt=True))
-    assert corrected == pytest.approx(_rms(dense.build_base), rel=0.15)
-    away = _rms(lambda seed: parametrized(case, seed, correct_tt=True))
-    assert away == pytest.approx(_rms(lambda seed: parametrized(dense, seed)), rel=0.15)
-    plans = [nm.summary(parametrized(BY_NAME["tucker_factorized"], correct_tt=correct)) for correct in (True, False)]
-    assert [r.init_mult for r in plans[0].rows] == pytest.approx([r.init_mult for r in plans[1].rows])
-
-
 @pytest.mark.parametrize(
     ("factorization", "rank"), [("tucker", 0.4), ("cp", 0.1), ("tt", 0.4), ("tucker", (8, 8, 6)), ("tt", (1, 8, 6, 1))]
 )

@@ -51,7 +51,6 @@ def test_ties_that_to_empty_cuts():
             self.lift, self.drop = nn.Conv2d(2, width, 1), nn.Conv2d(width, 3, 1)
             self.stencil = FiniteDifferenceConvolution(width, width, n_dim=2)
 
-    nm.register_layer(Net, {"lift": nm.Place(False, True), "stencil": nm.Place(True, True), "drop": nm.Place(True, False)})
     with torch.device("meta"):
         model = nm.parametrize(Net(24), base=Net(8))
     model = nm.initialize(model.to_empty(device="cpu"))

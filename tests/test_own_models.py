@@ -1,11 +1,14 @@
-"""Classes of the user's own: wrappers around models that are known, registrations, and what is said of wrong ones."""
+"""Models of the user's own: what grows in them is measured, and what cannot be measured is told with the line to write."""
 
+import functools
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from neuralop.layers.channel_mlp import ChannelMLP
-from neuralop.models import FNO
+from neuralop.layers.spectral_convolution import SpectralConv
+from neuralop.models import FNO, UQNO
 from torch import nn
 
 import neuralop_mup as nm
@@ -14,7 +17,7 @@ from support import assert_same
 
 
 class Wrapper(nn.Module):
-    """Nobody registers this class."""
+    """Nobody described this class, and it keeps nothing of how it was built."""
 
     def __init__(self, inner):
         super().__init__()
@@ -24,119 +27,145 @@ class Wrapper(nn.Module):
         return self.inner["net"](*args, **kwargs)
 
 
-class Lifted(Wrapper):
-    """The same with a layer and a parameter of its own."""
+class Encoder(Wrapper):
+    """Layers of sizes of their own before an FNO, one of them trained elsewhere and frozen."""
 
     def __init__(self, inner):
         super().__init__(inner)
-        self.lift = nn.Conv1d(1, 2, 1)
-        self.scale = nn.Parameter(torch.ones(2))
+        self.embedding = nn.Embedding(5, 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 2)
+        nn.init.constant_(self.head.weight, 0.5)
+        self.head.requires_grad_(False)
+
+    def forward(self, x):
+        tokens = self.lstm(self.embedding(torch.arange(x.shape[-1], device=x.device) % 5).unsqueeze(0))[0]
+        tokens = self.head(self.attention(tokens, tokens, tokens)[0])
+        return super().forward(x + tokens.mT)
 
 
-def _fno(width=16, in_channels=2, **kwargs):
+class Gated(FNO):
+    """neuralop's own with a layer and a parameter more, built from positional arguments."""
+
+    def __init__(self, *args, gain=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gate = nn.Linear(self.hidden_channels, self.hidden_channels)
+        self.gain = nn.Parameter(torch.full((self.hidden_channels,), gain))
+
+
+class Own(nn.Module):
+    """A model of one's own with neuralop's convolution, which keeps its arguments."""
+
+    def __init__(self, hidden_channels, n_modes):
+        super().__init__()
+        self.hidden_channels, self.n_modes = hidden_channels, n_modes
+        self.lift = nn.Conv1d(2, hidden_channels, 1)
+        self.conv = SpectralConv(hidden_channels, hidden_channels, n_modes)
+        self.mix = nn.Conv1d(hidden_channels, hidden_channels, 1)
+        self.drop = nn.Conv1d(hidden_channels, 3, 1)
+
+    def forward(self, x):
+        x = self.lift(x)
+        return self.drop(torch.relu(self.conv(x) + self.mix(x)))
+
+
+class Forgetful(Own):
+    """The same, which does not say how wide it is."""
+
+    def __init__(self, size):
+        super().__init__(size, (8,))
+
+
+def _fno(width=64, modes=(8,), in_channels=2, **kwargs):
     torch.manual_seed(0)
-    return FNO((8,), in_channels, 3, width, n_layers=2, **kwargs)
+    return FNO(modes, in_channels, 3, width, n_layers=2, **kwargs)
 
 
-def _wrapped(width=16):
-    return nm.parametrize(Wrapper(_fno(width)), base=lambda: Wrapper(_fno(8)))
+# --------------------------------------------------------------------------------------- two lines, and nothing else
 
 
-# ------------------------------------------------------------------------------------ a wrapper around a known model
+READOUT = "projection.fcs.1.weight"
+TWO_LINES = {
+    "subclass": (
+        lambda: Gated((8,), 2, 3, 64, n_layers=2),
+        {"gate.weight": "hidden", "gain": "vector", READOUT: "readout"},
+        (16,),
+    ),
+    "own": (lambda: Own(64, (8,)), {"lift.weight": "input", "mix.weight": "hidden", "drop.weight": "readout"}, (16,)),
+    "encoder": (lambda: Encoder(_fno()), {f"inner.net.{READOUT}": "readout"}, (16,)),
+    "wrapper": (lambda: Wrapper(Wrapper(_fno())), {"inner.net.inner.net.lifting.fcs.1.weight": "hidden"}, (16,)),
+    "uqno": (lambda: UQNO(_fno()), {f"residual_model.{READOUT}": "readout"}, (16,)),
+    "uno": (
+        BY_NAME["uno_norm"].build,
+        {"lifting.fcs.0.weight": "input", "lifting.fcs.1.weight": "input", "projection.fcs.0.weight": "readout"},
+        (16, 16),
+    ),
+    "codano": (BY_NAME["codano"].build, {"lifting.fcs.1.weight": "input", "projection.fcs.0.weight": "readout"}, (8, 8)),
+}
+
+
+@pytest.mark.parametrize(("build", "roles", "grid"), TWO_LINES.values(), ids=TWO_LINES)
+def test_two_lines(build, roles, grid):
+    model = nm.parametrize(build())
+    optimizer = nm.MuSOAP(model, steps=10)
+    plan = nm.summary(model)
+    assert {name: plan[name].role for name in roles} == roles
+    assert "the reference size" in str(plan) and "of twice the width" in str(plan)
+    output = model(torch.randn(2, 2, *grid))
+    loss = sum(part.square().mean() for part in (output if isinstance(output, tuple) else (output,)))
+    loss.backward()
+    optimizer.step()
+    nm.check_optimizer(model, optimizer)
+
+
+def test_what_does_not_grow_is_left_alone():
+    """An encoder keeps its own initialization (also a trained, frozen one's) and the base rate; all else is the FNO's."""
+    torch.manual_seed(1)
+    model = Encoder(_fno(128))
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    plan = nm.summary(nm.parametrize(model))
+    alone = nm.summary(nm.parametrize(_fno(128)))
+    for row in plan:
+        if row.name.startswith("inner.net."):
+            own = alone[row.name.removeprefix("inner.net.")]
+            assert (row.init_mult, row.lr_mult, row.role) == (own.init_mult, own.lr_mult, own.role)
+        else:
+            assert (row.init_mult, row.lr_mult) == (1, 1) and "nothing of it grows" in row.why
+            assert torch.equal(before[row.name], model.get_parameter(row.name))
+    assert plan["head.weight"].frozen
+
+
+def test_writing_the_reference_size_down_gives_what_is_taken_without_a_base():
+    taken = nm.summary(nm.parametrize(_fno()))
+    assert taken.init_mult == {"kernel": 0.1}
+    for base in ({"hidden_channels": 32, "n_modes": [16]}, lambda: _fno(32, (16,)), _fno(32, (16,))):
+        assert not taken.differences(nm.summary(nm.parametrize(_fno(), base=base)))
+    assert nm.summary(nm.parametrize(_fno(), base={"hidden_channels": 16})).init_mult == {}
+    assert nm.summary(nm.parametrize(_fno(), rule="standard")).init_mult == {}
+    assert nm.summary(nm.parametrize(_fno(), init_mult={"kernel": 1.0})).init_mult == {}
 
 
 def test_a_wrapped_model_trains_checks_and_is_drawn_as_any_other(tmp_path):
-    model = _wrapped()
-    optimizer = nm.MuSOAP(model, 0.02)
-    nm.check_optimizer(model, optimizer)
+    def wrapped(width=16):
+        return nm.parametrize(Wrapper(_fno(width)), base=lambda: Wrapper(_fno(8)))
+
+    model = wrapped()
     nm.save_base_shapes(model, tmp_path / "base.bsh")
     nm.parametrize(Wrapper(_fno(32)), base=tmp_path / "base.bsh")
-    model(torch.randn(2, 2, 16)).square().mean().backward()
-    optimizer.step()
-    _wrapped().load_state_dict(model.state_dict())
+    wrapped().load_state_dict(model.state_dict())
     with torch.device("meta"):
-        empty = _wrapped()
+        empty = wrapped()
     empty.to_empty(device="cpu")
     torch.manual_seed(0)
-    assert_same(nm.initialize(empty), _wrapped())
-
-
-def test_a_coordinate_check_looks_into_a_wrapper():
+    assert_same(nm.initialize(empty), wrapped())
+    assert not nm.summary(model).differences(nm.summary(nm.parametrize(Wrapper(_fno(16)), base={"hidden_channels": 8})))
     batch = {"x": torch.randn(2, 2, 16), "y": torch.randn(2, 3, 16)}
-    bare, wrapped = (
+    bare, inside = (
         nm.coord_check(build, [8, 16], [batch], lr=1e-3).slopes
-        for build in (lambda width: nm.parametrize(_fno(width), base=lambda: _fno(8)), _wrapped)
+        for build in (lambda width: nm.parametrize(_fno(width), base=lambda: _fno(8)), wrapped)
     )
-    assert {"inner.net.lifting", "inner.net.fno_blocks.0", "inner.net.projection"} <= {s["block"] for s in wrapped}
-    assert bare == [{**s, "block": s["block"].removeprefix("inner.net.")} for s in wrapped]
-
-
-LINE = r"'inner': nm.Place\(False, False\), 'lift': nm.Place\(\?, \?\)\}\)"
-
-
-@pytest.mark.parametrize(
-    ("build", "base", "match"),
-    [
-        # An FNO's inputs have a fixed number of channels, also where nobody says what its wrapper does.
-        (
-            lambda: Wrapper(_fno(16, 16)),
-            lambda: Wrapper(_fno(8, 8)),
-            r"lifting.fcs.0.weight' is \(32, 17, 1\).*\(16, 9, 1\).*'in_fixed'",
-        ),
-        (
-            lambda: Wrapper(_fno(norm="instance_norm")),
-            lambda: Wrapper(_fno(8, norm="group_norm")),
-            "norm = 'group_norm' and the model 'instance_norm' in 'inner.net'",
-        ),
-        # A layer beside the wrapped model: with the line to write, of the outermost class that needs it.
-        (
-            lambda: Lifted(_fno()),
-            lambda: Lifted(_fno(8)),
-            r"'scale' of module '\(the model\)' \(Lifted\).*nobody registered Lifted \(the model\).*"
-            r"nm.register_layer\(Lifted, \{'scale': nm.Param\(…\), " + LINE,
-        ),
-        (lambda: Wrapper(Lifted(_fno())), lambda: Wrapper(Lifted(_fno(8))), r"registered Lifted \('inner.net'\)"),
-        (
-            lambda: nn.ModuleDict({"a": Lifted(Lifted(_fno()))}),
-            lambda: nn.ModuleDict({"a": Lifted(Lifted(_fno(8)))}),
-            r"nobody registered Lifted \('a'\)",
-        ),
-        # A linear layer, or a class registered by a function, is nothing without its place.
-        *(
-            (
-                lambda layer=layer: Wrapper(layer()),
-                lambda layer=layer: Wrapper(layer()),
-                r"registered Wrapper.*Place\(\?, \?\)",
-            )
-            for layer in (lambda: nn.Linear(2, 2), lambda: nn.LayerNorm(3), lambda: BY_NAME["2d"].build().fno_blocks)
-        ),
-        # Overrides that cannot be used are repeated.
-        (lambda: Wrapper(_fno()), {"width": 8}, r"from overrides \{'width': 8\}"),
-        (BY_NAME["uno"].build, {"width": 8}, r"from overrides \{'width': 8\}"),
-        # Numbers of axes.
-        *(
-            (
-                BY_NAME["2d"].build,
-                {"n_modes": modes},
-                r"n_modes = .*the model has .\d, \d.: give as many numbers, one for each",
-            )
-            for modes in ((4,), 4, (4, 4, 4), ())
-        ),
-        (_fno, {"n_modes": 4}, r"n_modes = 4, and the model has \(8,\): give as many numbers"),
-    ],
-)
-def test_models_and_bases_that_do_not_fit(build, base, match):
-    with pytest.raises(nm.MupError, match=match):
-        nm.parametrize(build(), base=base)
-
-
-def test_a_layer_beside_a_wrapped_model_may_be_registered():
-    class Registered(Lifted):
-        pass
-
-    both = {"scale": nm.Param("vector", ("out_fixed",)), "inner": nm.Place(False, False), "lift": nm.Place(False, False)}
-    nm.register_layer(Registered, both)
-    nm.parametrize(Wrapper(Registered(_fno())), base=lambda: Wrapper(Registered(_fno(8))))
+    assert bare == [{**s, "block": s["block"].removeprefix("inner.net.")} for s in inside]
 
 
 def test_an_optimizer_of_a_wrapper_whose_part_is_parametrized():
@@ -146,211 +175,93 @@ def test_an_optimizer_of_a_wrapper_whose_part_is_parametrized():
             build(model, lr=0.02)
 
 
-# -------------------------------------------------------------------------------------------------- a wrong Place
+# ------------------------------------------------------------------------------------------------ bases that differ
 
 
-GROWING, LIFT, DROP = nm.Place(True, True), nm.Place(False, True), nm.Place(True, False)
+def test_a_subclass_is_the_parents_but_for_what_is_new():
+    def gated(width):
+        return Gated((8,), 2, 3, width, n_layers=2)
+
+    plan = nm.summary(nm.parametrize(gated(64), base={"hidden_channels": 32}))
+    of_parent = nm.summary(nm.parametrize(_fno(), base=_fno(32)))
+    assert [plan[row.name] for row in of_parent] == list(of_parent)
+    assert (plan["gate.weight"].lr_mult, plan["gain"].lr_mult) == (0.5, 1)
+
+
+def test_a_second_width_is_measured_against_the_base():
+    class Wide(FNO):
+        def __init__(self, hidden_channels, lifted):
+            super().__init__((8,), 2, 3, hidden_channels, n_layers=2)
+            self.lifting = ChannelMLP(2 + 1, hidden_channels, hidden_channels=lifted)
+
+    roles = {lifted: nm.summary(nm.parametrize(Wide(16, 12), base=Wide(8, lifted))) for lifted in (12, 6)}
+    assert [roles[12][f"lifting.fcs.{i}.weight"].role for i in (0, 1)] == ["input", "input"]
+    assert [roles[6][f"lifting.fcs.{i}.weight"].role for i in (0, 1)] == ["input", "hidden"]
+
+
+def test_activations_and_arrays_may_be_written_anew():
+    """A lambda, a partial and a tensor are other objects at base, and the same choice."""
+
+    class Scaled(FNO):
+        def __init__(self, *args, mean=None, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.register_buffer("mean", torch.as_tensor(mean))
+
+    for choice in (
+        lambda: {"non_linearity": lambda x: torch.relu(x)},
+        lambda: {"non_linearity": functools.partial(nn.functional.leaky_relu, negative_slope=0.1)},
+    ):
+        nm.parametrize(_fno(32, **choice()), base=lambda choice=choice: _fno(16, **choice()))
+    for mean in (torch.tensor([1.0, 2.0]), np.array([1.0, 2.0])):
+        nm.parametrize(Scaled((8,), 1, 1, 32, mean=mean), base=lambda mean=mean: Scaled((8,), 1, 1, 16, mean=mean * 1))
+    with pytest.raises(nm.MupError, match="base has non_linearity"):
+        nm.parametrize(_fno(32, non_linearity=torch.relu), base=lambda: _fno(16, non_linearity=lambda x: x))
+
+
+def test_a_base_function_that_seeds_leaves_the_callers_random_numbers():
+    def seeded():
+        torch.manual_seed(7)
+        return _fno(8)
+
+    torch.manual_seed(3)
+    model = FNO((8,), 2, 3, 16, n_layers=2)
+    state = torch.get_rng_state()
+    nm.parametrize(model, base=seeded)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize(
-    ("places", "channels", "match"),
+    ("build", "base", "match"),
     [
-        (
-            [GROWING] * 3,
-            (1, 1),
-            r"registration of Net the axis 'in' of 'lift.weight' grows.*is 1 in the model and at base.*Place\(False, True\)",
-        ),
-        ([LIFT, GROWING, GROWING], (1, 1), r"'out' of 'drop.weight' grows.*is 1 in.*give 'drop' Place\(True, False\)"),
-        ([GROWING] * 3, (2, 3), r"'in' of 'lift.weight' grows.*is 2 in.*Place\(False, True\)"),
-        ([LIFT, GROWING, GROWING], (2, 3), r"'out' of 'drop.weight' grows.*is 3 in.*Place\(True, False\)"),
-        ([LIFT, GROWING, DROP], (1, 1), None),
-        ([LIFT, GROWING, DROP], (2, 3), None),
+        (lambda: Wrapper(_fno(16, (8,), 16)), lambda: Wrapper(_fno(8, (8,), 8)),
+         "in_channels = 8 and the model 16 in 'inner.net'"),
+        (_fno, {"in_channels": 1}, "in_channels = 1 and the model 2.*for the same data"),
+        (lambda: Wrapper(_fno(norm="instance_norm")), lambda: Wrapper(_fno(8, norm="group_norm")),
+         "norm = 'group_norm' and the model 'instance_norm' in 'inner.net'"),
+        (lambda: Wrapper(_fno()), {"width": 8}, "base has the key 'width', which FNO does not take"),
+        (lambda: Forgetful(64), {"width": 8}, r"cannot be built from overrides \{'width': 8\}"),
+        (lambda: Forgetful(64), None, r"Forgetful keeps no .*nm.parametrize\(model, base=lambda: Forgetful\(…\), init_mult"),
+        (lambda: Forgetful(64), lambda: Forgetful(64), "same width, and Forgetful keeps no.*give a base of another width"),
+        *((BY_NAME["2d"].build, {"n_modes": modes}, r"n_modes = .*the model has .\d, \d.: give as many numbers, one")
+          for modes in ((4,), 4, (4, 4, 4), ())),
+        (_fno, {"hidden_channel": 8}, "'hidden_channel', which FNO does not take: did you mean 'hidden_channels'"),
     ],
-)
-def test_channels_that_cannot_grow(places, channels, match):
-    """Two and three channels are a model's data as one is: nothing else would read, or write, it."""
-
-    class Net(nn.Module):
-        def __init__(self, width, second):
-            super().__init__()
-            self.lift = nn.Conv1d(channels[0], width, 1)
-            self.mix = nn.Conv1d(width, second, 1)
-            self.drop = nn.Conv1d(second, channels[1], 1)
-
-    nm.register_layer(Net, dict(zip(("lift", "mix", "drop"), places, strict=True)))
-    nm.parametrize(Net(8, 8), base=Net(8, 8))  # nothing grows, so nothing can be said
-    if match:
-        with pytest.raises(nm.MupError, match=match):
-            nm.parametrize(Net(8, 8), base=Net(4, 4))
-    else:
-        nm.parametrize(Net(8, 8), base=Net(4, 4))
-        nm.parametrize(Net(8, 6), base=Net(4, 6))  # a second width may stay: that is the base's business
+)  # fmt: skip
+def test_models_and_bases_that_do_not_fit(build, base, match):
+    with pytest.raises(nm.MupError, match=match):
+        nm.parametrize(build(), base=base)
 
 
-def test_a_parameter_of_one_entry_cannot_grow():
-    class Gated(nn.Linear):
-        def __init__(self, width):
-            super().__init__(2, width, bias=False)
-            self.gate = nn.Parameter(torch.ones(1))
-
-    nm.register_layer(
-        Gated, {"weight": nm.Param("input", ("out", "in_fixed"), "fan_in"), "gate": nm.Param("vector", ("out",))}
-    )
-    with pytest.raises(nm.MupError, match="of Gated the axis 'out' of 'gate' grows.*it is 1 in.*write 'out_fixed'"):
-        nm.parametrize(Gated(8), base=Gated(4))
+def test_a_base_that_is_wider_than_the_model():
+    with pytest.warns(UserWarning, match="The base is wider than the model: .* 16 channels at base and 4 here"):
+        nm.parametrize(_fno(4), base={"hidden_channels": 16})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nm.parametrize(_fno(4), base={"hidden_channels": 16}, rule="standard")
+        nm.parametrize(_fno(16), base={"hidden_channels": 16, "n_modes": (16,)})
 
 
-# ------------------------------------------------------------------------------------------ mistakes in registrations
-
-
-def test_a_mistyped_name_is_told():
-    class Gated(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.gate, self.up = nn.Linear(2, 2), nn.Linear(2, 2)
-            self.scale = nn.Parameter(torch.ones(2))
-
-    both = {"scale": nm.Param("vector", ("out_fixed",)), "up": nm.Place(False, False)}
-    for wrong, right, claims in (
-        ("gatee", "gate", {**both, "gatee": nm.Place(True, True)}),
-        ("scael", "scale", {"gate": nm.Place(False, False), "up": both["up"], "scael": both["scale"]}),
-    ):
-        nm.register_layer(Gated, claims)
-        with pytest.raises(nm.MupError, match=f"Gated names '{wrong}', .* no such child or parameter: .* mean '{right}'"):
-            nm.parametrize(Gated(), base=Gated())
-    # A Place is for a child, a Param for a parameter.
-    for wrong, line in (({"scale": both["up"]}, "'scale': nm.Param"), ({"up": both["scale"]}, "'up': nm.Place")):
-        nm.register_layer(Gated, {**both, "gate": nm.Place(False, False), **wrong})
-        with pytest.raises(nm.MupError, match=rf"adapter of Gated says nothing of '\w+'\. Add {line}[^,]*(, \?\))? to its"):
-            nm.parametrize(Gated(), base=Gated())
-    nm.register_layer(Gated, both)
-    with pytest.raises(nm.MupError, match="the adapter of Gated says nothing of 'gate'"):
-        nm.parametrize(Gated(), base=Gated())
-    # A name that this configuration of the layer lacks is none of a mistake.
-    nm.register_layer(Gated, {**both, "gate": nm.Place(False, False), "bias": nm.Param("vector", ("out_fixed",))})
-    nm.parametrize(Gated(), base=Gated())
-
-
-class GatedFNO(FNO):
-    """neuralop's own with a layer and a parameter more."""
-
-    def __init__(self, width):
-        super().__init__((8,), 2, 3, width, n_layers=2)
-        self.gate = nn.Linear(width, width)
-        self.gain = nn.Parameter(torch.ones(width))
-
-
-GATE, GAIN = {"gate": nm.Place(True, True)}, {"gain": nm.Param("vector", ("out",))}
-
-
-def test_a_subclass_says_only_what_is_new_in_it():
-    with pytest.raises(
-        nm.MupError, match=r"nm\.register_layer\(GatedFNO, \{'gain': nm\.Param\(…\), 'gate': nm\.Place\(\?, \?\)\}\)"
-    ):
-        nm.parametrize(GatedFNO(16), base=GatedFNO(8))
-    nm.register_layer(GatedFNO, GATE)
-    with pytest.raises(nm.MupError, match=r"adapter of GatedFNO says nothing of 'gain'\. Add 'gain': nm\.Param"):
-        nm.parametrize(GatedFNO(16), base=GatedFNO(8))
-    nm.register_layer(GatedFNO, {**GATE, **GAIN})
-    plan = nm.summary(nm.parametrize(GatedFNO(16), base=GatedFNO(8)))
-    of_parent = nm.summary(nm.parametrize(_fno(), base=_fno(8)))
-    assert [plan[row.name] for row in of_parent.rows] == list(of_parent.rows)
-    assert (plan["gate.weight"].role, plan["gate.weight"].lr_mult, plan["gain"].role) == ("hidden", 0.5, "vector")
-
-
-def test_a_subclass_may_be_read_otherwise_than_its_parent():
-    """A projection whose inputs do not grow; the rest stays the parent's."""
-
-    class Closed(GatedFNO):
-        pass
-
-    nm.register_layer(GatedFNO, {**GATE, **GAIN})
-    nm.register_layer(Closed, {"gate": nm.Place(False, False)})
-    with pytest.raises(nm.MupError, match="'gate.weight'"):  # which has as many channels as the width, and so grows
-        nm.parametrize(Closed(16), base=Closed(8))
-
-
-class Wide(FNO):
-    """Its lifting has a hidden layer of a width of its own, and its projection is another class than neuralop's."""
-
-    def __init__(self, width, projection=None):
-        super().__init__((8,), 2, 3, width, n_layers=2, lifting_channel_ratio=1)
-        self.lifting = ChannelMLP(2 + 1, width, hidden_channels=12)
-        self.projection = projection or self.projection
-
-
-LIFTING = {"lifting.fcs.0": nm.Place(False, False), "lifting.fcs.1": nm.Place(False, True)}
-
-
-def test_a_subclass_may_go_into_a_place_that_its_parent_gives_whole():
-    """And it may be wrong about it; and what is said of a child whole outdoes what a parent says of its inside."""
-    nm.register_layer(Wide, {"lifting": nm.Place(False, False)})
-    with pytest.raises(
-        nm.MupError, match=r"'lifting.fcs.1.weight' is \(16, 12, 1\).*\(8, 12, 1\).*an axis of kind 'out_fixed'"
-    ):
-        nm.parametrize(Wide(16), base=Wide(8))
-    nm.register_layer(Wide, LIFTING)
-    plan = nm.summary(nm.parametrize(Wide(16), base=Wide(8)))
-    assert [plan[f"lifting.fcs.{i}.weight"].axes[:2] for i in (0, 1)] == [("out_fixed", "in_fixed"), ("out", "in_fixed")]
-    assert plan["projection.fcs.0.weight"].role == "hidden"  # still the parent's
-
-    class Whole(Wide):
-        pass
-
-    nm.register_layer(Whole, {"lifting": nm.Place(False, True)})
-    assert nm.summary(nm.parametrize(Whole(16), base=Whole(16)))["lifting.fcs.0.weight"].axes[:2] == ("out", "in_fixed")
-
-
-def test_a_subclass_with_another_class_in_a_place_of_its_parent():
-    class Head(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(3, width))
-
-    nm.register_layer(Wide, LIFTING)
-    with pytest.raises(
-        nm.MupError, match=r"nobody registered Head \('projection'\). Write nm.register_layer\(Head, \{'weight'"
-    ):
-        nm.parametrize(Wide(16, Head(16)), base=Wide(8, Head(8)))
-
-
-def test_a_layer_that_is_derived_from_a_known_one_keeps_its_place():
-    """Its own parameter is stated; what its parent has goes by the place where it stands, the readout here."""
-
-    class Scaled(nn.Linear):
-        def __init__(self, *sizes):
-            super().__init__(*sizes)
-            self.scale = nn.Parameter(torch.ones(1))
-
-    class Net(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.up, self.down = nn.Linear(2, width), Scaled(width, 1)
-
-    nm.register_layer(Scaled, {"scale": nm.Param("vector", ("fixed",))})
-    nm.register_layer(Net, {"up": nm.Place(False, True), "down": nm.Place(True, False)})
-    plan = nm.summary(nm.parametrize(Net(16), base=Net(8)))
-    assert (plan["down.weight"].role, plan["up.weight"].role) == ("readout", "input")
-
-
-def test_an_init_may_be_a_function_and_a_wrong_one_is_doubted():
-    class Mixer(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.weight = nn.Parameter(0.02 * torch.randn(width, width))
-
-    with pytest.raises(nm.MupError, match="say how it is drawn.*or a function of its shape"):
-        nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"))})
-    nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"), "fan_in")})
-    with pytest.raises(nm.MupError, match="'weight' has a root mean square.*registration of Mixer is wrong: Param's init"):
-        nm.parametrize(Mixer(64), base=Mixer(32))
-    nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"), lambda shape: 0.02)})
-    nm.parametrize(Mixer(64), base=Mixer(32))
-    ours = _fno()
-    with torch.no_grad():
-        ours.fno_blocks.convs[0].weight.tensor.mul_(3)
-    with pytest.raises(nm.MupError, match="has a root mean square((?!registration).)*$"):
-        nm.parametrize(ours, base={"hidden_channels": 8})
+# ------------------------------------------------------------------------------------------------ raw parameters
 
 
 class Mixer(nn.Module):
@@ -358,24 +269,39 @@ class Mixer(nn.Module):
 
     def __init__(self, width):
         super().__init__()
+        self.width = width
         self.up, self.down = nn.Linear(2, width), nn.Linear(width, 1)
         self.weight = nn.Parameter(torch.randn(width, width).mul_(0.7 * width**-0.5))
         self.gain = nn.Parameter(torch.ones(width))
 
 
+def test_a_raw_parameter_that_grows_in_two_dimensions_has_to_be_described():
+    class Plain(Mixer):
+        pass
+
+    says = (
+        r"Two dimensions of parameter 'weight' .*\(Plain\), of shape \(64, 64\), grow.*nm.register_layer\(Plain, \{'weight'"
+    )
+    with pytest.raises(nm.MupError, match=says):
+        nm.parametrize(Plain(64), base=Plain(32))
+    with pytest.raises(nm.MupError, match="'weight_hh_l0' of module '0' .LSTM"):
+        nm.parametrize(nn.Sequential(nn.LSTM(2, 16)), base=nn.Sequential(nn.LSTM(2, 8)))
+
+
 def test_one_description_says_how_large_a_parameter_is_and_how_it_is_drawn():
     """The size that the rule corrects, 0.7/√width, by which the draw on a model from the meta device goes, too."""
-    places = {"up": nm.Place(False, True), "down": nm.Place(True, False)}
 
-    def registered(**draw):
-        weight = nm.Param("hidden", ("out", "in"), lambda shape: 0.7 * shape[1] ** -0.5, **draw)
+    def registered(init=lambda shape: 0.7 * shape[1] ** -0.5, **draw):
         gain = nm.Param("vector", ("out",), draw=lambda tensor, std: tensor.fill_(1))
-        nm.register_layer(Mixer, {**places, "weight": weight, "gain": gain})
+        nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"), init, **draw), "gain": gain})
         with torch.device("meta"):
             return nm.parametrize(Mixer(64), base=Mixer(16))
 
     with pytest.raises(nm.MupError, match=r"initialisation of weight \(Mixer\) is not known.*a Param whose draw says how"):
         registered()
+    registered(lambda shape: 0.02, draw=lambda tensor, std: tensor.normal_())
+    with pytest.raises(nm.MupError, match="'weight' has a root mean square.*registration of Mixer is wrong: Param's init"):
+        nm.parametrize(Mixer(64), base=Mixer(32))
     model = registered(draw=lambda tensor, std: tensor.normal_().mul_(std)).to_empty(device="cpu")
     torch.manual_seed(0)
     nm.initialize(model)
@@ -387,12 +313,36 @@ def test_one_description_says_how_large_a_parameter_is_and_how_it_is_drawn():
     assert torch.equal(model.gain, torch.ones(64))
 
 
-def test_a_base_that_is_wider_than_the_model():
-    with pytest.warns(UserWarning, match="The base is wider than the model: .* 16 channels at base and 4 here"):
-        nm.parametrize(_fno(4), base={"hidden_channels": 16})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        nm.parametrize(_fno(4), base={"hidden_channels": 16}, rule="standard")
-        nm.parametrize(_fno(16), base={"hidden_channels": 16, "n_modes": (16,)})
-        batch = {"x": torch.randn(2, 2, 16), "y": torch.randn(2, 3, 16)}
-        nm.coord_check(lambda w: nm.parametrize(_fno(w), base={"hidden_channels": 16}), [8, 16], [batch], lr=1e-3, seeds=1)
+def test_weights_of_ours_that_are_not_fresh_are_not_blamed_on_a_registration():
+    ours = _fno()
+    with torch.no_grad():
+        ours.fno_blocks.convs[0].weight.tensor.mul_(3)
+    with pytest.raises(nm.MupError, match="has a root mean square((?!registration).)*$"):
+        nm.parametrize(ours, base={"hidden_channels": 8})
+
+
+def test_mistakes_in_registrations():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+    nm.register_layer(Layer, {"scael": nm.Param("vector", ("out",))})
+    with pytest.raises(nm.MupError, match="Layer names 'scael', .* no such parameter: did you mean 'scale'"):
+        nm.parametrize(Layer(), base=Layer())
+    for params, match in (
+        ({"scale": nm.Param("matrix", ("out",))}, "a role of input, hidden"),
+        ({"scale": nm.Param("vector", ("width",))}, "axes are of the kinds"),
+        ({"scale": nm.Param("hidden", ("out", "in"))}, "say how it is drawn.*or a function of its shape"),
+    ):
+        with pytest.raises(nm.MupError, match=match):
+            nm.register_layer(Layer, params)
+    nm.register_layer(Layer, {"scale": nm.Param("vector", ("out", "in"))})
+    with pytest.raises(nm.MupError, match=r"has shape \(2,\), but Layer is described with 2 axes"):
+        nm.parametrize(Layer(), base=Layer())
+
+
+def test_a_plan_is_a_collection_of_rows():
+    plan = nm.summary(nm.parametrize(_fno()))
+    assert list(plan) == list(plan.rows) and len(plan) == len(plan.rows)
+    assert "lifting.fcs.0.weight" in plan and "lifting" not in plan

@@ -59,8 +59,9 @@ def test_at_base_and_when_modes_grow():
 
 def test_the_summary_has_its_name_and_its_reason():
     model = ruled()
-    head, reason, *table = str(nm.summary(model)).splitlines()
-    assert "rule 'by_blocks'" in head and reason == "by_blocks: κ = (N_base / N)^(1/4), for the sake of a test"
+    head, measured, reason, *table = str(nm.summary(model)).splitlines()
+    assert "rule 'by_blocks'" in head and "twice the width" in measured
+    assert reason == "by_blocks: κ = (N_base / N)^(1/4), for the sake of a test"
     assert "(by_blocks)" in next(line for line in table if line.startswith(KERNEL))
     for name in RULES:
         assert f"\n{name}: " in str(nm.summary(ruled(name)))

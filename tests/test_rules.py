@@ -29,45 +29,45 @@ def _separable(m, k):
 
 
 GOLDEN = [
-    # role, size at target, at base, (init, Adam lr, SGD lr, eps)
-    # lifting weight 3 → width: default std 1/√3 at both; only SGD's lr and eps see r_out = 4.
-    ("input", Size(3, 64, default_std("fan_in", 3, 64)), Size(3, 16, default_std("fan_in", 3, 16)), (1, 1, 4, 1 / 4)),
+    # role, size at target, at base, (init, Adam lr, SGD lr)
+    # lifting weight 3 → width: default std 1/√3 at both; only SGD's lr sees r_out = 4.
+    ("input", Size(3, 64, default_std("fan_in", 3, 64)), Size(3, 16, default_std("fan_in", 3, 16)), (1, 1, 4)),
     # 1×1 map width → width: default std falls as 1/√r_in by itself; lr 1/4; SGD 4/4.
     (
         "hidden",
         Size(64, 64, default_std("fan_in", 64, 64)),
         Size(16, 16, default_std("fan_in", 16, 16)),
-        (1, 1 / 4, 1, 1 / 4),
+        (1, 1 / 4, 1),
     ),
     # channel MLP's first layer, 64 → 32 from 16 → 8: r_in = r_out = 4.
     (
         "hidden",
         Size(64, 32, default_std("fan_in", 64, 32)),
         Size(16, 8, default_std("fan_in", 16, 8)),
-        (1, 1 / 4, 1, 1 / 4),
+        (1, 1 / 4, 1),
     ),
     # readout: wanted std × 1/4, stock gives × 1/2, so init × 1/2; lr × 1/4 under both families; gradients keep size.
     (
         "readout",
         Size(64, 1, default_std("fan_in", 64, 1)),
         Size(16, 1, default_std("fan_in", 16, 1)),
-        (1 / 2, 1 / 4, 1 / 4, 1),
+        (1 / 2, 1 / 4, 1 / 4),
     ),
     # bias of a hidden map: stock U(±1/√fan_in) loses a factor 2, which is given back.
-    ("vector", Size(1, 64, default_std("fan_in", 64, 64)), Size(1, 16, default_std("fan_in", 16, 16)), (2, 1, 4, 1 / 4)),
+    ("vector", Size(1, 64, default_std("fan_in", 64, 64)), Size(1, 16, default_std("fan_in", 16, 16)), (2, 1, 4)),
     # gate: ones at every width.
-    ("vector", Size(1, 64, 1.0), Size(1, 16, 1.0), (1, 1, 4, 1 / 4)),
+    ("vector", Size(1, 64, 1.0), Size(1, 16, 1.0), (1, 1, 4)),
     # dense kernel: stock √(2/(2m)) = 1/√m keeps σ√m, so init × κ; lr κ/4; SGD without κ: 4/4.
-    ("spectral", _dense(64, 64), _dense(16, 4), (KAPPA, KAPPA / 4, 1, 1 / 4)),
+    ("spectral", _dense(64, 64), _dense(16, 4), (KAPPA, KAPPA / 4, 1)),
     # separable kernel: one term a channel, stock loses 1/√4 = 1/2, so init × 2κ; lr κ.
-    ("spectral", _separable(64, 64), _separable(16, 4), (2 * KAPPA, KAPPA, 4, 1 / 4)),
+    ("spectral", _separable(64, 64), _separable(16, 4), (2 * KAPPA, KAPPA, 4)),
 ]
 
 
 @pytest.mark.parametrize(("role", "size", "base", "expected"), GOLDEN)
 def test_golden_log_modes(role, size, base, expected):
     m = multipliers(role, size, base, "log-modes")
-    assert (m.init, m.adam_lr, m.sgd_lr, m.eps) == pytest.approx(expected, rel=1e-12)
+    assert (m.init, m.adam_lr, m.sgd_lr) == pytest.approx(expected, rel=1e-12)
 
 
 def _modes(*ks):
@@ -131,7 +131,7 @@ def test_identity_is_exact(m_in, m_out, k):
             "spectral": Size(m_in, m_out, default_std("mean_fan", m_in, m_out), (k,), k + 1, (m_in, m_out)),
         }.items():
             m = multipliers(role, size, size, rule)
-            assert (m.init, m.adam_lr, m.sgd_lr, m.eps) == (1, 1, 1, 1)
+            assert (m.init, m.adam_lr, m.sgd_lr) == (1, 1, 1)
 
 
 @given(st.tuples(sizes, sizes, sizes), st.tuples(ks, ks, ks), st.sampled_from(["log-modes", "operator-norm", "none"]))
@@ -139,7 +139,7 @@ def test_two_moves_compose(widths, modes, rule):
     """Going a → b → c multiplies to going a → c: the base is a choice of units, not of physics."""
     a, b, c = (_dense(m, k) for m, k in zip(widths, modes, strict=True))
     ab, bc, ac = (multipliers("spectral", y, x, rule) for x, y in ((a, b), (b, c), (a, c)))
-    for field in ("init", "adam_lr", "sgd_lr", "eps"):
+    for field in ("init", "adam_lr", "sgd_lr"):
         assert getattr(ab, field) * getattr(bc, field) == pytest.approx(getattr(ac, field), rel=1e-9)
 
 

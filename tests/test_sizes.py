@@ -113,7 +113,7 @@ def test_parameters_without_numbers_are_left_alone():
     assert empty == [f"fno_blocks.channel_mlp.0.fcs.{i}" for i in ("0.weight", "0.bias", "1.weight")]
     for name in (*empty, "fno_blocks.channel_mlp.0.fcs.1.bias"):  # the last one's layer has no inputs
         row = plan[name]
-        assert (row.init_mult, row.lr_mult, row.sgd_lr_mult, row.eps_mult) == (1, 1, 1, 1) and "left alone" in row.why
+        assert (row.init_mult, row.lr_mult, row.sgd_lr_mult) == (1, 1, 1) and "left alone" in row.why
     without = nm.summary(nm.parametrize(build((8, 6), width=1, use_channel_mlp=False), base={"n_modes": (4, 4)}))
     assert plan[KERNEL].lr_mult == without[KERNEL].lr_mult < 1
     assert nm.Plan.from_json(plan.to_json()) == plan

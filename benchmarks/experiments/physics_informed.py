@@ -55,6 +55,8 @@ class PhysicsInformedFNO(nn.Module):
 
     def __init__(self, n_modes: tuple[int, ...], hidden_channels: int, n_layers: int = 4, readout_width: int = 32) -> None:
         super().__init__()
+        # Kept under their own names: by them neuralop_mup finds out which dimensions grow.
+        self.n_modes, self.hidden_channels, self.n_layers, self.readout_width = n_modes, hidden_channels, n_layers, readout_width
         width = hidden_channels
         self.lifting = nn.Linear(3, width)
         self.kernels = nn.ModuleList(FourierKernel(width, n_modes[0] // 2) for _ in range(n_layers))
@@ -81,15 +83,4 @@ def _pointwise(layer: nn.Linear | nn.Conv1d, x: torch.Tensor) -> torch.Tensor:
 
 nm.register_layer(
     FourierKernel, {"weight": nm.Param("spectral", ("modes", "modes_single", "in", "pair", "out"), init="positive")}
-)
-# The readout's hidden layer has a size of its own, so that the map from the width into it is where the width ends.
-nm.register_layer(
-    PhysicsInformedFNO,
-    {
-        "lifting": nm.Place(False, True),
-        "kernels": nm.Place(True, True),
-        "skips": nm.Place(True, True),
-        "readout_in": nm.Place(True, False),
-        "readout_out": nm.Place(False, False),
-    },
 )

@@ -1,7 +1,7 @@
 """neuralop's own initialisation, drawn for a model that was built without weights.
 
 Constructors draw weights as they run. A model built on the meta device, where it costs nothing, lost what they drew, so
-it is drawn again, layer by layer: by the layer's ``reset_parameters``, and as its adapter says where that says how
+it is drawn again, layer by layer: by the layer's ``reset_parameters``, and as its description says where that says how
 (``draw`` of a :class:`~neuralop_mup.Param`). A tensor that neither of them draws is an error. Modules are visited as they
 were constructed, so that in most models the random numbers fall as they do in the constructor.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.core.layers import Alias, Copy, Describe, Description, Param, describe, described_as
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.registry import FIXED, Alias, Claims, Copy, Param, Registration, claims_of, registered_for
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
@@ -35,13 +35,13 @@ class _Layer:
     reset : tuple of str or None
         The tensors that its ``reset_parameters`` draws; None if that is not to be called.
     described : mapping
-        What adapters say is drawn, tied or copied, by name in the module.
+        What descriptions say is drawn, tied or copied, by name in the module.
     """
 
     module: nn.Module
     prefix: str
     reset: tuple[str, ...] | None
-    described: Claims
+    described: Description
 
     def drawn(self) -> set[str]:
         """Names in the model of the tensors that are drawn."""
@@ -101,10 +101,10 @@ def draw(model: nn.Module, plan: Plan) -> None:
 
 def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
     """All modules of a model, each after its children; a child that is a copy of another is not gone into."""
-    claims = {name: claim for name, claim in claims_of(module, FIXED).items() if _says_how(module, name, claim.what)}
-    classes = list(_trusted(module, {claim.by for claim in claims.values()}))
-    trusted = {registration for cls in classes for registration in registered_for(cls)}
-    described = {name: claim.what for name, claim in claims.items() if claim.by in trusted}
+    said = {name: pair for name, pair in describe(module).items() if _says_how(module, name, pair[0])}
+    classes = list(_trusted(module, {function for _, function in said.values()}))
+    trusted = {function for cls in classes for function in described_as(cls)}
+    described = {name: what for name, (what, function) in said.items() if function in trusted}
     for name, child in module.named_children():
         if not isinstance(described.get(name), Copy):
             yield from _layers(child, f"{prefix}{name}.")
@@ -116,19 +116,19 @@ def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
 
 
 def _says_how(module: nn.Module, name: str, what: object) -> bool:
-    """Whether a claim says how something is drawn; a child that is not like the one it may be a copy of is drawn itself."""
+    """Whether a description says how something is drawn; a child unlike the one it may be a copy of is drawn itself."""
     if isinstance(what, Copy):
         return _shapes(getattr(module, what.of)) == _shapes(getattr(module, name))
     return isinstance(what, Alias) or (isinstance(what, Param) and what.draw is not None)
 
 
-def _trusted(module: nn.Module, saying: set[Registration]) -> Iterator[type]:
-    """A module's classes, up to one whose own constructor may draw in a way that no registration of ``saying`` tells."""
+def _trusted(module: nn.Module, saying: set[Describe]) -> Iterator[type]:
+    """A module's classes, up to one whose own constructor may draw in a way that no description of ``saying`` tells."""
     for cls in type(module).__mro__:
         yield cls
         # torch, and FSDP2's change of class, write constructors that draw nothing else.
         own_constructor = "__init__" in vars(cls) and not cls.__module__.startswith("torch.")
-        if own_constructor and saying.isdisjoint(registered_for(cls)) and any(t.numel() for t in _own(module).values()):
+        if own_constructor and saying.isdisjoint(described_as(cls)) and any(t.numel() for t in _own(module).values()):
             return
 
 

@@ -1,4 +1,4 @@
-"""A base with fewer Fourier layers: which of its parameters stands for one that it lacks."""
+"""Fourier layers that follow each other: how many there are, and what stands at base for those that it lacks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,38 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from torch import nn
+
 from neuralop_mup.errors import MupError
 
-__all__ = ["Layers", "match_layers"]
+__all__ = ["Layers", "fourier_depth", "match_layers", "stands_beside"]
+
+_BESIDE: dict[type, tuple[str, ...]] = {}
+
+
+def stands_beside(layer_type: type, *children: str) -> None:
+    """Fourier layers in these children of a layer are computed beside others of its, and so add nothing to depth."""
+    _BESIDE[layer_type] = children
+
+
+def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
+    """Number of Fourier layers that follow each other.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The bare model.
+    owners : iterable of str
+        Names of its modules that hold kernels; one that holds several layers counts them.
+    """
+    beside = [
+        f"{name}.{child}.".removeprefix(".")
+        for name, module in model.named_modules()
+        for cls in type(module).__mro__
+        for child in _BESIDE.get(cls, ())
+    ]
+    following = [owner for owner in set(owners) if not any(f"{owner}.".startswith(prefix) for prefix in beside)]
+    return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in following))
 
 
 @dataclass(frozen=True)

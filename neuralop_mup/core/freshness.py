@@ -7,8 +7,9 @@ import math
 import torch
 from torch import nn
 
+from neuralop_mup.core.infshape import GROWS
+from neuralop_mup.core.layers import describe, is_users
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.registry import by_user
 from neuralop_mup.errors import MupError
 
 __all__ = ["check_fresh"]
@@ -36,7 +37,9 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
     to_fresh = to_scaled = 0.0
     for row in plan.rows:
         p = parameters[row.name].detach()
-        claimed_by = row.layer if by_user(modules[row.owner]) else None
+        if GROWS.isdisjoint(row.axes):
+            continue  # it is left as it is, whatever it is
+        claimed_by = row.layer if _is_described_by_user(modules[row.owner]) else None
         if row.init == "constant" and not claimed_by and not (p == p.round().clamp(0, 1)).all():
             raise _not_fresh(row.name, "is not constant, as its default initialisation is", claimed_by)
         if row.default_std is None:
@@ -60,6 +63,10 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
             "ruin them (were they loaded from a checkpoint?): neuralop_mup.load_plan attaches the plan that they were "
             "saved with, parametrize(…, init=False) a plan of your own."
         )
+
+
+def _is_described_by_user(layer: nn.Module) -> bool:
+    return any(is_users(function) for _, function in describe(layer).values())
 
 
 def _not_fresh(name: str, what: str, claimed_by: str | None) -> MupError:

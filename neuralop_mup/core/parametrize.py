@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from neuralop_mup.core.classify import classify
 from neuralop_mup.core.default_init import check_drawable
 from neuralop_mup.core.freshness import check_fresh
 from neuralop_mup.core.infshape import save_shapes
@@ -20,7 +19,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import ATTRIBUTE, PLAN_CONFIRMED, WEIGHTS_SCALED, attach_hooks, attach_shapes, detach_hooks
 from neuralop_mup.core.planned import CopiesShapes
 from neuralop_mup.core.planning import make_plan
-from neuralop_mup.core.reference_size import in_words, reference_base
+from neuralop_mup.core.reading import read
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
@@ -40,9 +39,6 @@ def parametrize(
     *,
     init: bool = True,
     init_mult: Mapping[str, float] | None = None,
-    correct_tt: bool = False,
-    kernel_init: str | None = None,
-    training: Mapping[str, tuple[int, int]] | None = None,
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
 
@@ -74,19 +70,8 @@ def parametrize(
     init_mult : mapping, optional
         Multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
         to the target. Roles: input, hidden, readout, vector, spectral; ``kernel`` multiplies a Fourier kernel as a whole,
-        where ``spectral`` multiplies each factor of a factorized one.
-    correct_tt : bool, default False
-        neuralop draws a tensor-train kernel √(∏ ranks) times smaller than it means to. By default that stays as it is
-        at base; True brings such kernels to the std that a dense one has, at base too. Hyperparameters tuned with one
-        setting are not those of the other.
-    kernel_init : {"default", "small"}, optional
-        How large Fourier kernels start: as neuralop draws them, or a tenth of that, which trains to lower errors
-        (docs/evidence/optimizers.md); at base, too. If not given, small without a base, and neuralop's with one or under
-        ``rule="standard"``.
-    training : mapping, optional
-        How the training differs from base's, ``{"steps": (300, 3000)}``: optimizer steps of the run in which the learning
-        rate was tuned, and of this one, both under one schedule that ends with the run. Every learning rate then goes by
-        √(base's / this one's), but for SGD, which has no rule for it. The plan keeps it, so a run is resumed with the same.
+        where ``spectral`` multiplies each factor of a factorized one. If ``kernel`` is not given it is 0.1 at the reference
+        size, which trains to lower errors (docs/evidence/optimizers.md), and 1 with any other base or ``rule="standard"``.
 
     Returns
     -------
@@ -120,15 +105,10 @@ def parametrize(
     >>> optimizer = nm.MuSOAP(model)
     """
     bare = _bare(model)
-    if kernel_init is None:
-        kernel_init = "small" if base is None and rule != "standard" else "default"
-    reference = reference_base(bare) if base is None else None
-    plan = make_plan(bare, unwrap(reference or base), rule, init_mult, correct_tt, kernel_init, training)
+    plan = make_plan(bare, unwrap(base), rule, init_mult)
     _check_untouched(bare, init)
-    if reference is None:
+    if base is not None:
         _warn_of_wider_base(plan)
-    else:
-        plan = replace(plan, at_base=in_words(reference, kernel_init))
     pending = init and _on_meta(bare)
     if pending:
         check_drawable(bare)
@@ -329,10 +309,10 @@ def get_plan(model: nn.Module) -> Plan:
 
 
 def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Kinds of axis of each parameter of a Fourier kernel, by name: from the plan; a model that has none is classified."""
+    """Kinds of axis of each parameter of a Fourier kernel, by name: from the plan; a model that has none is read."""
     if is_parametrized(model):
         return {row.name: row.axes for row in get_plan(model).rows if row.role == "spectral"}
-    return {name: f.param.axes for name, f in classify(model, trainable=False).items() if f.param.role == "spectral"}
+    return {name: info.param.axes for name, info in read(model).items() if info.param.role == "spectral"}
 
 
 def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
 from neuralop_mup.core.infshape import MupShape
-from neuralop_mup.core.multipliers import check_training, init_multipliers, with_steps
+from neuralop_mup.core.multipliers import OF_INIT, check_multipliers
 from neuralop_mup.core.plan_text import as_markdown, as_text, differences
-from neuralop_mup.core.registry import FIXED, Place
-from neuralop_mup.core.rules import RULE_VERSION, RULES, ModeRule, Size, length_factor
+from neuralop_mup.core.rules import RULE_VERSION, RULES, ModeRule, Size
 from neuralop_mup.errors import MupError
 
 __all__ = ["Plan", "Row"]
@@ -32,25 +31,25 @@ class Row:
         Logical shapes (active modes on mode axes).
     init_mult : float
         Factor on the default initialisation, a multiplier of the role included.
-    lr_mult, sgd_lr_mult, eps_mult : float
-        The rule's factors on an Adam-like learning rate, on SGD's, and on Adam's eps.
+    lr_mult, sgd_lr_mult : float
+        The rule's factors on an Adam-like learning rate, and on SGD's.
     default_std : float or None
         Root mean square of the default initialisation at this size; None where that is not random (gates, norms).
     why : str
         The rule in a few words.
-    owner, place : str, Place
-        Name of the layer, and where in the model it stands.
+    owner : str
+        Name of the layer.
     tensor_shape : tuple of int
         Shape of the tensor itself, which under ``max_n_modes`` has more modes than are active.
     init : str
-        How the default initialisation depends on the fans (:class:`~neuralop_mup.Param`); ``own`` where the layer's adapter
-        has a function for it.
+        How the default initialisation depends on the fans (:class:`~neuralop_mup.Param`); ``own`` where the layer's
+        description has a function for it, ``unknown`` where nobody described the parameter.
     size, base_size : Size or None
         The numbers that the rule read, here and at base; None where a parameter holds no numbers.
     lacking : bool
         Whether base, which has fewer layers, lacks the parameter; ``base_shape`` is then that of its last layer.
     frozen : bool
-        Whether the layer's own constructor freezes it.
+        Whether the layer's own constructor freezes it, or it was frozen and nothing of it grows.
     """
 
     name: str
@@ -59,14 +58,12 @@ class Row:
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     base_shape: tuple[int, ...]
-    init_mult: float
-    lr_mult: float
-    sgd_lr_mult: float
-    eps_mult: float
-    default_std: float | None
-    why: str
+    init_mult: float = 1.0
+    lr_mult: float = 1.0
+    sgd_lr_mult: float = 1.0
+    default_std: float | None = None
+    why: str = ""
     owner: str = ""
-    place: Place = FIXED
     tensor_shape: tuple[int, ...] = ()
     init: str = ""
     size: Size | None = None
@@ -96,18 +93,14 @@ class Plan:
         Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
     init_pending : bool, default False
         Whether the weights are still to be drawn (:func:`neuralop_mup.initialize`).
-    correct_tt : bool, default False
-        Whether tensor-train kernels are brought to their target std (already inside the rows' ``init_mult``).
     version : int, default 2
         Version of the rules. A file of another version is refused.
     reason : str, default ""
         What the rule does, in a line.
     function : callable or None
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
-    training : dict, optional
-        How the training differs: ``steps`` at base and of the run (already inside the rows' ``lr_mult``).
     at_base : str, default ""
-        What the base is, in words, where the reference size was taken; empty where a base was given.
+        What the base is, and how it was found out what grows, in words.
 
     Examples
     --------
@@ -126,11 +119,9 @@ class Plan:
     init_mult: Mapping[str, float]
     init_applied: bool = True
     init_pending: bool = False
-    correct_tt: bool = False
     version: int = RULE_VERSION
     reason: str = field(default="", compare=False)
     function: ModeRule | None = field(default=None, compare=False, repr=False)
-    training: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     at_base: str = field(default="", compare=False)
 
     @property
@@ -159,17 +150,13 @@ class Plan:
             )
         return self.function or self.rule
 
-    @property
-    def length_factor(self) -> float:
-        """What the number of steps makes of every learning rate but SGD's; it is in the rows' ``lr_mult``."""
-        return 1.0 if self.rule == "standard" else length_factor(*with_steps(self.training, Size(1, 1), Size(1, 1)))
-
     def __deepcopy__(self, memo: dict) -> Plan:
         return self  # nothing in it changes, and a rule that was given as a function stays with it
 
     def __getstate__(self) -> dict:
         state = dict(vars(self))
-        state.pop("text", None)
+        for cached in ("text", "kernels", "_by_name"):
+            state.pop(cached, None)
         function = state["function"]
         module = sys.modules.get(getattr(function, "__module__", None) or "")
         if getattr(module, getattr(function, "__qualname__", ""), None) is not function:
@@ -181,16 +168,23 @@ class Plan:
         """Names of the parameters of Fourier kernels."""
         return tuple(row.name for row in self.rows if row.role == "spectral")
 
+    @cached_property
+    def _by_name(self) -> dict[str, Row]:
+        return {row.name: row for row in self.rows}
+
     def __getitem__(self, name: str) -> Row:
         if not isinstance(name, str):
             raise MupError(
                 f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, and its text "
                 "is str(plan)."
             )
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(name)
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -304,18 +298,30 @@ class Plan:
                 "would not be the same. Train on with the release that wrote it."
             )
         try:
+            _check_former(stored)
             stored["rows"] = tuple(map(_row_from_json, stored["rows"]))
-            stored["init_mult"] = init_multipliers(stored["init_mult"])
-            stored["training"] = check_training(stored.get("training"))
+            stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)
         except (TypeError, KeyError, AttributeError) as error:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
 
 
+def _check_former(stored: dict) -> None:
+    """Refuse what a plan of 0.2 may say that this version cannot follow; what says nothing is left out."""
+    for key, what in (("correct_tt", "corrects tensor-train kernels"), ("training", "carries learning rates over steps")):
+        if stored.pop(key, None):
+            raise MupError(
+                f"The plan {what} ({key} of parametrize), which this version does not: train on with release 0.2."
+            )
+
+
 def _row_from_json(stored: Mapping) -> Row:
-    kinds = {"place": Place, "size": Size, "base_size": Size}
-    return Row(**{k: kinds[k](**_fields(v)) if k in kinds and v else v for k, v in _fields(stored).items()})
+    values = _fields(stored, Row)
+    sizes = {key: Size(**_fields(stored[key], Size)) for key in ("size", "base_size") if stored.get(key)}
+    return Row(**{**values, **sizes})
 
 
-def _fields(stored: Mapping) -> dict:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+def _fields(stored: Mapping, of: type) -> dict:
+    """What a class has a field for; 0.2 stored more."""
+    known = {field.name for field in fields(of)}
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k in known}

@@ -21,13 +21,11 @@ def as_text(plan: Plan, lrs: Mapping[str, str] | None = None) -> str:
     init = "; init × still to come" if plan.init_pending else "" if plan.init_applied else "; init × not applied"
     head = [f"μP plan, rule {plan.rule!r}, {len(plan.rows)} parameters (lr × is for Adam-like{init})"]
     if plan.at_base:
-        head.append(f"base: {plan.at_base}")
+        head.append(plan.at_base)
     if plan.reason:
         head.append(f"{plan.rule}: {plan.reason}")
-    for base, here in () if plan.rule == "standard" else plan.training.values():
-        head.append(f"steps {base} at base, {here} here: every lr × √({base}/{here}), but SGD's")
     if any(row.lacking for row in plan.rows):
-        head.append("base has fewer layers: nothing scales with depth but in MuMuon and MuSOAP")
+        head.append("base has fewer layers: nothing scales with depth but in MuSOAP")
     return "\n".join([*head, *lines])
 
 
@@ -57,8 +55,6 @@ def differences(plan: Plan, other: Plan) -> list[str]:
             ("rule", plan.rule, other.rule),
             ("version of the rules", plan.version, other.version),
             ("init_mult", dict(plan.init_mult), dict(other.init_mult)),
-            ("correct_tt", plan.correct_tt, other.correct_tt),
-            ("training", dict(plan.training), dict(other.training)),
         )
         if a != b
     ]
@@ -87,7 +83,6 @@ def _row_differences(a: Row, b: Row) -> list[str]:
             ("init ×", a.init_mult, b.init_mult),
             ("lr ×", a.lr_mult, b.lr_mult),
             ("SGD lr ×", a.sgd_lr_mult, b.sgd_lr_mult),
-            ("eps ×", a.eps_mult, b.eps_mult),
         )
         if not math.isclose(x, y, rel_tol=1e-9)
     ]

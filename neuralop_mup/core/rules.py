@@ -13,7 +13,6 @@ the same, one sign    ∝ r_in^(-1)                                terms with a 
 lr, Adam-like         × 1 / r_in                                 an update's r_in entries add up
                                                                  coherently
 lr, SGD               × r_out / r_in                             besides, gradients shrink as 1/r_out
-Adam's eps            × 1 / r_out (on request)                   gradients shrink as 1/r_out
 ====================  =========================================  ==================================
 
 Fourier kernels take a further factor κ, the *mode factor*, on init std and on the Adam learning rate; see
@@ -42,8 +41,8 @@ of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fa
 as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
 update carry it once (derived in docs/explain/layouts.md).
 
-Where base's run has fewer steps, T_base instead of T, all of Adam's learning rates go by √(T_base / T) besides; see
-:func:`length_factor`. Depth has no rule under Adam: none held (docs/evidence/transfer.md).
+Depth has no rule under Adam: none held (docs/evidence/transfer.md). How a learning rate follows the number of steps says
+:func:`length_factor`.
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
@@ -117,12 +116,8 @@ class Size:
         Number N of the kernel's independent channel blocks, one for each stored mode.
     block : (int, int), default (1, 1)
         Shape (in, out) of one such block; (1, 1) for a separable kernel.
-    std_ratio : float, default 1.0
-        For a factor: its default std over the one that would give the kernel its target std (1 but for TT).
     one_sign : bool, default False
         Whether entries are drawn with one sign, so that their mean, not their spread, makes the norm.
-    steps : int, default 1
-        Steps that it is trained for, where it is fewer at base; else 1.
 
     Examples
     --------
@@ -139,14 +134,12 @@ class Size:
     modes: tuple[int, ...] = ()
     blocks: int = 1
     block: tuple[int, int] = (1, 1)
-    std_ratio: float = 1.0
     one_sign: bool = False
-    steps: int = 1
 
 
 @dataclass(frozen=True)
 class Multipliers:
-    """What a rule makes of one parameter: factors on default init, learning rates and Adam's eps (all 1 at base).
+    """What a rule makes of one parameter: factors on default init and learning rates (all 1 at base).
 
     Attributes
     ----------
@@ -154,8 +147,6 @@ class Multipliers:
         Factor on the default initialisation.
     adam_lr, sgd_lr : float
         Factors on the learning rate of an Adam-like optimizer, and of SGD.
-    eps : float
-        Factor on Adam's eps, where that is scaled.
     kappa : float, default 1.0
         The mode factor κ, which is in ``init`` and ``adam_lr``; 1 for all but kernels.
 
@@ -170,7 +161,6 @@ class Multipliers:
     init: float
     adam_lr: float
     sgd_lr: float
-    eps: float
     kappa: float = 1.0
 
 
@@ -469,8 +459,8 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     return 1.0 if size == base else float(kappa)
 
 
-def length_factor(size: Size, base: Size) -> float:
-    """√(T_base / T), the factor on every learning rate of a run of T steps where base's had T_base, schedules alike.
+def length_factor(steps: int, base_steps: int) -> float:
+    """√(T_base / T), the factor on the learning rate of a run of T steps that was tuned for T_base, schedules alike.
 
     Optimization that is averaged over T noisy steps wants a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on
     Optimization 19, 2009); for language models other powers were fitted (arXiv:2409.19913). The root is what was measured
@@ -478,8 +468,8 @@ def length_factor(size: Size, base: Size) -> float:
 
     Parameters
     ----------
-    size, base : Size
-        A parameter here and at base, of which ``steps`` is read.
+    steps, base_steps : int
+        Optimizer steps of this run, and of the one that the learning rate is of.
 
     Returns
     -------
@@ -489,10 +479,10 @@ def length_factor(size: Size, base: Size) -> float:
     Examples
     --------
     >>> from neuralop_mup import rules
-    >>> rules.length_factor(rules.Size(1, 1, steps=4000), rules.Size(1, 1, steps=1000))
+    >>> rules.length_factor(4000, 1000)
     0.5
     """
-    return math.sqrt(base.steps / size.steps)
+    return math.sqrt(base_steps / steps)
 
 
 def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
@@ -522,19 +512,18 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     >>> from neuralop_mup import rules
     >>> size, base = rules.Size(64, 64, 0.125), rules.Size(16, 16, 0.25)
     >>> rules.multipliers("hidden", size, base, "operator-norm")
-    Multipliers(init=1.0, adam_lr=0.25, sgd_lr=1.0, eps=0.25, kappa=1.0)
+    Multipliers(init=1.0, adam_lr=0.25, sgd_lr=1.0, kappa=1.0)
     """
     if check_rule(rule) == "standard":
-        return Multipliers(1.0, 1.0, 1.0, 1.0)
+        return Multipliers(1.0, 1.0, 1.0)
     r_in = size.fan_in / base.fan_in
     r_out = size.fan_out / base.fan_out
     kappa = mode_factor(rule, size, base) if size.modes else 1.0
     wanted = kappa * (1 / r_in if role == "readout" or size.one_sign else r_in**-0.5)
     return Multipliers(
         init=wanted / (size.default_std / base.default_std),
-        adam_lr=kappa / r_in * length_factor(size, base),
-        # The rules for modes and steps are Adam's; SGD keeps the width rule alone.
+        adam_lr=kappa / r_in,
+        # The rule for modes is Adam's; SGD keeps the width rule alone.
         sgd_lr=r_out / r_in,
-        eps=1 / r_out,
         kappa=kappa,
     )

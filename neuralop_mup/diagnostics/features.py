@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.registry import is_registered, is_whole
+from neuralop_mup.core.arguments import keeps_arguments
 
 __all__ = ["call", "evaluating", "features", "features_and_silent", "inputs_of", "rms"]
 
@@ -101,7 +101,7 @@ def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     blocks = []
     for name, child in model.named_children():
         # A class that only wraps a model has that model's blocks.
-        wraps = not is_registered(model) and is_whole(child) and bool(_blocks(child))
+        wraps = not keeps_arguments(model) and keeps_arguments(child) and bool(_blocks(child))
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)) or wraps:
             blocks += _blocks(child, f"{prefix}{name}.")
         elif any(True for _ in child.parameters()):

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.classify import ParameterInfo, classify
 from neuralop_mup.core.depth import Layers, match_layers
+from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, stored_plan
 from neuralop_mup.core.planning import make_rows
+from neuralop_mup.core.reading import ParameterInfo, place, read
 from neuralop_mup.core.rules import RULES, reason_of
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
@@ -158,11 +159,12 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
         check_same_plan(ours, plan, f"{source} belongs")
         return replace(ours, init_applied=plan.init_applied, init_pending=False)
     check_no_plan(model)
-    found = classify(model, trainable=False)
+    found = read(model)
     rows = {row.name: row for row in plan.rows}
     lines = [f"{name}: not in the model" for name in rows if name not in found]
     lines += [f"{name}: not in the plan" for name in found if name not in rows]
     if not lines:
+        found = _as_planned(found, rows)
         lines = [line for name in found if (line := _size_difference(found[name], rows[name]))]
     if not lines:
         again = _remake_plan(plan, found)
@@ -186,20 +188,27 @@ def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     names = {row.name for row in plan.rows}
     layers = match_layers(names, {row.name for row in plan.rows if not row.lacking}, plan.kernels)
     layers = layers or {name: Layers(name) for name in names}  # then the comparison says what differs
-    again = make_rows(found, shapes, at_base, rule, plan.init_mult, plan.correct_tt, layers, plan.training)
+    again = make_rows(found, shapes, at_base, rule, plan.init_mult, layers)
     if not known:  # a function of somebody's: what it made of kernels stands in the file and nowhere else
         again = tuple(_with_numbers_of(plan[row.name], row) if row.size and row.size.modes else row for row in again)
     return replace(plan, rows=again)
 
 
+def _as_planned(found: Mapping[str, ParameterInfo], rows: Mapping[str, Row]) -> dict[str, ParameterInfo]:
+    """What was read of a model, with those dimensions growing of which the saved rows say so."""
+    of_rank = {name: info for name, info in found.items() if len(info.shape) == len(rows[name].axes)}
+    grows = {name: tuple(kind in GROWS for kind in rows[name].axes) for name in of_rank}
+    return {**found, **place(of_rank, grows, trainable=False)}
+
+
 def _with_numbers_of(saved: Row, row: Row) -> Row:
-    numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "eps_mult", "why")
+    numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
     return replace(row, **{key: getattr(saved, key) for key in numbers})
 
 
 def _size_difference(f: ParameterInfo, row: Row) -> str:
     """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
-    if row.axes != f.param.axes:
+    if row.axes != f.param.axes or len(row.shape) != len(f.shape):
         return f"{row.name}: axes {', '.join(row.axes)} in the plan, {', '.join(f.param.axes)} in the model"
     grows = f.shape != f.tensor_shape
     for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True):

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.classify import ParameterInfo, read_layer, size_of
 from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.reading import ParameterInfo, read_layer, size_of
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.errors import MupError
 
@@ -34,18 +34,17 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
     MupError
         If the modes cannot be used: above ``max_n_modes``, or K = 0 on an axis, or K = 1 on all under ``log-modes``.
     """
-    layers = {row.owner: row.place for row in plan.rows if row.role == "spectral"}
     found: dict[str, ParameterInfo] = {}
-    for owner, place in layers.items():
+    for owner in dict.fromkeys(row.owner for row in plan.rows if row.role == "spectral"):
         _check_modes(owner, model.get_submodule(owner))
-        found |= read_layer(model, owner, place)
+        found |= read_layer(model, owner)
     shapes = {name: f.shape for name, f in found.items()}
     if all(shapes.get(row.name, row.shape) == row.shape for row in plan.rows):
         return plan
     rows = []
     for row in plan.rows:
         if row.role == "spectral" and row.size is not None and row.base_size is not None:
-            size = replace(size_of(row.name, found, shapes), steps=row.size.steps)
+            size = size_of(row.name, found, shapes)
             m = multipliers(row.role, size, row.base_size, plan.mode_rule)
             row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)
             if size.modes and plan.rule != "standard":

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, RandomSampler
 
-from neuralop_mup.core.classify import check_grid
+from neuralop_mup.core.modes import check_grid
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Problem

@@ -14,8 +14,8 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
-from neuralop_mup.core.multipliers import check_training, init_multipliers
-from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
+from neuralop_mup.core.rules import DEFAULT_RULE, length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 _MASTERS = ("lr_mult", "init_mult")
+#: Names of kernel initialisations, and what they make of neuralop's own.
+KERNEL_INITS = {"default": 1.0, "small": SMALL_KERNELS["kernel"]}
 #: Ends of a search under Adam, whose best learning rate no law gives.
 ADAM_LRS = (1e-3, 6.4e-2)
 
@@ -253,7 +255,7 @@ class Settings:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
             raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
         init_multipliers(self.init_mult, self.kernel_init)
-        check_training(self.training)
+        _check_training(self.training)
         halvings(self.schedule)
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
@@ -275,13 +277,49 @@ def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings) -> t
     """
     s = Settings.of(config)
     choice = OPTIMIZERS[s.optimizer]
-    given = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
+    # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
+    carried = length_factor(*reversed(s.training["steps"])) if _carries(s) else 1.0
+    given = {"lr": s.lr * carried, "weight_decay": s.weight_decay * carried, "lr_mult": dict(s.lr_mult), **s.arguments}
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
-    given |= {"aux_lr": s.aux_lr} if choice.aux_lr is not None else {}
+    if choice.aux_lr is not None:
+        given["aux_lr"] = (choice.aux_lr if s.aux_lr is None else s.aux_lr) * carried
     optimizer = choice.make(model, **given)
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer
+
+
+def init_multipliers(init_mult: Mapping[str, float], kernel_init: str) -> dict[str, float]:
+    """What ``parametrize`` takes as ``init_mult``: a run says how large kernels start at every size."""
+    if kernel_init not in KERNEL_INITS:
+        raise MupError(f"kernel_init is {kernel_init!r}; {nearest(str(kernel_init), KERNEL_INITS)}")
+    mults = check_multipliers(init_mult, "init_mult", OF_INIT)
+    if kernel_init != "default" and "kernel" in mults:
+        raise MupError(
+            f"kernel_init = {kernel_init!r} and init_mult['kernel'] = {mults['kernel']} both say how large kernels "
+            "start; give one of them."
+        )
+    return {"kernel": KERNEL_INITS[kernel_init], **mults}
+
+
+def _carries(s: Settings) -> bool:
+    """Whether learning rates follow the number of steps: SGD has no rule for it."""
+    return bool(s.training) and s.rule != "standard" and s.optimizer != "sgd"
+
+
+def _check_training(values: Mapping[str, Any]) -> None:
+    """Validate how the training differs from base's: ``{"steps": (base's, the run's)}``, base's being no more."""
+    if not values:
+        return
+    if values.keys() != {"steps"} or len(values["steps"]) != 2:
+        raise MupError(f"training is {values!r}; give a dict such as {{'steps': (300, 3000)}}: at base, and here.")
+    for number in values["steps"]:
+        check_count("training['steps']", number, "steps")
+    if values["steps"][0] > values["steps"][1]:
+        raise MupError(
+            f"training['steps'] is {values['steps']!r}: base trains longer than this run, so tuning it saves nothing, and "
+            "the rule was measured for runs that get longer. Give base no more steps than the run, in this order."
+        )
 
 
 def halvings(schedule: str) -> list[int]:

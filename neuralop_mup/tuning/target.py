@@ -27,7 +27,7 @@ from neuralop_mup.tuning.checkpoint import answers_alike, answers_of, read_weigh
 from neuralop_mup.tuning.outcome import is_complete, plain
 from neuralop_mup.tuning.prediction import predicted
 from neuralop_mup.tuning.records import WEIGHTS, Records
-from neuralop_mup.tuning.settings import Settings
+from neuralop_mup.tuning.settings import KERNEL_INITS, Settings
 from neuralop_mup.tuning.space import edge_of, params_key
 from neuralop_mup.tuning.summary import Results
 from neuralop_mup.tuning.train import Training, n_params, quiet
@@ -179,8 +179,12 @@ class Tuned:
             where += f"; {say.params(others)}"
         seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
         loss = say.loss_of_row(self.results.row(made["rule"]), "transferred")
-        usual = {"rule": DEFAULT_RULE, "init_mult": {}, "kernel_init": "default", "training": {}}
-        rest = "".join(f", {key}={made[key]!r}" for key, value in usual.items() if made[key] != value)
+        init_mult = {
+            **({"kernel": KERNEL_INITS[made["kernel_init"]]} if made["kernel_init"] != "default" else {}),
+            **made["init_mult"],
+        }
+        usual = {"rule": (made["rule"], DEFAULT_RULE), "init_mult": (init_mult, {})}
+        rest = "".join(f", {key}={own!r}" for key, (own, value) in usual.items() if own != value)
         size = _arguments(made["size"])
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
         there = f", {self.lr * math.sqrt(short / long):.3g} for the {long} steps of the target" if short != long else ""

@@ -29,7 +29,7 @@ from neuralop_mup.tuning.engines import Engine
 from neuralop_mup.tuning.outcome import begins_alike, is_complete
 from neuralop_mup.tuning.records import CHECKPOINT, WEIGHTS, Records, described, without_addresses
 from neuralop_mup.tuning.score import Score
-from neuralop_mup.tuning.settings import Settings, build_optimizer, build_scheduler, optimizer_arguments
+from neuralop_mup.tuning.settings import Settings, build_optimizer, build_scheduler, init_multipliers, optimizer_arguments
 from neuralop_mup.tuning.space import params_key
 from neuralop_mup.tuning.study import Study
 
@@ -185,9 +185,7 @@ class Training:
                 self.build(**config["model"]),
                 base=lambda: self.build(**config["base"]),
                 rule=s.rule,
-                init_mult=dict(s.init_mult) or None,
-                kernel_init=s.kernel_init,
-                training=dict(s.training) or None,
+                init_mult=init_multipliers(s.init_mult, s.kernel_init),
             )
 
     def data_of(self, s: Settings) -> Any:

@@ -12,7 +12,7 @@ from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor,
 from torch import nn
 
 from neuralop_mup.core import draws
-from neuralop_mup.core.registry import Alias, Claims, Param, Place, adapter_of
+from neuralop_mup.core.layers import Description, Param, layer_type
 from neuralop_mup.errors import MupError
 
 
@@ -25,8 +25,8 @@ def _draw_ones(tensor: torch.Tensor, std: float) -> None:
     (torch.view_as_complex(tensor) if tensor.ndim == 2 else tensor).fill_(1)
 
 
-def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Claims:
-    """Claims for the tensors that hold a kernel, whole or in factors.
+def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Description:
+    """Descriptions of the tensors that hold a kernel, whole or in factors.
 
     Contracted from its inputs (channels, and one mode on each axis) to its output channels, a factorized kernel is a
     network of small linear maps: each factor sums over some indices (``in``, ``rank_in``) and produces others
@@ -35,7 +35,7 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
     Parameters
     ----------
     weight : torch.nn.Module
-        The (factorized) tensor; of unknown type, it is left unclaimed.
+        The (factorized) tensor; of unknown type, it is left undescribed.
     prefix : str
         Its name in the layer, ending in a dot.
     axes : tuple of str
@@ -64,58 +64,57 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
         parts = (f"{prefix}core", *names)
         core = tuple("rank_out" if out else "rank_in" for out in is_out)
         ranks = tuple(map(int, weight.rank))
-        claims = {parts[0]: factor(core, ranks, parts, 0.5)}
+        params = {parts[0]: factor(core, ranks, parts, 0.5)}
         for name, pair, shape in zip(names, pairs, zip(sizes, ranks, strict=True), strict=True):
-            claims[name] = factor(pair, shape, parts, 0.5)
-        return claims
+            params[name] = factor(pair, shape, parts, 0.5)
+        return params
     if isinstance(weight, CPTensor):
-        claims = {f"{prefix}weights": Param("spectral", ("rank_out", *real), _ones, draw=_draw_ones)}
+        params = {f"{prefix}weights": Param("spectral", ("rank_out", *real), _ones, draw=_draw_ones)}
         for name, pair, size in zip(names, pairs, sizes, strict=True):
-            claims[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
-        return claims
+            params[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
+        return params
     root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
-    claims = {}
+    params = {}
     for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
         # The train runs towards the factor of the output channels, from both ends (whose outer rank is 1).
         left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
         right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
-        claims[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
-    return claims
+        params[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
+    return params
 
 
-def convolution_claims(
-    place: Place,
+def convolution_params(
     weights: dict[str, nn.Module],
     lead: tuple[int, ...],
     channels: tuple[int, ...],
     modes: tuple[tuple[str, ...], tuple[int, ...]],
     bias: tuple[str, ...],
-) -> Claims:
+) -> Description:
     """Kernels (lead, in, out, modes) or, separable, (lead, channels, modes), and a bias drawn at the kernel's std."""
     separable = len(channels) == 1
     init = "fan_out" if separable else "mean_fan"
     mode_kinds, mode_sizes = modes
     axes = (
         *("fixed",) * len(lead),
-        *((place.axis_out,) if separable else (place.axis_in, place.axis_out)),
+        *(("out",) if separable else ("in", "out")),
         *mode_kinds,
     )
-    claims: dict[str, Param | Place | Alias] = {}
+    params: dict[str, Param] = {}
     for prefix, weight in weights.items():
-        claims.update(kernel(weight, prefix, axes, (*lead, *channels, *mode_sizes), init))
+        params.update(kernel(weight, prefix, axes, (*lead, *channels, *mode_sizes), init))
     prefix, one = next(iter(weights.items()))
-    whole = tuple(name for name in claims if name.startswith(prefix) and not name.endswith(".weights"))
+    whole = tuple(name for name in params if name.startswith(prefix) and not name.endswith(".weights"))
     if whole:
-        claims["bias"] = Param("vector", bias, init, init_of=whole, draw=draws.scaled_normal)
-    return claims
+        params["bias"] = Param("vector", bias, init, init_of=whole, draw=draws.scaled_normal)
+    return params
 
 
 def channels_of(layer: Any) -> tuple[int, ...]:
     return (layer.out_channels,) if layer.separable else (layer.in_channels, layer.out_channels)
 
 
-@adapter_of(SpectralConv)
-def spectral_conv(layer: SpectralConv, place: Place) -> Claims:
+@layer_type(SpectralConv)
+def spectral_conv(layer: SpectralConv) -> Description:
     """Complex kernel (in, out, modes…), bias (out, 1, …); the last mode axis is halved unless the data is complex."""
     if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
         raise MupError(
@@ -125,18 +124,18 @@ def spectral_conv(layer: SpectralConv, place: Place) -> Claims:
     active = tuple(int(n) for n in layer.n_modes)
     last = "modes" if layer.complex_data else "modes_half"
     kinds = (*("modes",) * (len(active) - 1), last)
-    bias = (place.axis_out, *("fixed",) * len(active))
-    return convolution_claims(place, {"weight.": layer.weight}, (), channels_of(layer), (kinds, active), bias)
+    bias = ("out", *("fixed",) * len(active))
+    return convolution_params({"weight.": layer.weight}, (), channels_of(layer), (kinds, active), bias)
 
 
-@adapter_of(LegacySpectralConv)
-def legacy_spectral_conv(layer: LegacySpectralConv, place: Place) -> Claims:
+@layer_type(LegacySpectralConv)
+def legacy_spectral_conv(layer: LegacySpectralConv) -> Description:
     """One real-stored kernel (in, out, K…) for each quadrant and layer, or all in one joint tensor."""
     modes = (("modes_single",) * layer.order, tuple(layer.half_n_modes))
-    bias = ("fixed", place.axis_out, *("fixed",) * layer.order)
+    bias = ("fixed", "out", *("fixed",) * layer.order)
     if isinstance(layer.weight, nn.ModuleList):
-        return convolution_claims(
-            place, {f"weight.{i}.": weight for i, weight in enumerate(layer.weight)}, (), channels_of(layer), modes, bias
+        return convolution_params(
+            {f"weight.{i}.": weight for i, weight in enumerate(layer.weight)}, (), channels_of(layer), modes, bias
         )
     lead = (layer.n_weights_per_layer * layer.n_layers,)
-    return convolution_claims(place, {"weight.": layer.weight}, lead, channels_of(layer), modes, bias)
+    return convolution_params({"weight.": layer.weight}, lead, channels_of(layer), modes, bias)

@@ -1,94 +1,66 @@
-"""Blocks and models: where in a model each of its layers stands."""
+"""Parameters of models themselves, which of a layer's children stand beside others, and what models keep of themselves."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from neuralop.layers.coda_layer import CODALayer
-from neuralop.layers.fno_block import FNOBlocks
-from neuralop.layers.gno_block import GNOBlock
-from neuralop.models import CODANO, FNO, FNOGNO, GINO, UNO, UQNO
+from neuralop.models import CODANO, UNO, UQNO
 
 from neuralop_mup.core import draws
-from neuralop_mup.core.registry import FIXED, HIDDEN, Claims, Copy, Param, Place, adapter_of
+from neuralop_mup.core.arguments import keeps
+from neuralop_mup.core.depth import stands_beside
+from neuralop_mup.core.layers import Copy, Description, Param, layer_type
 
-LIFT, PROJECT = Place(False, True), Place(True, False)
-
-
-@adapter_of(FNOBlocks)
-def fourier_blocks(layer: FNOBlocks, place: Place) -> Claims:
-    """Maps from the block's inputs to its outputs, and what follows them at the outputs' width."""
-    after = Place(place.grows_out, place.grows_out)
-    return {
-        **dict.fromkeys(("convs", "fno_skips", "channel_mlp_skips"), place),
-        **dict.fromkeys(("channel_mlp", "norm"), after),
-    }
+# Keys and queries are computed beside the values; UQNO's second model reads what its first one reads.
+stands_beside(CODALayer, "Key", "Query")
+stands_beside(UQNO, "base_model")
 
 
-@adapter_of(GNOBlock)
-def graph_block(layer: GNOBlock, place: Place) -> Claims:
-    """A kernel MLP from positions (and, if nonlinear, the features) to one weight for each output channel."""
-    sees_features = layer.integral_transform.transform_type in ("nonlinear", "nonlinear_kernelonly")
-    return {"integral_transform.channel_mlp": Place(place.grows_in and sees_features, place.grows_out)}
+@layer_type(UQNO)
+def uqno(model: UQNO) -> Description:
+    """Two whole models; the second is a copy of the first unless one is given."""
+    return {"residual_model": Copy("base_model")}
 
 
-@adapter_of(CODALayer)
-def codomain_attention(layer: CODALayer, place: Place) -> Claims:
-    blocks = ("Value", "multi_head_proj", "mixer")
-    norms = ("norm1", "attention_normalizer", "mixer_in_normalizer", "mixer_out_normalizer")
-    beside = dict.fromkeys(("Key", "Query"), replace(place, beside=True))
-    return {**dict.fromkeys((*blocks, *norms), place), **beside}
-
-
-@adapter_of(FNO, whole=True)
-def fno(model: FNO, place: Place) -> Claims:
-    """FNO, TFNO and SFNO: lifting and projection have hidden channels in proportion to width."""
-    return {"lifting": LIFT, "fno_blocks": HIDDEN, "projection": PROJECT}
-
-
-@adapter_of(UNO, whole=True)
-def uno(model: UNO, place: Place) -> Claims:
-    """``lifting_channels`` and ``projection_channels`` are numbers of their own (256 by default), not in proportion."""
-    return {
-        **_fixed_hidden_channels(),
-        "fno_blocks": HIDDEN,
-        "horizontal_skips": HIDDEN,
-    }
-
-
-def _fixed_hidden_channels() -> dict[str, Place]:
-    """Two-layer lifting and projection whose hidden channels stay: the layer out of the width is the readout."""
-    return {"lifting.fcs.0": FIXED, "lifting.fcs.1": LIFT, "projection.fcs.0": PROJECT, "projection.fcs.1": FIXED}
-
-
-@adapter_of(CODANO, whole=True)
-def codano(model: CODANO, place: Place) -> Claims:
-    """Width is the codimension of each variable; class token and positional encodings are Fourier coefficients."""
+@layer_type(CODANO)
+def codano(model: CODANO) -> Description:
+    """Class token and positional encodings are Fourier coefficients, standard normal."""
     modes = ("modes",) * model.n_dim
     drawn: dict[str, Any] = {"init": lambda shape: 1.0, "draw": draws.normal}
-    claims: dict[str, Param | Place] = {
-        **_fixed_hidden_channels(),
-        "attention_layers": HIDDEN,
-        "skip_map_module": HIDDEN,
+    encodings = [f"positional_encoding.{key}" for key in getattr(model, "positional_encoding", {})]
+    return {
         "cls_token": Param("vector", ("fixed", "out", *modes), **drawn),
+        **dict.fromkeys(encodings, Param("vector", ("fixed", "fixed", *modes), **drawn)),
     }
-    for key in getattr(model, "positional_encoding", {}):
-        claims[f"positional_encoding.{key}"] = Param("vector", ("fixed", "fixed", *modes), **drawn)
-    return claims
 
 
-@adapter_of(GINO, whole=True)
-def gino(model: GINO, place: Place) -> Claims:
-    return {"gno_in": FIXED, "lifting": LIFT, "fno_blocks": HIDDEN, "gno_out": HIDDEN, "projection": PROJECT}
+@keeps(UNO)
+def uno(model: Any) -> dict[str, Any]:
+    """Skips are kept as tuples of one; the rest stands in the first block and the first horizontal skip."""
+    block, skips = model.fno_blocks[0], list(model.horizontal_skips.values())
+    skip_types = {"Flattened1dConv": "linear", "SoftGating": "soft-gating", "Identity": "identity"}
+    norm_types = {"GroupNorm": "group_norm", "InstanceNorm": "instance_norm", "BatchNorm": "batch_norm", "AdaIN": "ada_in"}
+    return {
+        "fno_skip": model.fno_skip[0],
+        "channel_mlp_skip": model.channel_mlp_skip[0],
+        "horizontal_skip": skip_types.get(type(skips[0]).__name__) if skips else "linear",
+        "norm": norm_types.get(type(block.norm[0]).__name__) if block.norm else None,
+        "channel_mlp_expansion": getattr(block, "channel_mlp_expansion", 0.5),
+    }
 
 
-@adapter_of(FNOGNO, whole=True)
-def fnogno(model: FNOGNO, place: Place) -> Claims:
-    return {"lifting": LIFT, "fno_blocks": HIDDEN, "gno": HIDDEN, "projection": PROJECT}
-
-
-@adapter_of(UQNO, whole=True)
-def uqno(model: UQNO, place: Place) -> Claims:
-    """Two whole models, each from data to data; the second is a copy of the first unless one is given."""
-    return {"base_model": replace(FIXED, beside=True), "residual_model": Copy(False, False, of="base_model")}
+@keeps(CODANO)
+def codano_arguments(model: Any) -> dict[str, Any]:
+    """Names differ from the constructor's, which besides halves the last of the encoding's modes in the list it is given."""
+    layer, modes = model.attention_layers[0], model.positional_encoding_modes
+    lifting, projection = model.lifting or None, model.projection
+    return {
+        "lifting_channels": None if lifting is None else lifting.hidden_channels,
+        "projection_channels": None if projection is None else projection.hidden_channels,
+        "per_layer_scaling_factors": model.per_layer_scale_factors,
+        "attention_scaling_factors": model.attention_scalings,
+        "attention_token_dim": layer.token_codimension,
+        "positional_encoding_dim": model.positional_encoding_dim or 8,
+        "positional_encoding_modes": None if modes is None else [*modes[:-1], 2 * modes[-1]],
+    }

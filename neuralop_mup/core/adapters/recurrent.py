@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import torch
 from neuralop.layers.rno_block import RNOBlock, RNOCell
-from neuralop.models import RNO
 
 from neuralop_mup.core import draws
-from neuralop_mup.core.registry import HIDDEN, Claims, Param, Place, adapter_of
+from neuralop_mup.core.depth import stands_beside
+from neuralop_mup.core.layers import Description, Param, layer_type
+
+# Gates are computed beside each other, of the input and of the state: an update gate and a reset gate, then the candidate,
+# which reads the reset state. So two Fourier layers of the six follow each other.
+stands_beside(RNOCell, "input_gates.0", "input_gates.1", "input_gates.2", "hidden_gates.0")
 
 
 def _number(stored: torch.Tensor) -> Param:
@@ -16,20 +20,13 @@ def _number(stored: torch.Tensor) -> Param:
     return Param("vector", (), lambda shape: modulus, draw=draws.normal)
 
 
-@adapter_of(RNOCell)
-def recurrent_cell(layer: RNOCell, place: Place) -> Claims:
-    """Fourier blocks of the input and of the hidden state for each gate, and a number added to all channels of the gate."""
-    biases = {f"biases.{i}": _number(bias) for i, bias in enumerate(layer.biases)}
-    return {"input_gates": place, "hidden_gates": place, **biases}
+@layer_type(RNOCell)
+def recurrent_cell(layer: RNOCell) -> Description:
+    """A number added to all channels of each gate."""
+    return {f"biases.{i}": _number(bias) for i, bias in enumerate(layer.biases)}
 
 
-@adapter_of(RNOBlock)
-def recurrent_block(layer: RNOBlock, place: Place) -> Claims:
-    """A cell, and a number that the hidden state starts with in all channels."""
-    return {"cell": place, "bias_h": _number(layer.bias_h)}
-
-
-@adapter_of(RNO, whole=True)
-def rno(model: RNO, place: Place) -> Claims:
-    """Lifting and projection have hidden channels in proportion to width."""
-    return {"lifting": Place(False, True), "layers": HIDDEN, "projection": Place(True, False)}
+@layer_type(RNOBlock)
+def recurrent_block(layer: RNOBlock) -> Description:
+    """A number that the hidden state starts with in all channels."""
+    return {"bias_h": _number(layer.bias_h)}

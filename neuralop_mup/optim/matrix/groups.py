@@ -41,7 +41,7 @@ def matrix_groups(
         )
     # Their updates have one size at every width and number of modes; depth and length are left.
     depth_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(model, rows))
-    rule_mult = depth_mult * plan.length_factor
+    rule_mult = depth_mult
     layouts = matrix_layouts(model, rows)
     groups = []
     for role in ROLES:
@@ -58,7 +58,7 @@ def matrix_groups(
                     "lr_mult": multiplier * rule_mult,
                     "rule_mult": rule_mult,
                     # Independent: lr · weight_decay is that at base_depth, and in a longer run the sum over its steps is.
-                    "weight_decay": weight_decay / rule_mult * plan.length_factor**2,
+                    "weight_decay": weight_decay / rule_mult,
                 }
             )
     for group in auxiliary:

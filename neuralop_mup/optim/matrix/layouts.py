@@ -14,6 +14,7 @@ from math import prod, sqrt
 import torch
 from torch import nn
 
+from neuralop_mup.core.depth import fourier_depth as depth_of
 from neuralop_mup.core.plan import Row
 from neuralop_mup.errors import MupError
 
@@ -100,8 +101,7 @@ def _has_groups(model: nn.Module, name: str) -> bool:
 def fourier_depth(model: nn.Module, rows: Mapping[str, Row]) -> int:
     """Number of Fourier layers that follow each other: modules that hold kernels, but for those that stand beside another
     one (one that holds several layers counts them)."""
-    owners = {row.owner for row in rows.values() if row.role == "spectral" and not row.place.beside}
-    return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in owners))
+    return depth_of(model, {row.owner for row in rows.values() if row.role == "spectral"})
 
 
 @cache

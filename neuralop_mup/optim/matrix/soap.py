@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from neuralop_mup.core.parametrize import get_plan
-from neuralop_mup.core.rules import Size, length_factor
+from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.matrix.bases import first_basis, renewed
 from neuralop_mup.optim.matrix.layouts import block_shape, order, plain_layout, plain_sizes
@@ -56,7 +55,7 @@ def usual_lr(steps: int | None = None, lr: float = LR) -> float:
     """
     if steps is None:
         return lr
-    return min(1.0, lr * length_factor(Size(1, 1, steps=steps), Size(1, 1, steps=USUAL_STEPS)))
+    return min(1.0, lr * length_factor(steps, USUAL_STEPS))
 
 
 class MuSOAP(MatrixOptimizer):
@@ -366,12 +365,6 @@ def _check_steps(model: nn.Module, lr: float | None, steps: int) -> None:
             "steps if lr was tuned, or lr."
         )
     check_count("steps", steps, "optimizer steps")
-    if training := get_plan(model).training:
-        raise MupError(
-            f"steps is {steps}, but the model was parametrized with training={dict(training)}, by which a learning rate of "
-            "base's length is carried to this one already: leave out steps and give the lr that was tuned at base, or leave "
-            "out training in neuralop_mup.parametrize."
-        )
 
 
 def _share_of_lr(groups: Sequence[Mapping[str, Any]]) -> float | None:
