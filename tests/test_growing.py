@@ -291,6 +291,8 @@ def test_an_optimizer_around_another_one(wrapped):
     seen = {name: inner.seen[id(p)][0] for name, p in model.named_parameters()}
     assert seen == pytest.approx(plan_lrs(bind(model).plan), rel=1e-12)
     assert nm.summary(model, optimizer).lrs[KERNELS[0]] == f"{seen[KERNELS[0]]:.4g}"
+    nm.Monitor(model, optimizer, to=lambda records: None).close()
+    assert nm.LearnedRates(optimizer, by="group").optimizer is inner
 
 
 @pytest.mark.parametrize("kind", [nm.MuAdam, nm.MuSGD])
