@@ -68,7 +68,8 @@ def MuAdam(
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
+        lr or weight_decay.
 
     Examples
     --------
@@ -84,11 +85,6 @@ def MuAdam(
     >>> from neuralop.training import AdamW
     >>> optimizer = nm.MuAdam(model, lr=8e-3, impl=AdamW, weight_decay=1e-4)
     """
-    if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()):
-        raise MupError(
-            "fused=True takes no complex parameters, and Fourier kernels are complex: leave it out (on a GPU torch then "
-            "moves all parameters of one type by one operator, foreach)."
-        )
     built = _built(model, impl, lr, "adam", weight_decay, lr_mult, kwargs)
     # Newer AdamWs are Adams, too, and say that they decouple.
     coupled = isinstance(built, _COUPLED) and not isinstance(built, torch.optim.AdamW)
@@ -130,7 +126,8 @@ def MuAdamW(
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
+        lr or weight_decay.
 
     Examples
     --------
@@ -175,7 +172,8 @@ def MuSGD(
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
+        lr or weight_decay.
 
     Examples
     --------
@@ -204,6 +202,11 @@ def _built(
                 f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
             )
     binding = bind(model)
+    if kwargs.get("fused") and any(p.is_complex() for p in binding.parameters.values()):
+        raise MupError(
+            "fused=True takes no complex parameters, and Fourier kernels are complex: leave it out (on a GPU torch then "
+            "moves all parameters of one type by one operator, foreach)."
+        )
     optimizer = impl(groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
     if family_of(optimizer) not in (None, family):
         ours, theirs = ("MuAdam", "MuSGD") if family == "adam" else ("MuSGD", "MuAdam")
