@@ -25,13 +25,13 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.checkpoint import load_checkpoint
 from neuralop_mup.integrations.fsdp import shard
 from neuralop_mup.integrations.plan_files import load_plan, save_plan
-from neuralop_mup.optim.check_optimizer import check_optimizer
+from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.follow import follow_plan
+from neuralop_mup.optim.groups import param_groups
 from neuralop_mup.optim.matrix.muon import MuMuon
 from neuralop_mup.optim.matrix.soap import MuSOAP
-from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
-from neuralop_mup.optim.param_groups import param_groups
-from neuralop_mup.optim.step_hooks import follow_plan
+from neuralop_mup.optim.on_plan import check_optimizer
 from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:

@@ -281,7 +281,6 @@ def study(**changes):
         (lambda: nm.param_groups(parametrized(), lr=0.1, weight_decay=-1), "weight_decay"),
         (lambda: nm.param_groups(parametrized(), lr=0.1, lr_mult={"kernel": 2.0}), "no role 'kernel'"),
         (lambda: nm.param_groups(parametrized(), lr=0.1, optimizer="adma"), "did you mean 'adam'"),
-        (lambda: nm.MuAdam(parametrized(), lr=0.1, scale_eps=True), "eps"),
         (optimizer_of_one_more_layer, "changed after parametrize"),
         (optimizer_of_changed_axes, "changed after parametrize"),
         (optimizer_from_before_parametrize, "built before parametrize"),

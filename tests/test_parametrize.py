@@ -179,12 +179,12 @@ def test_check_optimizer_refuses_a_learning_rate_that_is_no_number(lr):
 @pytest.mark.parametrize("build", [nm.MuAdam, nm.MuAdamW, nm.MuSGD])
 @pytest.mark.parametrize("setting", [{"lr": 3e-3}, {"weight_decay": 0.1}])
 def test_a_partial_that_sets_what_the_groups_set_is_refused(build, setting):
-    model = parametrized(ONE)
+    model, cls = parametrized(ONE), torch.optim.SGD if build is nm.MuSGD else torch.optim.AdamW
     (key,) = setting
-    for impl in (partial(torch.optim.AdamW, **setting), partial(partial(torch.optim.AdamW, **setting), foreach=False)):
+    for impl in (partial(cls, **setting), partial(partial(cls, **setting), foreach=False)):
         with pytest.raises(nm.MupError, match=f"would replace: leave it out of the partial and give {key}="):
             build(model, impl=impl)
-    assert build(model, impl=partial(torch.optim.AdamW, foreach=False)).defaults["foreach"] is False
+    assert build(model, impl=partial(cls, foreach=False)).defaults["foreach"] is False
 
 
 @pytest.mark.parametrize(

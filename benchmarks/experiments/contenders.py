@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from neuralop_mup.optim.optimizers import MuAdam
+from neuralop_mup.optim.adam import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
 

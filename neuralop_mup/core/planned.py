@@ -7,11 +7,15 @@ them. A planned model therefore holds a :class:`CopiesShapes`, which is copied a
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["CopiesShapes"]
+__all__ = ["CopiesShapes", "on_first_plan"]
+
+# What is called when a model is given a plan, for those above this folder whose work begins then.
+on_first_plan: list[Callable[[], None]] = []
 
 
 class CopiesShapes:
@@ -33,6 +37,8 @@ class CopiesShapes:
     def __init__(self, model: nn.Module | None) -> None:
         self._model = None if model is None else weakref.ref(model)
         CopiesShapes.made += 1
+        while on_first_plan:
+            on_first_plan.pop()()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CopiesShapes:
         # The memo has the new model, and the new parameters, which a module holds before what was put into it later.

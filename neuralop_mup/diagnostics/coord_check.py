@@ -23,7 +23,7 @@ from neuralop_mup.core.modes import check_grid
 from neuralop_mup.core.parametrize import WIDER
 from neuralop_mup.diagnostics.features import call, features, features_and_silent, inputs_of, rms
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.optimizers import MuAdam
+from neuralop_mup.optim.adam import MuAdam
 from neuralop_mup.validation import check_count
 
 __all__ = ["CoordCheck", "coord_check"]

@@ -18,7 +18,7 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.features import features, rms
 from neuralop_mup.diagnostics.kernel_norms import kernel_norm, kernels_of
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.step_hooks import effective_lrs
+from neuralop_mup.optim.follow import effective_lrs
 
 __all__ = ["Inputs", "Record", "Step", "by_name", "check_inputs", "update_stats"]
 

@@ -36,8 +36,8 @@ import torch
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.instruments.learned_units import check_schedulers, split, units_of
-from neuralop_mup.optim.step_hooks import Follower, follower_of
-from neuralop_mup.optim.step_settings import step_lr
+from neuralop_mup.optim.follow import Follower, follower_of, step_lr
+from neuralop_mup.optim.on_plan import unwrap_optimizer
 from neuralop_mup.validation import check_count, is_multiplier, is_number
 
 __all__ = ["LearnedRates"]
@@ -113,6 +113,7 @@ class LearnedRates:
         until: int | None = None,
     ) -> None:
         _check_settings(by, hyper_lr, roles, bounds, until)
+        optimizer = unwrap_optimizer(optimizer)
         follower = _followed(optimizer)
         groups = split(optimizer.param_groups, units_of(follower.model, optimizer, by, roles))
         check_schedulers(optimizer, len(groups))

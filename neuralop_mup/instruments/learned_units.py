@@ -11,8 +11,8 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.param_groups import number_equal_names
-from neuralop_mup.optim.step_settings import set_mult
+from neuralop_mup.optim.follow import set_mult
+from neuralop_mup.optim.groups import number_equal_names
 
 __all__ = ["check_schedulers", "split", "units_of"]
 

@@ -12,6 +12,7 @@ from neuralop_mup.diagnostics.kernel_norms import kernels_of
 from neuralop_mup.diagnostics.update_stats import Inputs, Record, Step, by_name, check_inputs
 from neuralop_mup.errors import MupError
 from neuralop_mup.instruments.loggers import CsvLogger, make_logger
+from neuralop_mup.optim.on_plan import unwrap_optimizer
 from neuralop_mup.validation import check_count
 
 __all__ = ["Monitor"]
@@ -81,8 +82,9 @@ class Monitor:
             check_count("start", start, "steps taken before", least=0)
         if not isinstance(model, nn.Module):
             raise MupError(f"Expected a model to monitor, got {type(model).__name__}.")
+        optimizer = unwrap_optimizer(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer, unwrapped.")
+            raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer.")
         self.latest: list[Record] = []
         self._model, self._every, self._probe, self._start = model, every, check_inputs(probe), start
         self._steps: int | None = None

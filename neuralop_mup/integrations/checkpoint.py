@@ -14,7 +14,7 @@ from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.plan_files import fit_plan, load_file, plan_in
-from neuralop_mup.optim.check_optimizer import check_optimizer_state
+from neuralop_mup.optim.on_plan import check_optimizer_state
 
 __all__ = ["load_checkpoint"]
 

@@ -1,12 +1,6 @@
 """Optimizers that follow a model's plan.
 
-``param_groups`` is all that they are made of; ``optimizers`` has the usual three, ``muon`` and ``soap`` the two of the
-second order, on the ``kernels`` that they share. ``step_hooks`` holds an optimizer to its plan while it trains: to the
-modes that are active (``incremental_modes``) and to the plan's ratios (``lr_ratios``); ``step_settings`` is how a step is
-made with learning rates other than the groups'. ``check_optimizer`` and
-``plain_optimizers`` find optimizers that do not follow a plan.
+A model is read once into a ``binding``; ``groups`` are what optimizers are made of: ``adam`` has the usual three, ``matrix``
+the one of the second order. ``on_plan`` says whether an optimizer's learning rates are the plan's, and warns of plain ones;
+``follow`` holds an optimizer to the plan while it trains: to the ``modes`` that are active, and to the plan's ratios.
 """
-
-from neuralop_mup.optim import plain_optimizers  # it watches from now on
-
-__all__ = ["plain_optimizers"]

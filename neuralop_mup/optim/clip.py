@@ -52,8 +52,9 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     for parameter in _kernels(model):
         grad = parameter.grad
         if grad is not None:
-            real = torch.view_as_real(grad) if grad.is_complex() else grad
-            real.clamp_(-clip_value, clip_value)
+            if grad.is_complex():  # a conjugate is a view, and its bounds are the same
+                grad = torch.view_as_real(grad.conj() if grad.is_conj() else grad)
+            grad.clamp_(-clip_value, clip_value)
 
 
 # Of models without a plan, which are classified once: it takes longer than a step of a small model.

@@ -15,13 +15,12 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.modes import active_modes
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.reading import ParameterInfo, read_layer, size_of
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.errors import MupError
 
-__all__ = ["active_modes", "growing_kernels", "mode_kernels", "present_plan"]
+__all__ = ["growing_kernels", "mode_kernels", "present_plan"]
 
 
 def present_plan(model: nn.Module, plan: Plan) -> Plan:
@@ -80,20 +79,17 @@ def growing_kernels(model: nn.Module, plan: Plan) -> dict[str, str]:
     """
     if plan.rule in ("none", "standard"):
         return {}
-    declared = tuple(
+    declared = [
         f"{name}.convs." if name else "convs."
         for name, module in model.named_modules()
         if isinstance(getattr(module, "convs", None), nn.ModuleList) and getattr(module, "max_n_modes", None) is not None
-    )
-    return {
-        name: owner
-        for name, owner in mode_kernels(model, plan).items()
-        if name.startswith(declared) or _uses_part(model.get_submodule(owner))
-    }
+    ]
+    kernels = mode_kernels(model, plan)
+    partial = {owner for owner in kernels.values() if _uses_part(model.get_submodule(owner))}
+    return {name: owner for name, owner in kernels.items() if owner in partial or name.startswith(tuple(declared))}
 
 
 def _uses_part(conv: Any) -> bool:
     stored = getattr(conv, "max_n_modes", None)
-    if getattr(conv, "incremental_n_modes", None) is not None:  # the legacy convolution's name for it
-        return True
-    return stored is not None and list(stored) != list(conv.n_modes)
+    is_legacy = getattr(conv, "incremental_n_modes", None) is not None  # the legacy convolution's name for it
+    return is_legacy or (stored is not None and list(stored) != list(conv.n_modes))

@@ -13,7 +13,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_text import as_markdown, as_text
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.step_settings import step_lr
+from neuralop_mup.optim.follow import step_lr
 
 __all__ = ["OptimizerPlan", "summary"]
 
@@ -47,8 +47,8 @@ def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         A parametrized model.
     optimizer : torch.optim.Optimizer, optional
         Built for the model: the table then has each parameter's present learning rate, too. The column ``lr ×`` is for
-        Adam-like optimizers; MuMuon and MuSOAP move kernels and hidden layers by updates of the size ``lr``, scaled with
-        depth alone, which the column ``lr`` marks by "size". With ``MuSOAP(model, steps=…)`` this is the size that followed
+        Adam-like optimizers; MuSOAP moves kernels and hidden layers by updates of the size ``lr``, scaled with depth
+        alone, which the column ``lr`` marks by "size". With ``MuSOAP(model, steps=…)`` this is the size that followed
         from the number of steps, times what a scheduler has made of it.
 
     Returns

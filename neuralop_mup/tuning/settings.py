@@ -17,6 +17,7 @@ from torch import nn
 from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
 from neuralop_mup.core.rules import DEFAULT_RULE, length_factor
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 from neuralop_mup.optim.matrix.muon import MuMuon
@@ -24,7 +25,6 @@ from neuralop_mup.optim.matrix.optimizer import AUX_LR
 from neuralop_mup.optim.matrix.soap import LR as SOAP_LR
 from neuralop_mup.optim.matrix.soap import WEIGHT_DECAY as SOAP_DECAY
 from neuralop_mup.optim.matrix.soap import MuSOAP, usual_lr
-from neuralop_mup.optim.optimizers import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 

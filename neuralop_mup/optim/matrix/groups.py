@@ -12,8 +12,8 @@ from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
+from neuralop_mup.optim.groups import number_equal_names, param_groups
 from neuralop_mup.optim.matrix.layouts import fourier_depth, matrix_layouts
-from neuralop_mup.optim.param_groups import number_equal_names, param_groups
 
 __all__ = ["matrix_groups"]
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.check_optimizer import check_optimizer_state
+from neuralop_mup.optim.follow import follow_plan
 from neuralop_mup.optim.matrix.adamw import adamw_step
 from neuralop_mup.optim.matrix.gradients import GradientCheck
 from neuralop_mup.optim.matrix.groups import matrix_groups
@@ -25,7 +25,7 @@ from neuralop_mup.optim.matrix.ranks import broadcast_moved, owners, through_own
 from neuralop_mup.optim.matrix.scratch import Scratch, chunk_size
 from neuralop_mup.optim.matrix.stack import Slot, Stack
 from neuralop_mup.optim.matrix.tensors import as_real, is_sharded, local, sharded_like, wide, wide_type
-from neuralop_mup.optim.step_hooks import follow_plan
+from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import lerp_each_, not_compiled
 from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
 

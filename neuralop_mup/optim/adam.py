@@ -11,12 +11,23 @@ import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.check_optimizer import check_optimizer_state
-from neuralop_mup.optim.fused import fused_through_pairs
-from neuralop_mup.optim.param_groups import param_groups
-from neuralop_mup.optim.step_hooks import follow_plan
+from neuralop_mup.optim.binding import bind
+from neuralop_mup.optim.follow import follow
+from neuralop_mup.optim.groups import groups_of
+from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
 
 __all__ = ["MuAdam", "MuAdamW", "MuSGD"]
+
+# torch's optimizers that add weight decay to the gradient before they divide it by its size.
+_COUPLED = (
+    torch.optim.Adam,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+)
 
 
 def MuAdam(
@@ -26,7 +37,6 @@ def MuAdam(
     impl: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     weight_decay: float = 0.0,
     lr_mult: Mapping[str, float] | None = None,
-    scale_eps: bool = False,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
     """Adam, or any Adam-like ``impl``, with μP learning rates.
@@ -47,10 +57,8 @@ def MuAdam(
         :func:`MuAdamW`.
     lr_mult : mapping, optional
         Multipliers of the learning rate by role.
-    scale_eps : bool, default False
-        Scale Adam's eps with width as gradients scale; needs ``eps`` in ``kwargs``.
     **kwargs
-        Passed on: ``betas``, ``eps``, … torch's ``fused=True`` takes complex kernels, too, as pairs of real numbers.
+        Passed on: ``betas``, ``eps``, … (torch's ``fused=True`` takes no complex kernels.)
 
     Returns
     -------
@@ -60,7 +68,8 @@ def MuAdam(
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
+        lr or weight_decay.
 
     Examples
     --------
@@ -76,68 +85,16 @@ def MuAdam(
     >>> from neuralop.training import AdamW
     >>> optimizer = nm.MuAdam(model, lr=8e-3, impl=AdamW, weight_decay=1e-4)
     """
-    if scale_eps and "eps" not in kwargs:
-        raise MupError("scale_eps=True scales a given eps: pass eps=… as well, e.g. eps=1e-8.")
-    of_groups = {"weight_decay": weight_decay, "lr_mult": lr_mult, "eps": kwargs["eps"] if scale_eps else None}
-    if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()):
-        impl = fused_through_pairs(impl)
-    built = _built(model, impl, lr, "adam", of_groups, kwargs)
-    if weight_decay and _normalises_decay(built):
+    built = _built(model, impl, lr, "adam", weight_decay, lr_mult, kwargs)
+    # Newer AdamWs are Adams, too, and say that they decouple.
+    coupled = isinstance(built, _COUPLED) and not isinstance(built, torch.optim.AdamW)
+    if weight_decay and coupled and not any(group.get("decoupled_weight_decay") for group in built.param_groups):
         warnings.warn(
             f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
             "changes with width: use MuAdamW for decay that transfers.",
             stacklevel=2,
         )
     return built
-
-
-def _check_impl(impl: object) -> None:
-    """Refuse settings that the groups' own would take the place of."""
-    if not isinstance(impl, partial):
-        return
-    for key in ("lr", "weight_decay"):
-        if key in impl.keywords:
-            raise MupError(
-                f"impl is a partial with {key}={impl.keywords[key]!r}, which every group's own {key}, scaled by the plan, "
-                f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
-            )
-
-
-# torch's optimizers that add weight decay to the gradient before they divide it by its size.
-_COUPLED = (
-    torch.optim.Adam,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adamax,
-    torch.optim.RMSprop,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-)
-
-
-def _normalises_decay(optimizer: object) -> bool:
-    """Whether an optimizer's decay depends on the gradient's size: what was built is asked, not what built it."""
-    if not isinstance(optimizer, _COUPLED) or isinstance(optimizer, torch.optim.AdamW):  # newer AdamWs are Adams, too
-        return False
-    return not any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
-
-
-def _built(
-    model: nn.Module,
-    impl: Callable[..., torch.optim.Optimizer],
-    lr: float,
-    family: str,
-    of_groups: Mapping[str, Any],
-    kwargs: Mapping[str, Any],
-) -> torch.optim.Optimizer:
-    """What ``impl`` makes of the plan's groups, held to the plan."""
-    _check_impl(impl)
-    optimizer = impl(param_groups(model, lr, family, **of_groups), lr=lr, **kwargs)
-    if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
-        follow_plan(model, optimizer, family)
-    if hasattr(optimizer, "register_load_state_dict_pre_hook"):
-        optimizer.register_load_state_dict_pre_hook(check_optimizer_state)
-    return optimizer
 
 
 def MuAdamW(
@@ -159,7 +116,7 @@ def MuAdamW(
     weight_decay : float, default 0.01
         At base (see :func:`param_groups`).
     **kwargs
-        As for :func:`MuAdam`, ``lr_mult`` and ``scale_eps`` included.
+        As for :func:`MuAdam`, ``lr_mult`` included.
 
     Returns
     -------
@@ -169,7 +126,8 @@ def MuAdamW(
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
+        lr or weight_decay.
 
     Examples
     --------
@@ -214,7 +172,8 @@ def MuSGD(
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is a partial that sets lr or weight_decay.
+        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
+        lr or weight_decay.
 
     Examples
     --------
@@ -223,4 +182,49 @@ def MuSGD(
     >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16}, rule="none")
     >>> optimizer = nm.MuSGD(model, lr=0.1, momentum=0.9)
     """
-    return _built(model, impl, lr, "sgd", {"weight_decay": weight_decay, "lr_mult": lr_mult}, kwargs)
+    return _built(model, impl, lr, "sgd", weight_decay, lr_mult, kwargs)
+
+
+def _built(
+    model: nn.Module,
+    impl: Callable[..., torch.optim.Optimizer],
+    lr: float,
+    family: str,
+    weight_decay: float,
+    lr_mult: Mapping[str, float] | None,
+    kwargs: Mapping[str, Any],
+) -> torch.optim.Optimizer:
+    """What ``impl`` makes of the plan's groups, held to the plan."""
+    for key in ("lr", "weight_decay"):
+        if isinstance(impl, partial) and key in impl.keywords:
+            raise MupError(
+                f"impl is a partial with {key}={impl.keywords[key]!r}, which every group's own {key}, scaled by the plan, "
+                f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
+            )
+    binding = bind(model)
+    if kwargs.get("fused") and any(p.is_complex() for p in binding.parameters.values()):
+        raise MupError(
+            "fused=True takes no complex parameters, and Fourier kernels are complex: leave it out (on a GPU torch then "
+            "moves all parameters of one type by one operator, foreach)."
+        )
+    optimizer = impl(groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
+    if family_of(optimizer) not in (None, family):
+        ours, theirs = ("MuAdam", "MuSGD") if family == "adam" else ("MuSGD", "MuAdam")
+        raise MupError(
+            f"{ours}'s learning rates are not for torch's {type(optimizer).__name__}, whose updates "
+            f"{'scale' if family == 'adam' else 'do not scale'} with the gradient: use neuralop_mup.{theirs}(model, lr=…, "
+            "impl=…), with a learning rate that was tuned for it."
+        )
+    if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
+        follow(binding, optimizer, family)
+    if hasattr(optimizer, "register_load_state_dict_pre_hook"):
+        optimizer.register_load_state_dict_pre_hook(_take_state)
+    return optimizer
+
+
+def _take_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state to load, checked. How its steps were computed is not taken over: 0.2.0 had ``fused`` for complex kernels."""
+    check_optimizer_state(optimizer, state)
+    pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
+    groups = [{**saved, "fused": ours["fused"]} if "fused" in ours else saved for saved, ours in pairs]
+    return {**state, "param_groups": groups}

@@ -8,14 +8,16 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.multipliers import check_multipliers
-from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.core.plan import Row
 from neuralop_mup.core.rules import ROLES
-from neuralop_mup.optim.binding import bind
-from neuralop_mup.optim.step_hooks import check_family, rule_mult
-from neuralop_mup.optim.step_settings import set_mult
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.binding import Binding, bind
 from neuralop_mup.validation import check_number
 
-__all__ = ["number_equal_names", "param_groups"]
+__all__ = ["FAMILIES", "check_family", "groups_of", "number_equal_names", "param_groups", "rule_mult"]
+
+# Of optimizers whose updates do not scale with the gradient, and of those whose do.
+FAMILIES = ("adam", "sgd")
 
 
 def param_groups(
@@ -25,7 +27,6 @@ def param_groups(
     *,
     weight_decay: float | None = None,
     lr_mult: Mapping[str, float] | None = None,
-    eps: float | None = None,
 ) -> list[dict[str, Any]]:
     """Param groups that give each parameter its μP learning rate, for any optimizer of that family.
 
@@ -40,24 +41,18 @@ def param_groups(
         do (SGD, momentum); the width rule alone, since the paper's mode rule is for Adam.
     weight_decay : float, optional
         At base. Each group's is divided by the rule's factor, so that lr · weight_decay is what it is at base
-        (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base). In a
-        run of more steps, ``training={"steps": …}``, it is divided by how many times as many there are, so that a weight
-        shrinks as much in the whole run.
+        (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base).
         If not given, groups carry none and the optimizer's own applies to each as it stands.
     lr_mult : mapping, optional
         Multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule.
-    eps : float, optional
-        Adam's eps at base. If given, each group carries it scaled as its gradients scale with width; if not, the
-        optimizer's own eps applies everywhere.
 
     Returns
     -------
     list of dict
         One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
-        ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay`` and
-        ``eps``. At base there is one group. A kernel whose modes may change (the model has ``max_n_modes``) has one of
-        its own, with ``mode_mult`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them
-        ``model.parameters()``.)
+        ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay``. At base
+        there is one group. A kernel whose modes may change (the model has ``max_n_modes``) has one of its own, with
+        ``mode_mult`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them ``model.parameters()``.)
 
     Raises
     ------
@@ -76,20 +71,30 @@ def param_groups(
     >>> optimizer = torch.optim.RMSprop(groups)
     >>> nm.follow_plan(model, optimizer)
     """
-    plan = get_plan(model)
-    check_family(optimizer)
+    return groups_of(bind(model), lr, optimizer, weight_decay=weight_decay, lr_mult=lr_mult)
+
+
+def groups_of(
+    binding: Binding,
+    lr: float,
+    family: str = "adam",
+    *,
+    weight_decay: float | None = None,
+    lr_mult: Mapping[str, float] | None = None,
+) -> list[dict[str, Any]]:
+    """:func:`param_groups` of a model that was read already."""
+    check_family(family)
     check_number("lr", lr, tensor=True)
-    for what, value in (("weight_decay", weight_decay), ("eps", eps)):
-        if value is not None:
-            check_number(what, value, tensor=True)
+    if weight_decay is not None:
+        check_number("weight_decay", weight_decay, tensor=True)
     multipliers = check_multipliers(lr_mult, "lr_mult")
-    binding = bind(model)
-    growing = binding.growing if optimizer == "adam" else {}
+    growing = binding.growing if family == "adam" else {}
+
     groups: dict[tuple, dict[str, Any]] = {}
     for row in binding.plan.rows:
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
-        divisor = 1 / rule_mult(row, optimizer)
-        multiplier = multipliers.get(row.role, 1.0)
+        divisor = 1 / rule_mult(row, family)
+        multiplier, convolution = multipliers.get(row.role, 1.0), growing.get(row.name)
         settings: dict[str, Any] = {
             "lr": lr / divisor * multiplier,
             "lr_mult": 1 / divisor * multiplier,
@@ -97,11 +102,9 @@ def param_groups(
         }
         if weight_decay is not None:
             settings["weight_decay"] = weight_decay * divisor
-        if eps is not None:
-            settings["eps"] = eps
-        key = (growing.get(row.name), *(float(value) for value in settings.values()))
-        if row.name in growing:
-            set_mult(settings, "mode_mult", 1.0)
+        key = (convolution, *map(float, settings.values()))
+        if convolution is not None:
+            settings |= {"mode_mult": 1.0, "step_mults": ("mode_mult",)}
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
         group["params"].append(binding.parameters[row.name])
         if row.role not in group["name"]:
@@ -110,6 +113,18 @@ def param_groups(
         roles = "+".join(sorted(group["name"], key=ROLES.index))
         group["name"] = f"{roles} {convolution}" if convolution else roles
     return number_equal_names(list(groups.values()))
+
+
+def rule_mult(row: Row, family: str) -> float:
+    """The rule's factor on a learning rate."""
+    return row.lr_mult if family == "adam" else row.sgd_lr_mult
+
+
+def check_family(family: str) -> str:
+    """Refuse what is no column of a plan."""
+    if family not in FAMILIES:
+        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
+    return family
 
 
 def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
