@@ -30,8 +30,6 @@ from neuralop_mup.core.layers import UNKNOWN
 from neuralop_mup.core.reading import ParameterInfo, place, read, shared
 from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["MODES", "WIDTH", "WIDTHS", "Measured", "measure", "reference_base"]
-
 # The reference size, at which default learning rates are meant.
 WIDTH = 32
 MODES = 16

@@ -14,8 +14,6 @@ from neuralop_mup.core.plan_text import as_markdown, as_text, differences
 from neuralop_mup.core.rules import RULE_VERSION, RULES, ModeRule, Size
 from neuralop_mup.errors import MupError
 
-__all__ = ["Plan", "Row"]
-
 
 @dataclass(frozen=True)
 class Row:

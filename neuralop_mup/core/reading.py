@@ -19,8 +19,6 @@ from neuralop_mup.core.modes import check_modes
 from neuralop_mup.core.rules import Size, default_std, factor_std
 from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["ParameterInfo", "place", "read", "read_layer", "size_of"]
-
 Shapes = dict[str, tuple[int, ...]]
 
 
