@@ -8,12 +8,14 @@ from typing import Any
 
 from torch import nn
 
+from neuralop_mup.core.base import read_base
 from neuralop_mup.core.depth import Layers
 from neuralop_mup.core.growth import measure
 from neuralop_mup.core.layers import UNKNOWN, does_not_grow
 from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
+from neuralop_mup.core.parts import find_parts
 from neuralop_mup.core.plan import Plan, Row
-from neuralop_mup.core.reading import ParameterInfo, size_of
+from neuralop_mup.core.reading import ParameterInfo, read, size_of
 from neuralop_mup.core.rules import DEFAULT_RULE, RULES, ModeRule, check_rule, multipliers, reason_of
 from neuralop_mup.errors import MupError
 
@@ -24,8 +26,11 @@ def make_plan(
     """Work out the plan without touching ``model``; arguments and errors are those of :func:`neuralop_mup.parametrize`."""
     name = check_rule(rule)
     init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
-    measured = measure(model, base, name)
-    if measured.is_reference and name != "standard":
+    found = read(model)
+    parts = find_parts(model, [name for name, info in found.items() if info.param.role == "spectral"], base)
+    known = read_base(model, found, parts, base)
+    measured = measure(found, known, [part for part in parts if part.is_wide], name, type(model).__name__)
+    if known.is_reference and name != "standard":
         init_mults = {**SMALL_KERNELS, **init_mults}
     init_mults = {key: value for key, value in init_mults.items() if value != 1}
     shapes = {name: info.shape for name, info in measured.found.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.growth import reference_base
+from neuralop_mup.core.parts import reference_base
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning import wording as say

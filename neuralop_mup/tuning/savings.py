@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuralop_mup.core.growth import WIDTHS
+from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems.mode_energy import ENOUGH, ModeEnergy
 from neuralop_mup.validation import check_count
