@@ -11,7 +11,7 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.core.modes import check_grid
+from neuralop_mup.core.reading import check_grid
 from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.diagnostics.features import features, rms
 

@@ -13,8 +13,8 @@ from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neuralop_mup.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.cli.options import Verb, fno_arguments, on_axes
-from neuralop_mup.core.modes import check_grid
 from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE, RULE_VERSION, check_rule
 from neuralop_mup.diagnostics.coord_check import SEEDS, TOLERANCE, CoordCheck, coord_check
 from neuralop_mup.errors import MupError

@@ -35,7 +35,7 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
     to_fresh = to_scaled = 0.0
     for row in plan.rows:
         p = parameters[row.name].detach()
-        if GROWS.isdisjoint(row.axes):
+        if GROWS.isdisjoint(row.axes) and row.init_mult == 1:
             continue  # it is left as it is, whatever it is
         claimed_by = row.layer if _is_described_by_user(modules[row.owner]) else None
         if row.init == "constant" and not claimed_by and not (p == p.round().clamp(0, 1)).all():

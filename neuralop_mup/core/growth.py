@@ -7,14 +7,13 @@ other than at base, grows. Where no arguments are kept the base alone shows it, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuralop_mup.core.base import Base
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS
-from neuralop_mup.core.layers import UNKNOWN
-from neuralop_mup.core.parts import Part, more_modes, wider
-from neuralop_mup.core.reading import ParameterInfo, place, shared
+from neuralop_mup.core.layers import UNKNOWN, Param
+from neuralop_mup.core.reading import ParameterInfo
 from neuralop_mup.errors import MupError
 
 Shapes = dict[str, tuple[int, ...]]
@@ -43,7 +42,13 @@ class Measured:
     how: str
 
 
-def measure(found: Mapping[str, ParameterInfo], base: Base, parts: list[Part], rule: str, model: str) -> Measured:
+def measure(
+    found: Mapping[str, ParameterInfo],
+    base: Base,
+    probes: Mapping[str, Mapping[str, tuple[int, ...]]],
+    rule: str,
+    model: str,
+) -> Measured:
     """Find out which dimensions grow.
 
     Parameters
@@ -51,8 +56,8 @@ def measure(found: Mapping[str, ParameterInfo], base: Base, parts: list[Part], r
     found : mapping of str to ParameterInfo
         What was read of the model.
     base : Base
-    parts : list of Part
-        What can be built again.
+    probes : mapping of str to mapping
+        By what was made larger, such as "FNO of twice the width", the shapes of all its parameters then.
     rule : str
         Name of the rule, under which a file may lack the modes.
     model : str
@@ -72,21 +77,18 @@ def measure(found: Mapping[str, ParameterInfo], base: Base, parts: list[Part], r
         name: tuple(b is not None if not base.found else n != b for n, b in zip(info.shape, stored[name], strict=True))
         for name, info in found.items()
     }
-    for part in parts:
-        _add_probe(grows, found, part, wider(part))
-        if any(info.param.init == UNKNOWN and len(info.shape) > 1 for info in found.values()):
-            of_unknown = {name: info for name, info in found.items() if info.param.init == UNKNOWN}
-            _add_probe(grows, of_unknown, part, more_modes(part))
-    if not parts:
+    for shapes in probes.values():
+        for name, shape in ((name, shape) for name, shape in shapes.items() if name in found):
+            larger = (n != m for n, m in zip(found[name].tensor_shape, shape, strict=True))
+            grows[name] = tuple(map(any, zip(grows[name], larger, strict=True)))
+    if not probes:
         _check_something_grows(found, grows, model)
-    placed = place(found, grows)
+    standing = place(found, grows)
     modes_matter = rule not in ("none", "standard")
-    at_base = {name: _whole(name, info, stored[name], base.source, modes_matter) for name, info in placed.items()}
-    _check_sizes(placed, at_base, layers, base.source)
-    names = [part.name or model for part in parts]
-    probes = f" and against {', '.join(names)} of twice the width, on the meta device" if names else ""
-    how = f"base: {base.source}; what grows with width was measured against it{probes}"
-    return Measured(placed, at_base, layers, how)
+    at_base = {name: _whole(name, info, stored[name], base.source, modes_matter) for name, info in standing.items()}
+    _check_sizes(standing, at_base, layers, base.source)
+    against = "".join(f", and against {what}, on the meta device" for what in probes)
+    return Measured(standing, at_base, layers, f"base: {base.source}; what grows was measured against it{against}")
 
 
 def _matched(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, Layers]:
@@ -130,15 +132,6 @@ def _check_alike(name: str, info: ParameterInfo, base: Base, at_base: str) -> No
         )
 
 
-def _add_probe(grows: Growth, found: Mapping[str, ParameterInfo], part: Part, probe: Mapping[str, tuple[int, ...]]) -> None:
-    """What is larger in a probe of a part grows, too."""
-    for name, shape in probe.items():
-        info = found.get(part.prefix + name)
-        if info is not None:
-            larger = (n != m for n, m in zip(info.tensor_shape, shape, strict=True))
-            grows[part.prefix + name] = tuple(map(any, zip(grows[part.prefix + name], larger, strict=True)))
-
-
 def _check_something_grows(found: Mapping[str, ParameterInfo], grows: Growth, model: str) -> None:
     channels = [
         own
@@ -150,8 +143,8 @@ def _check_something_grows(found: Mapping[str, ParameterInfo], grows: Growth, mo
         raise MupError(
             f"Base and model have the same width, and {model} keeps no constructor arguments that say how wide it is, so "
             f"that nothing tells which dimensions grow with width: give a base of another width, let {model} keep its "
-            "arguments under their own names (self.hidden_channels = hidden_channels), or give a file of base shapes that were saved "
-            "from a wider model."
+            "arguments under their own names (self.hidden_channels = hidden_channels), or give a file of base shapes that "
+            "were saved from a wider model."
         )
 
 
@@ -184,3 +177,61 @@ def _check_sizes(found: Mapping[str, ParameterInfo], shapes: Shapes, layers: Map
                     f"Parameter {name!r} is {info.shape} in the model and {shapes[name]} in {source}: they differ on an "
                     f"axis of kind {axis!r}, which neither width nor modes change: give a base of the same architecture."
                 )
+
+
+def place(
+    found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], trainable: bool = True
+) -> dict[str, ParameterInfo]:
+    """What was read with what was measured: which dimensions of each parameter grow.
+
+    Raises
+    ------
+    MupError
+        If two dimensions of a parameter grow that nobody describes, or a parameter that grows is shared under two names or,
+        if it is to be trainable, frozen; the message names it.
+    """
+    result = {}
+    for name, info in found.items():
+        where = f"{name.rpartition('.')[2]!r} of module {info.owner or '(the model)'!r} ({info.layer})"
+        if info.param.init == UNKNOWN and sum(grows[name]) > 1:
+            raise MupError(
+                f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP "
+                f"role is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), "
+                "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
+            )
+        param = placed(info.param, grows[name])
+        if does_not_grow(param):
+            param = replace(param, frozen=info.frozen)
+        elif info.shared:
+            raise shared(name, info.shared)
+        elif info.frozen and trainable and not param.frozen:
+            raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
+        result[name] = replace(info, param=param)
+    return result
+
+
+def placed(param: Param, grows: tuple[bool, ...]) -> Param:
+    """A description as it is where the layer stands: of its channels those that do not grow are fixed ones.
+
+    A matrix that reads and writes channels which grow is hidden, one that reads them alone the readout, any other an input.
+    A parameter that nobody described is a vector in the dimension that grows.
+    """
+    if param.init == UNKNOWN:
+        return replace(param, axes=tuple("out" if own else "fixed" for own in grows))
+    axes = tuple(
+        f"{kind}_fixed" if kind in ("in", "out") and not own else kind for kind, own in zip(param.axes, grows, strict=True)
+    )
+    if param.role not in ("input", "hidden", "readout"):
+        return replace(param, axes=axes)
+    role = ("hidden" if "out" in axes else "readout") if "in" in axes else "input"
+    return replace(param, axes=axes, role=role)
+
+
+def does_not_grow(param: Param) -> bool:
+    """Whether nothing of a placed parameter grows, with width or modes: it is left as it is."""
+    return GROWS.isdisjoint(param.axes)
+
+
+def shared(name: str, other: str) -> MupError:
+    """What is said of a tensor with two names."""
+    return MupError(f"{name!r} is shared with {other!r}, and one tensor cannot follow two rules: give each its own.")

@@ -10,15 +10,15 @@ models is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from neuralop_mup.core.infshape import AXES, GROWS
+from neuralop_mup.core.infshape import AXES
 from neuralop_mup.core.rules import ROLES
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 
 
 @dataclass(frozen=True)
@@ -193,32 +193,19 @@ def describe(layer: nn.Module) -> dict[str, tuple[Param | Alias | Copy, Describe
         for function in described_as(cls):
             for name, what in function(layer).items():
                 _check(cls, name, what)
+                if is_users(function):
+                    _check_name(layer, name)
                 found.setdefault(name, (what, function))
     return found
+
+
+def _check_name(layer: nn.Module, name: str) -> None:
+    """A registration of the user's may name what this layer lacks (a bias that is None), but nothing that no layer has."""
+    if not hasattr(layer, name.partition(".")[0]):
+        known, cls = [own for own, _ in layer.named_parameters()], type(layer).__name__
+        raise MupError(f"The registration of {cls} names {name!r}, and {cls} has no such parameter: {nearest(name, known)}")
 
 
 def is_users(function: Describe) -> bool:
     """Whether a description was given to :func:`register_layer`."""
     return function not in _OURS
-
-
-def placed(param: Param, grows: tuple[bool, ...]) -> Param:
-    """A description as it is where the layer stands: of its channels those that do not grow are fixed ones.
-
-    A matrix that reads and writes channels which grow is hidden, one that reads them alone the readout, any other an input.
-    A parameter that nobody described is a vector in the dimension that grows.
-    """
-    if param.init == UNKNOWN:
-        return replace(param, axes=tuple("out" if own else "fixed" for own in grows))
-    axes = tuple(
-        f"{kind}_fixed" if kind in ("in", "out") and not own else kind for kind, own in zip(param.axes, grows, strict=True)
-    )
-    if param.role not in ("input", "hidden", "readout"):
-        return replace(param, axes=axes)
-    role = ("hidden" if "out" in axes else "readout") if "in" in axes else "input"
-    return replace(param, axes=axes, role=role)
-
-
-def does_not_grow(param: Param) -> bool:
-    """Whether nothing of a placed parameter grows, with width or modes: it is left as it is."""
-    return GROWS.isdisjoint(param.axes)

@@ -18,14 +18,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.modes import active_modes
 from neuralop_mup.errors import MupError, nearest
 
 # The reference size, at which default learning rates are meant.
 WIDTH = 32
 MODES = 16
 # What models call their width and their modes: neuralop's (GINO's begin with fno_), then PhysicsNeMo's, then usual names.
-WIDTHS = ("hidden_channels", "fno_hidden_channels", "hidden_variable_codimension", "latent_channels", "embed_dim", "width")
+WIDTHS = (
+    "hidden_channels",
+    "fno_hidden_channels",
+    "hidden_variable_codimension",
+    "latent_channels",
+    "embed_dim",
+    "hidden_dim",
+    "width",
+)
 # In proportion to the width, where they are not 1.
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
 _MODES = ("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes", "modes")
@@ -257,14 +264,15 @@ def _numbers(value: Any) -> Any:
     return [_numbers(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def wider(part: Part) -> dict[str, torch.Size]:
-    """Shapes of all parameters of a part that is twice as wide."""
-    return _probe(part, (*WIDTHS, *_FURTHER_WIDTHS))
-
-
-def more_modes(part: Part) -> dict[str, torch.Size]:
-    """Shapes of all parameters of a part with twice as many modes."""
-    return _probe(part, _MODES)
+def probe(parts: Iterable[Part]) -> dict[str, dict[str, torch.Size]]:
+    """Shapes of all parameters where a part is twice as wide, and where it has twice as many modes, by what was doubled."""
+    return {
+        f"{part.name or type(part.model).__name__} of twice the {what}": _probe(part, keys)
+        for part in parts
+        if part.is_wide
+        for what, keys in (("width", (*WIDTHS, *_FURTHER_WIDTHS)), ("modes", _MODES))
+        if any(part.arguments.get(key) is not None for key in keys)
+    }
 
 
 def _probe(part: Part, names: Iterable[str]) -> dict[str, torch.Size]:
@@ -275,7 +283,7 @@ def _probe(part: Part, names: Iterable[str]) -> dict[str, torch.Size]:
         shapes = {name: tensor.shape for name, tensor in part.built(**sizes).named_parameters()}
         if list(shapes) == own:
             break
-    return shapes
+    return {part.prefix + name: shape for name, shape in shapes.items()}
 
 
 def _times(value: Any, factor: int, name: str) -> Any:
@@ -342,3 +350,62 @@ def _code(function: Any) -> Any:
     if isinstance(function, partial):
         return _code(function.func), function.args, tuple(sorted(function.keywords.items()))
     return getattr(function, "__code__", function if isinstance(function, type) else type(function))
+
+
+def active_modes(conv: Any) -> tuple[int, ...]:
+    """What a convolution says of its active modes, cheap enough to ask at every step."""
+    return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))
+
+
+@dataclass(frozen=True)
+class Built:
+    """A base that was built, whole or in parts: by the prefix of each part's parameters, and what it is, in words."""
+
+    models: Mapping[str, nn.Module]
+    source: str
+    is_reference: bool
+
+
+def build_base(model: nn.Module, parts: list[Part], base: Any) -> Built:
+    """The base from constructor overrides, or as a model or a function gives it.
+
+    Raises
+    ------
+    MupError
+        If it cannot be built, or differs from the model in more than sizes.
+    """
+    if base is None or isinstance(base, Mapping):
+        overrides = [reference_sizes(part) if base is None else check_overrides(part, base) for part in parts]
+        models = {part.prefix: part.built(**own) for part, own in zip(parts, overrides, strict=True)}
+        sizes = [{**part.arguments, **own} for part, own in zip(parts, overrides, strict=True)]
+        source = ("the reference size: " if base is None else "") + _in_words(overrides)
+    else:
+        models, source = {"": _given(model, base)}, "the base model"
+        inside = dict(models[""].named_modules())
+        sizes = [constructor_arguments(inside.get(part.name)) or {} for part in parts]
+    return Built(models, source, bool(parts) and all(map(is_reference, parts, sizes)))
+
+
+def _in_words(overrides: Iterable[Mapping[str, Any]]) -> str:
+    sizes = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
+    return ", ".join(sizes) or "the model's own size"
+
+
+def _given(model: nn.Module, base: Any) -> nn.Module:
+    """A base that is a model or a function that builds one, of the same architecture."""
+    if not isinstance(base, nn.Module):
+        if not callable(base):
+            raise MupError(
+                f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base "
+                "model or a function that returns one, or the path of a base-shape file."
+            )
+        base = construct(base, "The base function")
+    if not isinstance(base, nn.Module):
+        raise MupError(
+            f"base gives a {type(base).__name__}, which is no torch.nn.Module: give a function that returns a model."
+        )
+    at_base = dict(base.named_modules())
+    for name, part in model.named_modules():
+        if keeps_arguments(part) and name in at_base:
+            check_same_choices(part, at_base[name], f" in {name!r}" if name else "")
+    return base

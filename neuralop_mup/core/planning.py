@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from torch import nn
 
 from neuralop_mup.core.base import read_base
 from neuralop_mup.core.depth import Layers
-from neuralop_mup.core.growth import measure
-from neuralop_mup.core.layers import UNKNOWN, does_not_grow
+from neuralop_mup.core.growth import does_not_grow, measure
+from neuralop_mup.core.layers import UNKNOWN
 from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
-from neuralop_mup.core.parts import find_parts
+from neuralop_mup.core.parts import find_parts, probe
 from neuralop_mup.core.plan import Plan, Row
-from neuralop_mup.core.reading import ParameterInfo, read, size_of
-from neuralop_mup.core.rules import DEFAULT_RULE, RULES, ModeRule, check_rule, multipliers, reason_of
+from neuralop_mup.core.reading import ParameterInfo, read
+from neuralop_mup.core.rules import (
+    DEFAULT_RULE,
+    RULES,
+    ModeRule,
+    Size,
+    check_rule,
+    default_std,
+    factor_std,
+    multipliers,
+    reason_of,
+)
 from neuralop_mup.errors import MupError
 
 
@@ -29,7 +39,7 @@ def make_plan(
     found = read(model)
     parts = find_parts(model, [name for name, info in found.items() if info.param.role == "spectral"], base)
     known = read_base(model, found, parts, base)
-    measured = measure(found, known, [part for part in parts if part.is_wide], name, type(model).__name__)
+    measured = measure(found, known, probe(parts), name, type(model).__name__)
     if known.is_reference and name != "standard":
         init_mults = {**SMALL_KERNELS, **init_mults}
     init_mults = {key: value for key, value in init_mults.items() if value != 1}
@@ -77,11 +87,11 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, layers) -> Row:
     m = multipliers(param.role, size, base_size, rule)
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
-    if does_not_grow(param):
+    if all(does_not_grow(found[part].param) for part in (name, *info.init_of)):
         given, why = [], "nothing of it grows: its own initialization, the base rate"
     else:
         why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
-    init_mult = math.prod(given)
+    init_mult = prod(given)
     return Row(
         **what,
         init_mult=m.init * init_mult,
@@ -96,7 +106,7 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, layers) -> Row:
 
 def _holds_numbers(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether the parameter has numbers, and so has what its default initialisation follows."""
-    return all(math.prod(shapes[part]) for part in (name, *found[name].init_of))
+    return all(prod(shapes[part]) for part in (name, *found[name].init_of))
 
 
 def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
@@ -111,3 +121,59 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
         else f"vector: init undoes a default std of × {1 / init:.4g}",
         "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
     }[role]
+
+
+def size_of(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]]) -> Size:
+    """The numbers of parameter ``name`` that the rules read, given every parameter's logical shape.
+
+    Parameters
+    ----------
+    name : str
+        Qualified name of the parameter.
+    found : mapping
+        What :func:`place` returned.
+    shapes : mapping
+        Logical shapes of the model itself, or of base.
+    """
+
+    def axes(names: tuple[str, ...]) -> list[tuple[str, int]]:
+        return [pair for n in names for pair in zip(found[n].param.axes, shapes[n], strict=True)]
+
+    param, parts = found[name].param, found[name].init_of
+    own, whole = axes((name,)), axes(parts)
+    fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
+    kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
+    if callable(param.init):
+        std = float(param.init(shapes[name]))
+    elif param.init == "fan_in":  # torch counts the stencil of a convolution
+        std = default_std("fan_in", prod(n for kind, n in whole if kind not in ("out", "out_fixed")), kernel_out)
+    else:
+        std = default_std("constant" if param.init == UNKNOWN else param.init, kernel_in, kernel_out)
+    if param.rank_power is not None:
+        std = factor_std(std, _size(whole, "rank_in"), len(parts), param.rank_power)
+    if "pair" in param.axes and not callable(param.init):
+        std /= 2**0.5  # the root mean square of a complex number's parts
+    # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
+    if param.role != "spectral" or (
+        param.rank_power is not None and not any(kind in ("out", "out_fixed") for kind, _ in own)
+    ):
+        return Size(fan_in, fan_out, std)
+    modes = [(kind, n) for kind, n in whole if kind.startswith("modes")]
+    separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
+    return Size(
+        fan_in,
+        fan_out,
+        std,
+        modes=tuple(_PER_SIGN[kind](n) for kind, n in modes),
+        blocks=prod(n for _, n in modes),
+        block=(1, 1) if separable else (kernel_in, kernel_out),
+        one_sign=param.init == "positive",
+    )
+
+
+# Modes per sign, K, of an axis that stores n entries.
+_PER_SIGN = {"modes": lambda n: n // 2, "modes_half": lambda n: n - 1, "modes_single": lambda n: n}
+
+
+def _size(axes: list[tuple[str, int]], *kinds: str) -> int:
+    return prod(n for kind, n in axes if kind in kinds)

@@ -1,23 +1,21 @@
-"""Reading a model: what each of its parameters is, and the numbers of it that the rules read.
+"""Reading a model: what each of its parameters is.
 
 Every module is described by its type (:mod:`neuralop_mup.core.layers`), as it stands in the middle of a model. What grows is
-measured afterwards (:mod:`neuralop_mup.core.growth`); :func:`place` puts both together.
+measured afterwards (:mod:`neuralop_mup.core.growth`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from typing import Any
 
 import torch
 from torch import nn
 
 import neuralop_mup.core.adapters  # noqa: F401  describes what this package knows
-from neuralop_mup.core.layers import UNKNOWN, Alias, Describe, Param, describe, does_not_grow, is_users, placed
-from neuralop_mup.core.modes import check_modes
-from neuralop_mup.core.rules import Size, default_std, factor_std
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.core.layers import UNKNOWN, Alias, Param, describe
+from neuralop_mup.errors import MupError
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -74,7 +72,7 @@ def read(model: nn.Module) -> dict[str, ParameterInfo]:
     """
     if not isinstance(model, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
-    check_modes(model)
+    _check_modes(model)
     described = dict(_described(model))
     tensors = dict(model.named_parameters(remove_duplicate=False))
     found: dict[str, ParameterInfo] = {}
@@ -109,58 +107,13 @@ def read_layer(model: nn.Module, owner: str) -> dict[str, ParameterInfo]:
     }
 
 
-def place(
-    found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], trainable: bool = True
-) -> dict[str, ParameterInfo]:
-    """What was read with what was measured: which dimensions of each parameter grow.
-
-    Raises
-    ------
-    MupError
-        If two dimensions of a parameter grow that nobody describes, or a parameter that grows is shared under two names or,
-        if it is to be trainable, frozen; the message names it.
-    """
-    result = {}
-    for name, info in found.items():
-        where = f"{name.rpartition('.')[2]!r} of module {info.owner or '(the model)'!r} ({info.layer})"
-        if info.param.init == UNKNOWN and sum(grows[name]) > 1:
-            raise MupError(
-                f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP "
-                f"role is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), "
-                "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
-            )
-        param = placed(info.param, grows[name])
-        if does_not_grow(param):
-            param = replace(param, frozen=info.frozen)
-        elif info.shared:
-            raise shared(name, info.shared)
-        elif info.frozen and trainable and not param.frozen:
-            raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
-        result[name] = replace(info, param=param)
-    return result
-
-
-def shared(name: str, other: str) -> MupError:
-    """What is said of a tensor with two names."""
-    return MupError(f"{name!r} is shared with {other!r}, and one tensor cannot follow two rules: give each its own.")
-
-
 def _described(model: nn.Module) -> Iterator[tuple[str, tuple[str, str, Param | Alias]]]:
     """For each name that a layer describes the layer's name and type, and what it says; a layer comes after its children."""
     for owner, module in reversed(list(model.named_modules(remove_duplicate=False))):
         prefix = f"{owner}." if owner else ""
-        for name, (what, function) in describe(module).items():
+        for name, (what, _) in describe(module).items():
             if isinstance(what, (Param, Alias)):
-                _check_name(module, name, function)
                 yield prefix + name, (owner, type(module).__name__, what)
-
-
-def _check_name(module: nn.Module, name: str, function: Describe) -> None:
-    """A registration of the user's may name what this layer lacks (a bias that is None), but nothing that no layer has."""
-    if is_users(function) and not hasattr(module, name.partition(".")[0]):
-        known = [own for own, _ in module.named_parameters()]
-        cls = type(module).__name__
-        raise MupError(f"The registration of {cls} names {name!r}, and {cls} has no such parameter: {nearest(name, known)}")
 
 
 def _check_alias(name: str, of: str, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -182,57 +135,42 @@ def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str)
     return ParameterInfo(param, shape, tuple(tensor.shape), layer, owner, of, not tensor.requires_grad)
 
 
-def size_of(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]]) -> Size:
-    """The numbers of parameter ``name`` that the rules read, given every parameter's logical shape.
+def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""
+    for name, module in model.named_modules():
+        if hasattr(module, "n_modes") and isinstance(getattr(module, "convs", None), nn.ModuleList):
+            yield name or type(model).__name__, module
+
+
+def _check_modes(model: nn.Module) -> None:
+    """Refuse a model with an axis of no modes."""
+    for name, module in fourier_blocks(model):
+        if any(n < 1 for n in module.n_modes):
+            raise MupError(
+                f"n_modes = {tuple(module.n_modes)} of {name!r} must be at least 1 on every axis (neuralop builds a kernel "
+                f"without numbers otherwise): give {tuple(max(1, n) for n in module.n_modes)}."
+            )
+
+
+def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:
+    """Refuse more Fourier modes than a grid resolves (neuralop silently truncates them).
 
     Parameters
     ----------
-    name : str
-        Qualified name of the parameter.
-    found : mapping
-        What :func:`place` returned.
-    shapes : mapping
-        Logical shapes of the model itself, or of base.
+    model : torch.nn.Module
+        A model with Fourier blocks.
+    grid : tuple of int
+        Points on each axis of the data, after what is no axis of the grid (RNO's sequences have channels in third place).
+
+    Raises
+    ------
+    MupError
+        If some ``n_modes`` exceeds the number of points on its axis.
     """
-
-    def axes(names: tuple[str, ...]) -> list[tuple[str, int]]:
-        return [pair for n in names for pair in zip(found[n].param.axes, shapes[n], strict=True)]
-
-    param, parts = found[name].param, found[name].init_of
-    own, whole = axes((name,)), axes(parts)
-    fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
-    kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
-    if callable(param.init):
-        std = float(param.init(shapes[name]))
-    elif param.init == "fan_in":  # torch counts the stencil of a convolution
-        std = default_std("fan_in", prod(n for kind, n in whole if kind not in ("out", "out_fixed")), kernel_out)
-    else:
-        std = default_std("constant" if param.init == UNKNOWN else param.init, kernel_in, kernel_out)
-    if param.rank_power is not None:
-        std = factor_std(std, _size(whole, "rank_in"), len(parts), param.rank_power)
-    if "pair" in param.axes and not callable(param.init):
-        std /= 2**0.5  # the root mean square of a complex number's parts
-    # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
-    if param.role != "spectral" or (
-        param.rank_power is not None and not any(kind in ("out", "out_fixed") for kind, _ in own)
-    ):
-        return Size(fan_in, fan_out, std)
-    modes = [(kind, n) for kind, n in whole if kind.startswith("modes")]
-    separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
-    return Size(
-        fan_in,
-        fan_out,
-        std,
-        modes=tuple(_PER_SIGN[kind](n) for kind, n in modes),
-        blocks=prod(n for _, n in modes),
-        block=(1, 1) if separable else (kernel_in, kernel_out),
-        one_sign=param.init == "positive",
-    )
-
-
-# Modes per sign, K, of an axis that stores n entries.
-_PER_SIGN = {"modes": lambda n: n // 2, "modes_half": lambda n: n - 1, "modes_single": lambda n: n}
-
-
-def _size(axes: list[tuple[str, int]], *kinds: str) -> int:
-    return prod(n for kind, n in axes if kind in kinds)
+    for _, module in fourier_blocks(model):
+        axes = tuple(grid)[-len(module.n_modes) :]
+        if any(n > g for n, g in zip(module.n_modes, axes, strict=False)):
+            raise MupError(
+                f"n_modes = {tuple(module.n_modes)} is beyond the grid of {axes} points, which resolves at most "
+                "that many modes: lower n_modes or use a finer grid."
+            )

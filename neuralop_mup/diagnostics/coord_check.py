@@ -19,8 +19,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from neuralop_mup.core.modes import check_grid
 from neuralop_mup.core.parametrize import WIDER
+from neuralop_mup.core.reading import check_grid
 from neuralop_mup.diagnostics.features import call, features, features_and_silent, inputs_of, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.adam import MuAdam

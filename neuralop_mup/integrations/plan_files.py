@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.depth import Layers, match_layers
+from neuralop_mup.core.growth import place
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, stored_plan
 from neuralop_mup.core.planning import make_rows
-from neuralop_mup.core.reading import ParameterInfo, place, read
+from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import RULES, reason_of
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.modes import active_modes
+from neuralop_mup.core.parts import active_modes
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding, bind
 from neuralop_mup.optim.groups import check_family, rule_mult

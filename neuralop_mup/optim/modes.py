@@ -16,7 +16,8 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.reading import ParameterInfo, read_layer, size_of
+from neuralop_mup.core.planning import size_of
+from neuralop_mup.core.reading import ParameterInfo, read_layer
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.errors import MupError
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, RandomSampler
 
-from neuralop_mup.core.modes import check_grid
 from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.core.reading import check_grid
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems.base import Problem
 from neuralop_mup.problems.data import ProblemData

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.modes import fourier_blocks
+from neuralop_mup.core.reading import fourier_blocks
 from neuralop_mup.problems.mode_energy import mode_energy, off_grid, proxy_advice
 from neuralop_mup.tuning.outcome import is_complete
 from neuralop_mup.tuning.summary import Results
