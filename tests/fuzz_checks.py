@@ -17,7 +17,6 @@ from torch import nn
 
 import neuralop_mup as nm
 from fuzz import OPTIONS, Config
-from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.rules import ROLES
 from support import a_summary_has_every_parameter, assert_same, learning_rates_are_mups
 
@@ -193,7 +192,7 @@ def _reciprocal(config: Config, plan: nm.Plan, stock: nn.Module, base: nn.Module
     for there, here in zip(plan.rows, back.rows, strict=True):
         assert (there.shape, there.base_shape) == (here.base_shape, here.shape), there.name
         for field_ in ("lr_mult", "sgd_lr_mult", "init_mult"):
-            grows = not GROWS.isdisjoint(there.axes)  # what does not is left alone
+            grows = "nothing of it grows" not in there.why  # then it is left alone
             master = config.init_mult.get(there.role, 1.0) if field_ == "init_mult" and grows else 1.0
             product = getattr(there, field_) * getattr(here, field_) / master
             assert math.isclose(product, 1, rel_tol=1e-9), f"{there.name}: {field_} there and back is {product}"

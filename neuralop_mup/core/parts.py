@@ -401,9 +401,7 @@ def _given(model: nn.Module, base: Any) -> nn.Module:
             )
         base = construct(base, "The base function")
     if not isinstance(base, nn.Module):
-        raise MupError(
-            f"base gives a {type(base).__name__}, which is no torch.nn.Module: give a function that returns a model."
-        )
+        raise MupError(f"Expected a torch.nn.Module, got {type(base).__name__}: give a function that returns a model.")
     at_base = dict(base.named_modules())
     for name, part in model.named_modules():
         if keeps_arguments(part) and name in at_base:
