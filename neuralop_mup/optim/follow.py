@@ -167,7 +167,7 @@ class Follower:
         if optimizer is not self._optimizer():
             return None  # a stand-in: torch calls hooks again where a subclass's step calls its parent's
         groups = optimizer.param_groups
-        if any(hasattr(p, "sharded_away") for p in groups[0]["params"]):
+        if hasattr(next(iter(self._names)), "sharded_away"):
             raise MupError(
                 "The model was sharded after this optimizer was built, which moves nothing now: build it after shard."
             )

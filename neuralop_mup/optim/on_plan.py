@@ -81,7 +81,8 @@ def off_plan(
     off = {}
     for p, (lr, mult, start) in found.items():
         expected = base * mult
-        if abs(lr - expected) > _TOLERANCE * max(lr, expected, float(start) if _readable(start) else 0.0):
+        gap = abs(lr - expected)
+        if gap > _TOLERANCE * max(lr, expected) and not (_readable(start) and gap <= _TOLERANCE * start):
             off[p] = lr, expected
     return off
 
