@@ -47,8 +47,6 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
             size = size_of(row.name, found, shapes)
             m = multipliers(row.role, size, row.base_size, plan.mode_rule)
             row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)
-            if size.modes and plan.rule != "standard":
-                row = replace(row, why=f"spectral: lr κ/r_in at the modes now active, κ = {m.kappa:.4g} ({plan.rule})")
         rows.append(row)
     return replace(plan, rows=tuple(rows))
 
