@@ -14,8 +14,6 @@ from torch import nn
 from neuralop_mup.core.modes import active_modes
 from neuralop_mup.errors import MupError
 
-__all__ = ["constructor_arguments", "construct", "keeps", "keeps_arguments", "names_of_arguments", "rebuild", "sizes_of"]
-
 _KEPT: dict[type, Callable[[Any], dict[str, Any]]] = {}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

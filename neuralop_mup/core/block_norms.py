@@ -24,8 +24,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["largest_norm"]
-
 _EXACT = 32  # rows; beyond it the edge in units of w moves by less than 0.1 % of the norm
 _POINTS = 400  # of the grid in t; halving it changes results by less than 1e-4
 

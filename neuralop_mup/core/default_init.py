@@ -21,8 +21,6 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
-__all__ = ["check_drawable", "draw"]
-
 
 @dataclass(frozen=True)
 class _Layer:

@@ -10,8 +10,6 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["Layers", "fourier_depth", "match_layers", "stands_beside"]
-
 _BESIDE: dict[type, tuple[str, ...]] = {}
 
 

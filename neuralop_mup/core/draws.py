@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["normal", "ones", "positive", "scaled_normal", "truncated_normal", "zeros"]
-
 
 def normal(tensor: torch.Tensor, std: float) -> None:
     tensor.normal_(0, std)

@@ -12,8 +12,6 @@ from neuralop_mup.core.layers import describe, is_users
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 
-__all__ = ["check_fresh"]
-
 # The RMS of this many numbers scatters by about 3 % or less; weights this far off were not drawn as neuralop draws them.
 _ENOUGH = 1024
 _TOLERANCE = 1.25

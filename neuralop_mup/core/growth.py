@@ -27,10 +27,8 @@ from neuralop_mup.core.arguments import (
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS, load_shapes
 from neuralop_mup.core.layers import UNKNOWN
-from neuralop_mup.core.reading import ParameterInfo, place, read
+from neuralop_mup.core.reading import ParameterInfo, place, read, shared
 from neuralop_mup.errors import MupError, nearest
-
-__all__ = ["MODES", "WIDTH", "WIDTHS", "Measured", "measure", "reference_base"]
 
 # The reference size, at which default learning rates are meant.
 WIDTH = 32
@@ -332,9 +330,7 @@ def _with_probes(found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[b
         if any(info.param.init == UNKNOWN and len(info.shape) > 1 for info in found.values()):
             keys.append(_MODES)
         for names in keys:
-            doubled = {k: _each(part.arguments[k], _doubled) for k in names if part.arguments.get(k) is not None}
-            probe = part.built(**doubled)
-            for name, tensor in probe.named_parameters():
+            for name, tensor in _probe(part, names).named_parameters():
                 info = found.get(part.prefix + name)
                 if info is not None and (names is not _MODES or info.param.init == UNKNOWN):
                     larger = (n != m for n, m in zip(info.tensor_shape, tensor.shape, strict=True))
@@ -342,8 +338,19 @@ def _with_probes(found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[b
     return result
 
 
-def _doubled(n: int) -> int:
-    return 2 * n if n > 1 else n
+def _probe(part: Part, names: Iterable[str]) -> nn.Module:
+    """A part with these sizes doubled; tripled if a layer is left out then, as GNOBlock does with one of its ends' width."""
+    for factor in (2, 3):
+        sizes = {name: _times(part.arguments[name], factor, name) for name in names if part.arguments.get(name) is not None}
+        probe = part.built(**sizes)
+        if [name for name, _ in probe.named_parameters()] == [name for name, _ in part.model.named_parameters()]:
+            break
+    return probe
+
+
+def _times(value: Any, factor: int, name: str) -> Any:
+    """A size as many times as large; a token of one channel is no width."""
+    return _each(value, lambda n: n if name in _FURTHER_WIDTHS and n == 1 else n * factor)
 
 
 def _check_something_grows(model: nn.Module, found: Mapping[str, ParameterInfo], grows: Growth) -> None:
@@ -381,6 +388,9 @@ def _matched_shapes(
 
 def _matched(found: Mapping[str, ParameterInfo], base: Mapping) -> dict[str, Layers]:
     """What each parameter is compared with, where base has the same parameters but for its number of layers."""
+    for name, info in found.items():
+        if info.shared in base:
+            raise shared(info.shared, name)
     kernels = [name for name, info in found.items() if info.param.role == "spectral"]
     layers = match_layers(found.keys(), base.keys(), kernels)
     if layers is None:

@@ -19,8 +19,6 @@ from mup.shape import save_base_shapes as _mup_save
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
 
-__all__ = ["AXES", "MupShape", "load_shapes", "save_shapes"]
-
 # Kinds of axis. Channels and ranks scale with width (ranks also with modes), modes with n_modes; the ``fixed`` ones are
 # the same at base. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out`` axes. Mode axes
 # store both signs of each mode; ``modes_half`` (the last axis of a real transform) stores n_modes // 2 + 1;

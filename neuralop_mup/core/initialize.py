@@ -12,8 +12,6 @@ from neuralop_mup.core.parametrize import get_plan, scale_weights, set_plan
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 
-__all__ = ["initialize"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

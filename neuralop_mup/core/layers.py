@@ -20,8 +20,6 @@ from neuralop_mup.core.infshape import AXES, GROWS
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
 
-__all__ = ["UNKNOWN", "Alias", "Copy", "Param", "describe", "described_as", "layer_type", "placed", "register_layer"]
-
 
 @dataclass(frozen=True)
 class Param:

@@ -9,8 +9,6 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["active_modes", "check_grid", "check_modes", "fourier_blocks"]
-
 
 def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""

@@ -8,8 +8,6 @@ from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.validation import is_multiplier
 
-__all__ = ["OF_INIT", "SMALL_KERNELS", "check_multipliers"]
-
 # Roles, and Fourier kernels as wholes, where "spectral" is each factor of a factorized one.
 OF_INIT = (*ROLES, "kernel")
 # neuralop's kernels have blocks of operator norm 2, as against about 1 of the skip beside them; a tenth of that lets each

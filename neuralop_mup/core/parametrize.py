@@ -24,8 +24,6 @@ from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 
-__all__ = ["get_plan", "is_parametrized", "parametrize", "save_base_shapes", "unparametrize"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 _COPIES_SHAPES = "_neuralop_mup_copies_shapes"

@@ -14,8 +14,6 @@ from neuralop_mup.core.plan_text import as_markdown, as_text, differences
 from neuralop_mup.core.rules import RULE_VERSION, RULES, ModeRule, Size
 from neuralop_mup.errors import MupError
 
-__all__ = ["Plan", "Row"]
-
 
 @dataclass(frozen=True)
 class Row:
@@ -316,12 +314,13 @@ def _check_former(stored: dict) -> None:
 
 
 def _row_from_json(stored: Mapping) -> Row:
-    values = _fields(stored, Row)
-    sizes = {key: Size(**_fields(stored[key], Size)) for key in ("size", "base_size") if stored.get(key)}
-    return Row(**{**values, **sizes})
+    sizes = {key: Size(**_fields(stored[key])) for key in ("size", "base_size") if stored.get(key)}
+    return Row(**{**_fields(stored), **sizes})
 
 
-def _fields(stored: Mapping, of: type) -> dict:
-    """What a class has a field for; 0.2 stored more."""
-    known = {field.name for field in fields(of)}
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k in known}
+def _fields(stored: Mapping) -> dict:
+    """Lists as tuples, without what 0.2 stored besides."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k not in _FORMER}
+
+
+_FORMER = ("place", "eps_mult", "std_ratio", "steps")

@@ -22,18 +22,6 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import mark_public, remove_hooks
 
-__all__ = [
-    "ATTRIBUTE",
-    "KEY",
-    "PLAN_CONFIRMED",
-    "WEIGHTS_SCALED",
-    "attach_hooks",
-    "attach_shapes",
-    "check_same_plan",
-    "detach_hooks",
-    "stored_plan",
-]
-
 ATTRIBUTE = "_neuralop_mup_plan"
 WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
 PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to

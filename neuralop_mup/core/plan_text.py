@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # a plan prints itself by these functions
     from neuralop_mup.core.plan import Plan, Row
 
-__all__ = ["as_markdown", "as_text", "differences"]
-
 
 def as_text(plan: Plan, lrs: Mapping[str, str] | None = None) -> str:
     """The table, with a column of ``lrs`` (by name) if given, under a line for the rule and for what scales all of it."""

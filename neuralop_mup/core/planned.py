@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["CopiesShapes", "on_first_plan"]
-
 # What is called when a model is given a plan, for those above this folder whose work begins then.
 on_first_plan: list[Callable[[], None]] = []
 

@@ -17,8 +17,6 @@ from neuralop_mup.core.reading import ParameterInfo, size_of
 from neuralop_mup.core.rules import DEFAULT_RULE, RULES, ModeRule, check_rule, multipliers, reason_of
 from neuralop_mup.errors import MupError
 
-__all__ = ["make_plan", "make_rows"]
-
 
 def make_plan(
     model: nn.Module, base: Any, rule: str | ModeRule = DEFAULT_RULE, init_mult: Mapping[str, float] | None = None

@@ -19,8 +19,6 @@ from neuralop_mup.core.modes import check_modes
 from neuralop_mup.core.rules import Size, default_std, factor_std
 from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["ParameterInfo", "place", "read", "read_layer", "size_of"]
-
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -128,21 +126,23 @@ def place(
         if info.param.init == UNKNOWN and sum(grows[name]) > 1:
             raise MupError(
                 f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP "
-                f"role is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), where "
-                "Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
+                f"role is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), "
+                "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
             )
         param = placed(info.param, grows[name])
         if does_not_grow(param):
             param = replace(param, frozen=info.frozen)
         elif info.shared:
-            raise MupError(
-                f"Parameter {where} is shared with {info.shared!r}, and one tensor cannot follow two rules: give each its "
-                "own."
-            )
+            raise shared(name, info.shared)
         elif info.frozen and trainable and not param.frozen:
             raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
         result[name] = replace(info, param=param)
     return result
+
+
+def shared(name: str, other: str) -> MupError:
+    """What is said of a tensor with two names."""
+    return MupError(f"{name!r} is shared with {other!r}, and one tensor cannot follow two rules: give each its own.")
 
 
 def _described(model: nn.Module) -> Iterator[tuple[str, tuple[str, str, Param | Alias]]]:

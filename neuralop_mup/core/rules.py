@@ -76,25 +76,6 @@ from neuralop_mup.core.block_norms import largest_norm
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.validation import is_multiplier
 
-__all__ = [
-    "DEFAULT_RULE",
-    "ROLES",
-    "RULES",
-    "RULE_VERSION",
-    "ModeRule",
-    "Multipliers",
-    "Size",
-    "check_rule",
-    "default_std",
-    "factor_std",
-    "length_factor",
-    "log_modes",
-    "mode_factor",
-    "multipliers",
-    "operator_norm",
-    "reason_of",
-]
-
 ROLES = ("input", "hidden", "readout", "vector", "spectral")
 
 

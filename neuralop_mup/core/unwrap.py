@@ -16,8 +16,6 @@ from torch.optim.swa_utils import AveragedModel
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import ONE_MODULE
 
-__all__ = ["check_unsharded", "is_sharded", "look_through", "unwrap"]
-
 _FLATTENING = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 
 

@@ -1,4 +1,4 @@
-"""What every parameter of every neuralop layer is: importing this package registers the adapters.
+"""What every parameter of every neuralop layer is: importing this package registers the descriptions.
 
 ``basic`` has torch's and neuralop's pointwise layers and norms, ``kernels`` the spectral convolutions and their
 factorizations, ``models`` the blocks and models put together from them, ``sphere`` what needs torch_harmonics,
@@ -8,16 +8,10 @@ installed neuralop has is asked by name: its main branch calls itself 2.0.0, too
 
 import neuralop.models
 
-from neuralop_mup.core.adapters import basic, kernels, models, physicsnemo
-
-__all__ = ["basic", "kernels", "models", "physicsnemo"]
+from neuralop_mup.core.adapters import basic, kernels, models, physicsnemo  # noqa: F401
 
 if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
-    from neuralop_mup.core.adapters import sphere
-
-    __all__ += ["sphere"]
+    from neuralop_mup.core.adapters import sphere  # noqa: F401
 
 if hasattr(neuralop.models, "RNO"):
-    from neuralop_mup.core.adapters import recurrent
-
-    __all__ += ["recurrent"]
+    from neuralop_mup.core.adapters import recurrent  # noqa: F401
