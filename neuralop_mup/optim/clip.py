@@ -14,8 +14,6 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import own_parameters
 from neuralop_mup.validation import check_positive
 
-__all__ = ["clip_spectral_grad_value_"]
-
 
 def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     """Clip the gradients of Fourier kernels elementwise, real and imaginary part each, in place.

@@ -31,8 +31,6 @@ from neuralop_mup.optim.modes import mode_kernels, present_plan
 from neuralop_mup.optim.on_plan import FOLLOWER, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.torch_private import not_compiled
 
-__all__ = ["Follower", "effective_lrs", "follow", "follow_plan", "follower_of", "set_mult", "step_lr"]
-
 # What a step's groups have for themselves; all else that a step writes into them is the group's.
 _OF_THE_STEP = ("lr", "weight_decay", "step_mults")
 

@@ -20,8 +20,6 @@ from neuralop_mup.core.reading import ParameterInfo, read_layer, size_of
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.errors import MupError
 
-__all__ = ["growing_kernels", "mode_kernels", "present_plan"]
-
 
 def present_plan(model: nn.Module, plan: Plan) -> Plan:
     """The plan of a bare model with its learning rates at the modes that each convolution has now.

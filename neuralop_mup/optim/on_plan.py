@@ -24,18 +24,6 @@ from neuralop_mup.optim.binding import Binding, bind
 from neuralop_mup.optim.groups import FAMILIES, check_family, rule_mult
 from neuralop_mup.validation import check_number
 
-__all__ = [
-    "FOLLOWER",
-    "broken_ratios",
-    "check_groups",
-    "check_optimizer",
-    "check_optimizer_state",
-    "family_of",
-    "off_plan",
-    "unwrap_optimizer",
-    "watch_plain_optimizers",
-]
-
 # On an optimizer: what holds it to its plan. torch leaves it out of copies and pickles, as it leaves out hooks.
 FOLLOWER = "_neuralop_mup_follower"
 
