@@ -230,20 +230,17 @@ def test_a_state_of_another_kind_of_optimizer_is_refused(saved, ours, lacks):
 
 @pytest.mark.parametrize("kind", [nm.MuAdam, nm.MuAdamW])
 def test_fused_is_refused_and_a_state_that_0_2_0_saved_with_it_goes_on(kind):
+    model = build()
     with pytest.raises(nm.MupError, match="fused=True takes no complex parameters"):
-        kind(build(), fused=True)
-    models, steps = [build(), build()], []
-    for model in models:
-        optimizer = kind(model, LR)
-        step(model, optimizer)
-        state = copy.deepcopy(optimizer.state_dict())
-        for group in state["param_groups"]:
-            group["fused"] = model is models[0] or None
-        again = kind(model, LR)
-        again.load_state_dict(state)
-        step(model, again, seed=1)
-        steps.append([p.detach() for p in model.parameters()])
-    torch.testing.assert_close(steps[0], steps[1], rtol=0, atol=0)
+        kind(model, fused=True)
+    optimizer, again = kind(model, LR), kind(model, LR)
+    step(model, optimizer)
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        group["fused"] = True
+    again.load_state_dict(state)
+    step(model, again)
+    assert {group["fused"] for group in again.param_groups} == {None}
 
 
 # ------------------------------------------------------------------------------------------------ families, parts

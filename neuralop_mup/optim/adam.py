@@ -16,8 +16,6 @@ from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.groups import groups_of
 from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
 
-__all__ = ["MuAdam", "MuAdamW", "MuSGD"]
-
 # torch's optimizers that add weight decay to the gradient before they divide it by its size.
 _COUPLED = (
     torch.optim.Adam,

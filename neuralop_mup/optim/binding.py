@@ -13,8 +13,6 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.modes import growing_kernels, present_plan
 
-__all__ = ["Binding", "bind"]
-
 
 @dataclass(frozen=True)
 class Binding:

@@ -14,8 +14,6 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import own_parameters
 from neuralop_mup.validation import check_positive
 
-__all__ = ["clip_spectral_grad_value_"]
-
 
 def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     """Clip the gradients of Fourier kernels elementwise, real and imaginary part each, in place.
@@ -64,20 +62,21 @@ _KERNELS: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
 def _kernels(model: nn.Module) -> list[torch.Tensor]:
     """Parameters of Fourier kernels, in time that does not count at every step."""
     plan = vars(model).get(ATTRIBUTE)
-    names = plan.kernels if plan is not None else _KERNELS.get(model)
-    if names is None:
-        names = _KERNELS[model] = tuple(kernels_and_axes(model))
+    if plan is None and model not in _KERNELS:
+        _KERNELS[model] = tuple(kernels_and_axes(model))
+    names = _KERNELS[model] if plan is None else plan.kernels
     if not names:
         raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
     try:
         # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
         parts = (name.rpartition(".") for name in names)
         found = [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
-        return [parameter for parameter in found if parameter is not None]
     except (AttributeError, KeyError):  # its layers were changed since
-        if plan is not None or _KERNELS.pop(model, None) is None:
-            raise MupError(
-                f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel "
-                "was removed): parametrize the finished model."
-            ) from None
-        return _kernels(model)
+        if plan is None:
+            del _KERNELS[model]
+            return _kernels(model)
+        raise MupError(
+            f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel "
+            "was removed): parametrize the finished model."
+        ) from None
+    return [parameter for parameter in found if parameter is not None]

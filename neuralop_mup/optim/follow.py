@@ -31,8 +31,6 @@ from neuralop_mup.optim.modes import mode_kernels, present_plan
 from neuralop_mup.optim.on_plan import FOLLOWER, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.torch_private import not_compiled
 
-__all__ = ["Follower", "effective_lrs", "follow", "follow_plan", "follower_of", "set_mult", "step_lr"]
-
 # What a step's groups have for themselves; all else that a step writes into them is the group's.
 _OF_THE_STEP = ("lr", "weight_decay", "step_mults")
 
@@ -111,10 +109,9 @@ class Follower:
 
     def __init__(self, binding: Binding, optimizer: torch.optim.Optimizer, family: str) -> None:
         self.model, self.family = binding.model, family
-        self._plan = binding.plan
-        self._names = {p: name for name, p in binding.parameters.items()}
-        self._kernels = mode_kernels(binding.model, binding.plan)
-        self._convs = [self.model.get_submodule(name) for name in dict.fromkeys(self._kernels.values())]
+        self._binding = binding
+        kernels = mode_kernels(binding.model, binding.plan)
+        self._convs = [self.model.get_submodule(name) for name in dict.fromkeys(kernels.values())]
         self._key: tuple | None = None
         self._mults: list[float] = []
         # What a step is made with: the same objects each time, for which a compiled step, or a captured graph, was made.
@@ -140,34 +137,18 @@ class Follower:
         """For each group, its learning rate at the present modes over that at the modes it was made for."""
         key = (tuple(map(active_modes, self._convs)), *(group.get("rule_mult") for group in groups))
         if key != self._key:
-            rows = present_plan(self.model, self._plan).rows
-            now = {row.name: 1 / (1 / rule_mult(row, self.family)) for row in rows}  # as groups have it, to the last bit
-            self._mults, self._key = [self._mode_mult(group, now) for group in groups], key
+            rows = present_plan(self.model, self._binding.plan).rows
+            # As groups have it, to the last bit.
+            now = {self._binding.parameters[row.name]: 1 / (1 / rule_mult(row, self.family)) for row in rows}
+            self._mults, self._key = [_mode_mult(group, now) for group in groups], key
         return self._mults
-
-    def _mode_mult(self, group: Mapping[str, Any], now: Mapping[str, float]) -> float:
-        if "rule_mult" not in group or group.get("layouts"):  # MuSOAP's own have no mode rule
-            return 1.0
-        names = [self._names[p] for p in group["params"] if p in self._names]
-        ratios = {name: now[name] / group["rule_mult"] if name in self._kernels else 1.0 for name in names}
-        if not ratios:
-            return 1.0
-        least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
-        if not math.isclose(ratios[least], ratios[most], rel_tol=1e-9):
-            moved, other = sorted((least, most), key=lambda name: ratios[name] == 1.0)
-            raise MupError(
-                f"The modes of {moved!r} changed, and with them its learning rate, but it shares the optimizer's group "
-                f"{group.get('name')!r} with {other!r}, whose did not: build the model with max_n_modes=…, which gives "
-                "each kernel a group of its own."
-            )
-        return ratios[most]
 
     @not_compiled  # it would be compiled anew for each number of modes, and holds nothing that is faster compiled
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if optimizer is not self._optimizer():
             return None  # a stand-in: torch calls hooks again where a subclass's step calls its parent's
         groups = optimizer.param_groups
-        if any(hasattr(p, "sharded_away") for p in groups[0]["params"]):
+        if hasattr(next(iter(self._binding.parameters.values())), "sharded_away"):
             raise MupError(
                 "The model was sharded after this optimizer was built, which moves nothing now: build it after shard."
             )
@@ -204,6 +185,19 @@ class Follower:
         if "weight_decay" in group:
             own["weight_decay"] = group["weight_decay"] / group.get("mode_mult", 1)
         return own
+
+
+def _mode_mult(group: Mapping[str, Any], now: Mapping[nn.Parameter, float]) -> float:
+    if "rule_mult" not in group or group.get("layouts"):  # MuSOAP's own have no mode rule
+        return 1.0
+    mults = [now[p] / group["rule_mult"] for p in group["params"] if p in now] or [1.0]
+    if not math.isclose(min(mults), max(mults), rel_tol=1e-9):
+        raise MupError(
+            f"The modes of a convolution changed, and with them its kernel's learning rate, but the kernel shares the "
+            f"optimizer's group {group.get('name')!r} with parameters whose learning rates did not: build the model with "
+            "max_n_modes=…, which gives each kernel a group of its own."
+        )
+    return max(mults)
 
 
 def set_mult(group: dict[str, Any], name: str, value: float) -> None:

@@ -14,8 +14,6 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.binding import Binding, bind
 from neuralop_mup.validation import check_number
 
-__all__ = ["FAMILIES", "check_family", "groups_of", "number_equal_names", "param_groups", "rule_mult"]
-
 # Of optimizers whose updates do not scale with the gradient, and of those whose do.
 FAMILIES = ("adam", "sgd")
 

@@ -21,8 +21,6 @@ from neuralop_mup.core.reading import ParameterInfo, read_layer
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.errors import MupError
 
-__all__ = ["growing_kernels", "mode_kernels", "present_plan"]
-
 
 def present_plan(model: nn.Module, plan: Plan) -> Plan:
     """The plan of a bare model with its learning rates at the modes that each convolution has now.
@@ -48,8 +46,6 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
             size = size_of(row.name, found, shapes)
             m = multipliers(row.role, size, row.base_size, plan.mode_rule)
             row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)
-            if size.modes and plan.rule != "standard":
-                row = replace(row, why=f"spectral: lr κ/r_in at the modes now active, κ = {m.kappa:.4g} ({plan.rule})")
         rows.append(row)
     return replace(plan, rows=tuple(rows))
 

@@ -24,18 +24,6 @@ from neuralop_mup.optim.binding import Binding, bind
 from neuralop_mup.optim.groups import FAMILIES, check_family, rule_mult
 from neuralop_mup.validation import check_number
 
-__all__ = [
-    "FOLLOWER",
-    "broken_ratios",
-    "check_groups",
-    "check_optimizer",
-    "check_optimizer_state",
-    "family_of",
-    "off_plan",
-    "unwrap_optimizer",
-    "watch_plain_optimizers",
-]
-
 # On an optimizer: what holds it to its plan. torch leaves it out of copies and pickles, as it leaves out hooks.
 FOLLOWER = "_neuralop_mup_follower"
 
@@ -81,7 +69,8 @@ def off_plan(
     off = {}
     for p, (lr, mult, start) in found.items():
         expected = base * mult
-        if abs(lr - expected) > _TOLERANCE * max(lr, expected, float(start) if _readable(start) else 0.0):
+        gap = abs(lr - expected)
+        if gap > _TOLERANCE * max(lr, expected) and not (_readable(start) and gap <= _TOLERANCE * start):
             off[p] = lr, expected
     return off
 

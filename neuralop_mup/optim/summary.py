@@ -15,8 +15,6 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.follow import step_lr
 
-__all__ = ["OptimizerPlan", "summary"]
-
 
 @dataclass(frozen=True)
 class OptimizerPlan(Plan):
