@@ -283,7 +283,7 @@ def test_tuned_is_four_lines_and_the_last_one_rebuilds_the_parametrization(study
     losses = [r["loss"] for r in tuned.results.carried("target", "operator-norm")]
     assert f"{np.mean(losses):.3g} ± {np.std(losses):.1g} over 2 seeds" in lines[1] and tuned.loss == min(losses)
     assert "hidden_channels=8, n_modes=(8,)" in lines[2] and str(tuned.report.parent) in lines[2]
-    assert lines[3].endswith("base={'hidden_channels': 4, 'n_modes': (4,)}, kernel_init='small')")
+    assert lines[3].endswith("base={'hidden_channels': 4, 'n_modes': (4,)}, init_mult={'kernel': 0.1})")
     model = eval(lines[3], {"nm": nm, "build": build})
     model.load_state_dict(tuned.model.state_dict())  # compares the plans
     assert nm.summary(model) == nm.summary(tuned.model)
