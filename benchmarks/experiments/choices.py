@@ -24,7 +24,7 @@ from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.growth import MODES, WIDTH
-from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning.records import Run
 
 Config = dict[str, Any]

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.matrix.tensors import as_real, is_sharded, local, wide
+from neuralop_mup.optim.musoap.blocks import as_real, is_sharded, local, wide
 
 __all__ = ["broadcast_moved", "owners", "through_owners"]
 
