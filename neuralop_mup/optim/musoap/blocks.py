@@ -6,22 +6,23 @@ of their own, its other axes put into the order in which a direction works, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod, sqrt
 from typing import Any, NamedTuple
 
 import torch
 
-from neuralop_mup.optim.musoap.direction import Averages
-from neuralop_mup.optim.musoap.layouts import PAIR, Axes, axes_of, block_shape
+from neuralop_mup.optim.musoap.direction import Averages, Scratch
+from neuralop_mup.optim.musoap.layouts import PAIR, axes_of, block_shape
 from neuralop_mup.torch_private import copy_each_
 
-__all__ = ["Blocks", "Members", "Turn", "as_real", "due_modes", "has_basis", "is_sharded", "local", "wide", "wide_type"]
+__all__ = ["Blocks", "Members", "Turn", "as_real", "changed", "has_basis", "is_sharded", "local_reals", "wide", "wide_type"]
 
 Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
 
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
 MAX_BASIS = 2048
+_WIDE = (torch.float32, torch.complex64, torch.float64, torch.complex128)
 
 
 def wide_type(x: torch.Tensor) -> torch.dtype:
@@ -31,7 +32,7 @@ def wide_type(x: torch.Tensor) -> torch.dtype:
 
 def wide(x: torch.Tensor) -> torch.Tensor:
     """The tensor in that type; itself where it is."""
-    return x if x.dtype in (torch.float32, torch.complex64) else x.to(wide_type(x))
+    return x if x.dtype in _WIDE else x.to(wide_type(x))
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:
@@ -39,14 +40,19 @@ def as_real(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
+def local_reals(tensors: Iterable[Any], widen: bool = False) -> list[torch.Tensor]:
+    """:func:`as_real` of what this process has of each, with ``widen`` in float32 or better."""
+    found = []
+    for x in tensors:
+        x = x.to_local() if hasattr(x, "placements") else x
+        x = x.to(wide_type(x)) if widen and x.dtype not in _WIDE else x
+        found.append(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
+    return found
+
+
 def is_sharded(x: Any) -> bool:
     """Whether this is a DTensor, of which a process has a part."""
     return hasattr(x, "placements") and hasattr(x, "full_tensor")
-
-
-def local(x: Any) -> torch.Tensor:
-    """What this process has of it."""
-    return x.to_local() if is_sharded(x) else x
 
 
 def has_basis(d: int) -> bool:
@@ -69,11 +75,23 @@ class Turn(NamedTuple):
 
     Attributes
     ----------
+    period : int
+        After how many steps all modes have moved.
+    index : tuple
+        What takes them out of a tensor of a parameter's shape in the batch's order; () where all move.
+    shape : tuple of int
+        (layers, d_1, …, d_r, parts, channels, *modes), as :mod:`neuralop_mup.optim.musoap.direction` has them.
+    opened : tuple of int
+        The same with all axes of a parameter apart: (parameters, *layers, *mixed, parts, *channels, *modes).
     weights, means : list of torch.Tensor
         Of each parameter its weights, with parts on the last axis, and its momentum.
     averages : Averages
     """
 
+    period: int
+    index: tuple
+    shape: tuple[int, ...]
+    opened: tuple[int, ...]
     weights: list[torch.Tensor]
     means: list[torch.Tensor]
     averages: Averages
@@ -94,23 +112,34 @@ class Blocks:
     """
 
     def __init__(self, members: Members, states: Mapping[Any, dict[str, Any]]) -> None:
-        self.params, self._layouts = [p for p, _ in members], [layout for _, layout in members]
+        self.params = [p for p, _ in members]
         self.states = [states[p] for p in self.params]
-        self.axes = [axes_of(p, layout) for p, layout in members]
         self.step: int = self.states[0]["step"]
-        self.momentum = [as_real(local(state["exp_avg"])) for state in self.states]
+        self._axes = [axes_of(p, layout) for p, layout in members]
         self._views: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
         self._turns: dict[tuple[int, int], Turn] = {}
-        first, p, layout = self.axes[0], self.params[0], self._layouts[0]
+        (p, layout), axes = members[0], self._axes[0]
         self._parts = 2 if p.is_complex() or PAIR in layout else 1
-        self._parts_at = 1 + len(first.layers) + len(first.mixed)
-        self._sizes = {axis: p.shape[axis] for axis in first.order}
-        self.first = tuple(layout[axis] == layout[first.mixed[0]] for axis in first.mixed) or (True,)
-        self._grams, self._bases = self._squares("gram"), self._squares("basis")
-        self._v = self._adopt("exp_avg_sq", self._sizes)
-        self._low_rank = self._adopt("low_rank", first.of_a_mode(self._sizes)) if "low_rank" in self.states[0] else None
-        scales = [block_shape(p, layout) for p, layout in members]
-        self.scale = self._of_layers([(n_out / n_in) ** 0.5 for n_in, n_out in scales])
+        # Pairs of real numbers come last.
+        self._orders = [
+            (*a.order, *([x.index(PAIR)] if PAIR in x else [])) for a, (_, x) in zip(self._axes, members, strict=True)
+        ]
+        self._sizes = [tuple(p.shape[axis] for axis in own) for own in axes]  # of layers, mixed, channels and modes
+        self.first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed) or (True,)
+        n_in, n_out = block_shape(p, layout)
+        self.block = (n_in, n_out)
+        scales = [sqrt(n_out / n_in) for n_in, n_out in (block_shape(*member) for member in members)]
+        grams, bases = self._adopt_squares("gram"), self._adopt_squares("basis")
+        layers, mixed, channels, modes = self._sizes
+        v = self._adopt("exp_avg_sq", (*layers, *mixed, *channels, *modes))
+        ones = (1,) * len(mixed)
+        low_rank = self._adopt("low_rank", (*layers, *ones, *channels, *modes)) if "low_rank" in self.states[0] else None
+        self._averages = Averages(v, grams, bases, low_rank)
+        # √(out/in), one number if all have the same, else one for each layer.
+        self.scale: float | torch.Tensor = scales[0]
+        if len(set(scales)) > 1:
+            of_layers = torch.tensor(scales, dtype=v.dtype, device=v.device).repeat_interleave(prod(layers))
+            self.scale = of_layers.view(-1, *(1,) * (len(self.first) + 1 + len(modes)))
 
     def _keep(self, names: Sequence[str], orders: Sequence[Sequence[int]] | None, shape: Sequence[int]) -> torch.Tensor:
         """Copy one entry of all states, by its name in each, into one buffer, and make them views of it."""
@@ -123,25 +152,32 @@ class Blocks:
             self._views.append((state, name, view, view.data_ptr()))
         return whole
 
-    def _adopt(self, name: str, sizes: Mapping[int, int]) -> torch.Tensor:
-        """What has one number for each of the parameter's own, or for each of its modes."""
-        orders = [[axes.order.index(axis) for axis in sorted(axes.order)] for axes in self.axes]
-        return self._keep([name] * len(self.params), orders, [sizes[axis] for axis in self.axes[0].order])
+    def _adopt(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        """What has an axis for each of the parameter's own, as (layers, d_1, …, d_r, channels, *modes)."""
+        orders = [[axes.order.index(axis) for axis in sorted(axes.order)] for axes in self._axes]
+        whole = self._keep([name] * len(self.params), orders, shape)
+        layers, mixed, channels, modes = self._sizes
+        sizes = shape[len(layers) : len(layers) + len(mixed)] or (1,)
+        return whole.view(len(whole) * prod(layers), *sizes, prod(channels), *modes)
 
-    def _squares(self, what: str) -> list[torch.Tensor | None]:
+    def _adopt_squares(self, what: str) -> list[torch.Tensor | None]:
         """(layers, d, d) for each axis of a block; None for one without a basis, and for the one that stands for none."""
         found: list[torch.Tensor | None] = []
-        for i, axis in enumerate(self.axes[0].mixed):
-            names = [f"{what}_{axes.mixed[i]}" for axes in self.axes]
-            square = has_basis(self._sizes[axis])
-            found.append(self._keep(names, None, self.states[0][names[0]].shape).flatten(0, 1) if square else None)
+        for i, d in enumerate(self._sizes[1]):
+            names = [f"{what}_{axes.mixed[i]}" for axes in self._axes]
+            shape = (prod(self._sizes[0]), d, d)
+            found.append(self._keep(names, None, shape).flatten(0, 1) if has_basis(d) else None)
         return found or [None]
 
     def is_current(self) -> bool:
         """Whether the states are still those that were adopted, and nobody stepped them elsewhere."""
-        steps = [state for state in self.states if state.get("step") != self.step]
-        moved = [view for state, name, view, at in self._views if state.get(name) is not view or view.data_ptr() != at]
-        return not steps and not moved
+        for state in self.states:
+            if state.get("step") != self.step:
+                return False
+        for state, name, view, pointer in self._views:
+            if state.get(name) is not view or view.data_ptr() != pointer:
+                return False
+        return True
 
     def taken(self) -> None:
         """A step was made."""
@@ -149,93 +185,77 @@ class Blocks:
         for state in self.states:
             state["step"] = self.step
 
-    def due(self, period: int) -> tuple[int, slice, int]:
-        """:func:`due_modes` of the next step."""
-        return due_modes([self._sizes[axis] for axis in self.axes[0].modes], period, self.step)
-
     def turn(self, period: int) -> Turn:
         """The modes of the next step."""
         key = (period, self.step % period)
         if key not in self._turns:
-            due = self.due(period)
-            weights = [self._view(i, p.detach(), due) for i, p in enumerate(self.params)]
-            means = [self._view(i, state["exp_avg"], due) for i, state in enumerate(self.states)]
-            low_rank = None if self._low_rank is None else self._batch(self._low_rank, due)
-            averages = Averages(self._batch(self._v, due), self._grams, self._bases, low_rank)
-            self._turns[key] = Turn([self._pairs(x) for x in weights], means, averages)
+            self._turns[key] = self._new_turn(period)
         return self._turns[key]
 
-    def _view(self, i: int, x: torch.Tensor, due: tuple[int, slice, int]) -> torch.Tensor:
-        """Of a tensor of a parameter's shape the modes that move, in the batch's order; pairs of real numbers come last."""
-        axes, pair = self.axes[i], self._layouts[i].find(PAIR)
-        order = axes.order if pair < 0 else (*axes.order, pair)
-        return _at(x.resolve_conj().permute(order), len(axes.order) - len(axes.modes), due, bool(axes.modes))
+    def _new_turn(self, period: int) -> Turn:
+        layers, mixed, channels, modes = self._sizes
+        axis, due, period = due_modes(modes, period, self.step)
+        v, grams, bases, low_rank = self._averages
+        at = (slice(None),) * axis + (due,) if modes else ()
+        n, due_v = len(layers + mixed + channels), v[(slice(None),) * (len(self.first) + 2) + at]
+        index = (slice(None),) * n + at if modes else ()
+        sizes = tuple(due_v.shape[len(self.first) + 2 :])
+        if low_rank is not None:
+            low_rank = low_rank[(slice(None),) * (len(self.first) + 2) + at]
+        weights = self._in_order([p.detach() for p in self.params], index)
+        if self.params[0].is_complex():
+            weights = [torch.view_as_real(x) for x in weights]
+        return Turn(
+            period=period,
+            index=index,
+            shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
+            opened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
+            weights=weights if self._parts == 2 else [x.unsqueeze(-1) for x in weights],
+            means=self._in_order([state["exp_avg"] for state in self.states], index),
+            averages=Averages(due_v, grams, bases, low_rank),
+        )
 
-    def _pairs(self, x: torch.Tensor) -> torch.Tensor:
-        """With parts on the last axis, a view."""
-        return torch.view_as_real(x) if x.is_complex() else x if self._parts == 2 else x.unsqueeze(-1)
+    def _in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
+        """Of a tensor of each parameter's shape the modes that move, in the batch's order; views."""
+        found = [x.resolve_conj().permute(order) for x, order in zip(tensors, self._orders, strict=True) if x is not None]
+        return [x[index] for x in found] if index else found
 
-    def _batch(self, x: torch.Tensor, due: tuple[int, slice, int]) -> torch.Tensor:
-        """A buffer as (layers, d_1, …, d_r, channels, *modes), of which the modes that move."""
-        axes, (n, *sizes) = self.axes[0], x.shape
-        n_layers, n_mixed = len(axes.layers), len(axes.mixed)
-        mixed, rest = sizes[n_layers : n_layers + n_mixed] or [1], sizes[n_layers + n_mixed :]
-        channels, modes = prod(rest[: len(axes.channels)]), rest[len(axes.channels) :]
-        x = x.view(n * prod(sizes[:n_layers]), *mixed, channels, *modes)
-        return _at(x, len(mixed) + 2, due, bool(modes))
+    def gradients(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
+        """The batch of the gradients of the modes that move."""
+        return self._read(self._in_order([p.grad for p in self.params], turn.index), turn, scratch, "gradients")
 
-    def _opened(self, x: torch.Tensor) -> torch.Tensor:
-        """A batch (layers, d_1, …, d_r, parts, channels, *modes) as (parameters, *axes of one, parts), a view."""
-        axes = self.axes[0]
-        modes = x.shape[x.ndim - len(axes.modes) :]
-        layers, mixed, channels = ([self._sizes[axis] for axis in own] for own in axes[:3])
-        x = x.view(len(self.params), *layers, *mixed, self._parts, *channels, *modes)
-        return x.movedim(self._parts_at, -1)
+    def momenta(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
+        """The batch of their means."""
+        return self._read(turn.means, turn, scratch, "ahead")
 
-    def read(self, views: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        """A batch of one view for each parameter; of second moments ``like`` it has the sizes."""
-        at = max(1, len(self.axes[0].mixed)) + 1
-        out = like.new_empty(*like.shape[:at], self._parts, *like.shape[at:])
-        target = self._opened(out)
+    def _read(self, views: list[torch.Tensor], turn: Turn, scratch: Scratch, name: str) -> torch.Tensor:
+        out = scratch.take(name, turn.shape, self._averages.v)
+        target = self._opened(out, turn)
         if self._parts == 1:
             copy_each_(list(target.squeeze(-1)), views)
             return out
         # Operators on parts that alternate in memory take a CPU up to ten times as long as on parts that lie apart, and
         # complex numbers are copied seven times as fast as pairs.
-        pairs = torch.empty(target.shape, dtype=out.dtype, device=out.device)
+        pairs = scratch.take("turned", target.shape, out)
         copy_each_(list(torch.view_as_complex(pairs) if views[0].is_complex() else pairs), views)
         target.copy_(pairs)
         return out
 
-    def gradients(self, period: int, like: torch.Tensor) -> torch.Tensor:
-        """The batch of gradients of the modes that move."""
-        due = self.due(period)
-        return self.read([self._view(i, p.grad, due) for i, p in enumerate(self.params) if p.grad is not None], like)
+    def _opened(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
+        """A batch as (parameters, *axes of one, parts), a view."""
+        return x.view(turn.opened).movedim(1 + len(self._sizes[0] + self._sizes[1]), -1)
 
-    def of_params(self, x: torch.Tensor) -> list[torch.Tensor]:
+    def of_params(self, x: torch.Tensor, turn: Turn, scratch: Scratch) -> list[torch.Tensor]:
         """A batch as one tensor for each parameter, parts on the last axis."""
-        return list(self._opened(x.contiguous()).contiguous())
+        opened = self._opened(x, turn)
+        return list(opened if self._parts == 1 else scratch.copy(opened))
 
-    def of_modes(self, x: torch.Tensor) -> list[torch.Tensor]:
+    def of_modes(self, x: torch.Tensor, turn: Turn) -> list[torch.Tensor]:
         """A number for each mode (layers, 1, …, 1, channels, *modes), to be multiplied onto the same."""
-        axes = self.axes[0]
-        layers, mixed, channels = ([self._sizes[axis] for axis in own] for own in axes[:3])
-        modes = x.shape[x.ndim - len(axes.modes) :]
-        return list(x.reshape(len(self.params), *layers, *(1,) * len(mixed), *channels, *modes, 1))
-
-    def _of_layers(self, values: list[float]) -> float | torch.Tensor:
-        """One number if all are equal, else one for each layer."""
-        if len(set(values)) == 1:
-            return values[0]
-        axes = self.axes[0]
-        x = torch.tensor(values, dtype=self._v.dtype, device=self._v.device)
-        x = x.repeat_interleave(prod(self._sizes[axis] for axis in axes.layers))
-        return x.view(-1, *(1,) * (len(self.first) + 1 + len(axes.modes)))
-
-
-def _at(x: torch.Tensor, at: int, due: tuple[int, slice, int], has_modes: bool) -> torch.Tensor:
-    """The modes that move, of a tensor whose axes of modes begin at ``at``."""
-    return x[(slice(None),) * (at + due[0]) + (due[1],)] if has_modes else x
+        layers, mixed, channels, _ = self._sizes
+        return list(
+            x.reshape(len(self.params), *layers, *(1,) * len(mixed), *channels, *turn.shape[len(self.first) + 3 :], 1)
+        )
 
 
 def changed(
@@ -244,10 +264,10 @@ def changed(
     """What a step changes of a parameter and of its state, as real views: of weights and second moments the modes that move."""
     axes = axes_of(p, layout)
     plain = [axis for axis, letter in enumerate(layout) if letter != PAIR]
-    due = due_modes([p.shape[axis] for axis in axes.modes], period, step)
-    at = len(axes.order) - len(axes.modes)
-    weights = as_real(p.detach()).permute(*axes.order, *sorted({*range(as_real(p).ndim)} - {*axes.order}))
-    second = state["exp_avg_sq"].permute([plain.index(axis) for axis in axes.order])
+    axis, due, _ = due_modes([p.shape[axis] for axis in axes.modes], period, step)
+    weights, second = as_real(p.detach()), state["exp_avg_sq"]
+    if axes.modes:
+        weights = weights[(slice(None),) * axes.modes[axis] + (due,)]
+        second = second[(slice(None),) * plain.index(axes.modes[axis]) + (due,)]
     names = [f"gram_{axis}" for axis in axes.mixed] + [f"basis_{axis}" for axis in axes.mixed if renews] + ["low_rank"]
-    moved = [_at(x, at, due, bool(axes.modes)) for x in (weights, second)]
-    return moved + [state[name] for name in names if name in state]
+    return [weights, second, *(state[name] for name in names if name in state)]

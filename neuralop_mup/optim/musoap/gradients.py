@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.blocks import as_real, is_sharded, local
+from neuralop_mup.optim.musoap.blocks import local_reals
 from neuralop_mup.torch_private import mul_each_, norm_of_each
 
 __all__ = ["CHECKS", "GradientCheck"]
@@ -95,7 +95,9 @@ def _own_memory(groups: Groups) -> None:
     for group in groups:
         for p in group["params"]:
             grad = p.grad
-            if grad is not None and not is_sharded(p) and (grad.is_conj() or grad.is_neg() or not grad.is_contiguous()):
+            if grad is None or hasattr(p, "placements"):
+                continue
+            if grad.is_conj() or grad.is_neg() or not grad.is_contiguous():
                 p.grad = grad.resolve_conj().resolve_neg().contiguous()
 
 
@@ -103,7 +105,8 @@ def _found(groups: Groups) -> Found:
     found = []
     for group in groups:
         names = group.get("param_names") or [f"number {i} of group {group.get('name')}" for i in range(len(group["params"]))]
-        found += [(x, as_real(local(p.grad))) for x, p in zip(names, group["params"], strict=True) if p.grad is not None]
+        own = [(name, p.grad) for name, p in zip(names, group["params"], strict=True) if p.grad is not None]
+        found += zip([name for name, _ in own], local_reals([grad for _, grad in own]), strict=True)
     return found
 
 
@@ -148,7 +151,6 @@ def _refuse(found: Found, groups: Groups) -> None:
 
 def _over_ranks(number: torch.Tensor, groups: Groups) -> None:
     """Add a number over the processes that share parameters, so that all refuse a step or none."""
-    p = next((p for group in groups for p in group["params"] if is_sharded(p)), None)
-    if p is not None:
+    for p in [p for group in groups for p in group["params"] if hasattr(p, "placements")][:1]:
         for axis in range(p.device_mesh.ndim):
             dist.all_reduce(number, group=p.device_mesh.get_group(axis))

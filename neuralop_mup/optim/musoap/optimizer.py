@@ -22,18 +22,8 @@ from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
-from neuralop_mup.optim.musoap.blocks import (
-    Blocks,
-    Members,
-    as_real,
-    changed,
-    has_basis,
-    is_sharded,
-    local,
-    wide,
-    wide_type,
-)
-from neuralop_mup.optim.musoap.direction import Averages, Settings, direction, follow_gradients
+from neuralop_mup.optim.musoap.blocks import Blocks, Members, changed, has_basis, is_sharded, local_reals, wide, wide_type
+from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, Settings, direction, follow_gradients
 from neuralop_mup.optim.musoap.gradients import CHECKS, GradientCheck
 from neuralop_mup.optim.musoap.groups import musoap_groups
 from neuralop_mup.optim.musoap.layouts import LETTERS, PAIR, axes_of, block_shape
@@ -58,7 +48,7 @@ _CHUNK = {"cpu": 2**17}
 _CHUNK_ELSEWHERE = 2**24
 _SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
 # What 0.2.0 saved beside, with the only values that are left.
-_FORMER = {"nesterov": True, "size": "schatten", "basis_beta": 0.95}
+_FORMER = {"nesterov": True, "size": "schatten", "basis_beta": BASIS_BETA}
 
 
 def usual_lr(steps: int | None = None, lr: float = LR) -> float:
@@ -408,13 +398,13 @@ class MuSOAP(torch.optim.Optimizer):
                 sharded = {key: ranks.sharded_like(p, state[key]) for key in _SHARDED} if is_sharded(p) else {}
                 self.state[p].update({**state, **sharded})
         if members:
-            means = [as_real(local(self.state[p]["exp_avg"])) for p, _ in members]
-            lerp_each_(means, [as_real(wide(local(p.grad))) for p, _ in members], 1 - group["momentum"])
+            means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
+            lerp_each_(means, local_reals([p.grad for p, _ in members], widen=True), 1 - group["momentum"])
         return members
 
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
         """Move parameters, those that are this process's to move; what each process has to send to the others."""
-        if any([is_sharded(p) for p, _ in members]):
+        if any([hasattr(p, "placements") for p, _ in members]):
             ranks.through_owners(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
             return []
         if self._process_group is None:
@@ -439,30 +429,31 @@ class MuSOAP(torch.optim.Optimizer):
             batches = _batches_of(members, states, group["period"])
             if index is not None:
                 self._batches[index] = found, batches
+        scratch = Scratch()
         for batch in batches:
-            self._move_batch(batch, group)
+            self._move_batch(batch, group, scratch)
 
-    def _move_batch(self, batch: Blocks, group: Mapping[str, Any]) -> None:
+    def _move_batch(self, batch: Blocks, group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · direction."""
-        turn, (_, _, period), step, refresh = batch.turn(group["period"]), batch.due(group["period"]), batch.step + 1, group["refresh"]
-        averages = turn.averages
-        x = batch.gradients(group["period"], averages.v)
-        follow_gradients(x, averages.grams)
+        turn, step, refresh = batch.turn(group["period"]), batch.step + 1, group["refresh"]
+        x = batch.gradients(turn, scratch)
+        follow_gradients(x, turn.averages.grams, scratch)
         if _renews(step, refresh):
-            self._renew(averages, step)
-        ahead = batch.read(turn.means, averages.v).lerp_(x, 1 - group["momentum"])
+            self._renew(turn.averages, step)
+        ahead = batch.momenta(turn, scratch).lerp_(x, 1 - group["momentum"])
         settings = Settings(
             beta2=group["beta2"],
+            block=batch.block,
             first=batch.first,
             precision=torch.finfo(batch.params[0].grad.dtype).eps,
-            measure_rank=step <= refresh or (step - 1) % refresh < period,  # once for every mode
+            measure_rank=step <= refresh or (step - 1) % refresh < turn.period,  # once for every mode
         )
-        lr = group["lr"] * period  # a mode moves as far in one step as it would have in all that it waited
-        update, share = direction(x, ahead, averages, settings, lr * batch.scale)
+        lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
+        update, share = direction(x, ahead, turn.averages, settings, lr * batch.scale, scratch)
         if group["weight_decay"] != 0:
-            decays = batch.of_modes(lr * share)  # a mode that is hardly moved hardly decays
+            decays = batch.of_modes(lr * share, turn)  # a mode that is hardly moved hardly decays
             add_product_each_(turn.weights, turn.weights, decays, value=-group["weight_decay"])
-        sub_each_(turn.weights, batch.of_params(update))
+        sub_each_(turn.weights, batch.of_params(update, turn, scratch))
         batch.taken()
 
     def _renew(self, averages: Averages, step: int) -> None:

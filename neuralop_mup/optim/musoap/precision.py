@@ -11,7 +11,9 @@ import torch
 __all__ = ["full_precision"]
 
 # Before torch 2.9 it had another name.
-_NAME, _EXACT = ("fp32_precision", "ieee") if hasattr(torch.backends.cuda.matmul, "fp32_precision") else ("allow_tf32", False)
+_NAME, _EXACT = (
+    ("fp32_precision", "ieee") if hasattr(torch.backends.cuda.matmul, "fp32_precision") else ("allow_tf32", False)
+)
 _LOCK = threading.Lock()
 _BORROWED: list[str | bool] = []  # what the setting was, once for each step that is under way
 
