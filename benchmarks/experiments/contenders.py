@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
+import neuralop_mup as nm
 from neuralop_mup.optim.adam import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
@@ -62,11 +64,70 @@ def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: 
     return _OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
 
 
+def former_soap(
+    model: nn.Module,
+    lr: float | None = None,
+    aux_lr: float | None = None,
+    *,
+    steps: int | None = None,
+    momentum: float = 0.95,
+    beta2: float = 0.95,
+    basis_beta: float = 0.95,
+    period: int = 2,
+    refresh: int = 10,
+    nesterov: bool = True,
+    size: str = "schatten",
+    weight_decay: float = 0.01,
+    lr_mult: Any = None,
+    base_depth: int | None = 4,
+    process_group: Any = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    foreach: bool | None = None,
+    capturable: bool = False,
+    check: str | None = None,
+) -> torch.optim.Optimizer:
+    """MuSOAP with all that it could be told when runs were recorded, by which they are known."""
+    if (basis_beta, nesterov, size) != (0.95, True, "schatten"):
+        raise nm.MupError("MuSOAP has basis_beta, nesterov and size no more: runs with others are kept, and not made anew.")
+    own = {"steps": steps, "momentum": momentum, "beta2": beta2, "period": period, "refresh": refresh, "lr_mult": lr_mult}
+    own |= {"base_depth": base_depth, "process_group": process_group, "betas": betas, "eps": eps, "foreach": foreach}
+    return nm.MuSOAP(model, lr, aux_lr, weight_decay=weight_decay, capturable=capturable, check=check, **own)
+
+
+def former_muon(
+    model: nn.Module,
+    lr: float = 0.02,
+    aux_lr: float | None = None,
+    *,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    period: int = 2,
+    damping: float = 0.7,
+    weight_decay: float = 0.0,
+    lr_mult: Any = None,
+    base_depth: int | None = 4,
+    process_group: Any = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    foreach: bool | None = None,
+    capturable: bool = False,
+    check: str | None = None,
+) -> torch.optim.Optimizer:
+    """MuMuon, which this package had up to 0.2.0: its runs are kept, and known by these arguments."""
+    raise nm.MupError("MuMuon is no more, and its runs are kept: to make one, take neuralop-mup 0.2.0.")
+
+
+_SOAP = OPTIMIZERS["soap"]
 _OTHERS = {
     "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
     "stock-muon": Choice(stock_muon, betas=False, lr=4e-3),
     "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
+    "soap": replace(_SOAP, make=former_soap, arguments=_SOAP.arguments | {"nesterov", "size", "basis_beta"}),
+    "muon": replace(_SOAP, make=former_muon, lr=0.02, weight_decay=0.0, arguments=frozenset()),
 }
+#: Contenders and choices of which runs are kept, and none are made any more.
+GONE = frozenset({"MuMuon", "sizes by squares", "no look ahead", "basis_beta 0.99"})
 
 
 def known() -> AbstractContextManager:

@@ -47,7 +47,7 @@ def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         A parametrized model.
     optimizer : torch.optim.Optimizer, optional
         Built for the model: the table then has each parameter's present learning rate, too. The column ``lr ×`` is for
-        Adam-like optimizers; MuMuon and MuSOAP move kernels and hidden layers by updates of the size ``lr``, scaled with
+        Adam-like optimizers; MuSOAP moves kernels and hidden layers by updates of the size ``lr``, scaled with
         depth alone, which the column ``lr`` marks by "size". With ``MuSOAP(model, steps=…)`` this is the size that followed
         from the number of steps, times what a scheduler has made of it.
 
