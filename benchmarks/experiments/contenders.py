@@ -64,66 +64,28 @@ def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: 
     return _OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
 
 
-def former_soap(
-    model: nn.Module,
-    lr: float | None = None,
-    aux_lr: float | None = None,
-    *,
-    steps: int | None = None,
-    momentum: float = 0.95,
-    beta2: float = 0.95,
-    basis_beta: float = 0.95,
-    period: int = 2,
-    refresh: int = 10,
-    nesterov: bool = True,
-    size: str = "schatten",
-    weight_decay: float = 0.01,
-    lr_mult: Any = None,
-    base_depth: int | None = 4,
-    process_group: Any = None,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    foreach: bool | None = None,
-    capturable: bool = False,
-    check: str | None = None,
-) -> torch.optim.Optimizer:
-    """MuSOAP with all that it could be told when runs were recorded, by which they are known."""
-    if (basis_beta, nesterov, size) != (0.95, True, "schatten"):
-        raise nm.MupError("MuSOAP has basis_beta, nesterov and size no more: runs with others are kept, and not made anew.")
-    own = {"steps": steps, "momentum": momentum, "beta2": beta2, "period": period, "refresh": refresh, "lr_mult": lr_mult}
-    own |= {"base_depth": base_depth, "process_group": process_group, "betas": betas, "eps": eps, "foreach": foreach}
-    return nm.MuSOAP(model, lr, aux_lr, weight_decay=weight_decay, capturable=capturable, check=check, **own)
-
-
-def former_muon(
-    model: nn.Module,
-    lr: float = 0.02,
-    aux_lr: float | None = None,
-    *,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    period: int = 2,
-    damping: float = 0.7,
-    weight_decay: float = 0.0,
-    lr_mult: Any = None,
-    base_depth: int | None = 4,
-    process_group: Any = None,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    foreach: bool | None = None,
-    capturable: bool = False,
-    check: str | None = None,
-) -> torch.optim.Optimizer:
-    """MuMuon, which this package had up to 0.2.0: its runs are kept, and known by these arguments."""
+def former_muon(model: nn.Module, **arguments: Any) -> torch.optim.Optimizer:
+    """MuMuon, which this package had up to 0.2.0."""
     raise nm.MupError("MuMuon is no more, and its runs are kept: to make one, take neuralop-mup 0.2.0.")
 
 
+#: Arguments that optimizers had, with their defaults: runs that are kept are known by them.
+FORMER: dict[str, dict[str, Any]] = {
+    "adam": {"scale_eps": False},
+    "adam-eps": {"scale_eps": False},
+    "soap": {"basis_beta": 0.95, "nesterov": True, "size": "schatten"},
+    "muon": {
+        **{"lr": 0.02, "aux_lr": None, "momentum": 0.95, "nesterov": True, "period": 2, "damping": 0.7, "weight_decay": 0.0},
+        **{"lr_mult": None, "base_depth": 4, "process_group": None, "betas": (0.9, 0.999), "eps": 1e-8, "foreach": None},
+        **{"capturable": False, "check": None},
+    },
+}
 _SOAP = OPTIMIZERS["soap"]
 _OTHERS = {
     "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
     "stock-muon": Choice(stock_muon, betas=False, lr=4e-3),
     "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
-    "soap": replace(_SOAP, make=former_soap, arguments=_SOAP.arguments | {"nesterov", "size", "basis_beta"}),
+    "soap": replace(_SOAP, arguments=_SOAP.arguments | FORMER["soap"].keys()),
     "muon": replace(_SOAP, make=former_muon, lr=0.02, weight_decay=0.0, arguments=frozenset()),
 }
 #: Contenders and choices of which runs are kept, and none are made any more.
