@@ -29,8 +29,7 @@ from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.follow import follow_plan
 from neuralop_mup.optim.groups import param_groups
-from neuralop_mup.optim.matrix.muon import MuMuon
-from neuralop_mup.optim.matrix.soap import MuSOAP
+from neuralop_mup.optim.musoap.optimizer import MuSOAP
 from neuralop_mup.optim.on_plan import check_optimizer
 from neuralop_mup.optim.summary import summary
 
@@ -60,7 +59,6 @@ __all__ = [
     "MuAdam",
     "MuAdamW",
     "MuSGD",
-    "MuMuon",
     "MuSOAP",
     "param_groups",
     "check_optimizer",

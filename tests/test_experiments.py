@@ -12,7 +12,7 @@ import torch
 from neuralop.models import FNO
 
 from neuralop_mup._version import __version__
-from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning.outcome import execute, is_final
 from neuralop_mup.tuning.records import Records
 from neuralop_mup.tuning.settings import OPTIMIZERS
@@ -378,7 +378,7 @@ def test_the_package_knows_no_contenders():
     assert "stock-soap" not in OPTIMIZERS
     with contenders.known():
         assert "stock-soap" in OPTIMIZERS
-    assert set(OPTIMIZERS) == {"adam", "adamw", "neuralop-adamw", "sgd", "muon", "soap"}
+    assert set(OPTIMIZERS) == {"adam", "adamw", "neuralop-adamw", "sgd", "soap"}
 
 
 def test_stock_optimizers_move_what_they_are_given():

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from experiments.contenders import GONE
 from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.parts import MODES, WIDTH
-from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning.records import Run
 
 Config = dict[str, Any]
@@ -148,7 +149,8 @@ class Choices:
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing, problem by problem."""
         return missing(
-            records, (self.run(n, variant, s) for n in self.fields for s in self.seeds for variant in self.variants)
+            records,
+            (self.run(n, v, s) for n in self.fields for s in self.seeds for v in self.variants if v not in GONE),
         )
 
     def over(self, records: Any) -> np.ndarray:

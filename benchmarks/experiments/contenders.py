@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
+import neuralop_mup as nm
 from neuralop_mup.optim.adam import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
@@ -62,11 +64,32 @@ def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: 
     return _OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
 
 
+def former_muon(model: nn.Module, **arguments: Any) -> torch.optim.Optimizer:
+    """MuMuon, which this package had up to 0.2.0."""
+    raise nm.MupError("MuMuon is no more, and its runs are kept: to make one, take neuralop-mup 0.2.0.")
+
+
+#: Arguments that optimizers had, with their defaults: runs that are kept are known by them.
+FORMER: dict[str, dict[str, Any]] = {
+    "adam": {"scale_eps": False},
+    "adam-eps": {"scale_eps": False},
+    "soap": {"basis_beta": 0.95, "nesterov": True, "size": "schatten"},
+    "muon": {
+        **{"lr": 0.02, "aux_lr": None, "momentum": 0.95, "nesterov": True, "period": 2, "damping": 0.7, "weight_decay": 0.0},
+        **{"lr_mult": None, "base_depth": 4, "process_group": None, "betas": (0.9, 0.999), "eps": 1e-8, "foreach": None},
+        **{"capturable": False, "check": None},
+    },
+}
+_SOAP = OPTIMIZERS["soap"]
 _OTHERS = {
     "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
     "stock-muon": Choice(stock_muon, betas=False, lr=4e-3),
     "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
+    "soap": replace(_SOAP, arguments=_SOAP.arguments | FORMER["soap"].keys()),
+    "muon": replace(_SOAP, make=former_muon, lr=0.02, weight_decay=0.0, arguments=frozenset()),
 }
+#: Contenders and choices of which runs are kept, and none are made any more.
+GONE = frozenset({"MuMuon", "sizes by squares", "no look ahead", "basis_beta 0.99"})
 
 
 def known() -> AbstractContextManager:

@@ -18,13 +18,14 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
+from experiments.contenders import GONE
 from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
 from experiments.kept import loss_of, missing
 from experiments.pages import dotted, named, table
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.parts import MODES, WIDTH
-from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning.records import Run
 from problems.apebench import scenarios
 
@@ -203,6 +204,11 @@ class Contest:
         """Contender and field, of all that are tuned."""
         return [(who, name) for who in self.contenders for name in self.fields if name in self.few.get(who, self.fields)]
 
+    @property
+    def possible(self) -> list[tuple[str, str]]:
+        """Those of the pairs of which runs can still be made."""
+        return [(who, name) for who, name in self.pairs if who not in GONE]
+
     @remembered
     def run(self, name: str, contender: str, lr: float, seed: int) -> Run:
         """A run of a contender on a field."""
@@ -239,12 +245,12 @@ class Contest:
             (name, who, CONTENDERS[who].start(on.steps)) for who in self.untuned.values() for name, on in self.fields.items()
         ]
         yield from missing(records, [self.run(*point, self.seeds[0]) for point in law])
-        for contender, name in self.pairs:
+        for contender, name in self.possible:
             asked = self.searched(records, name, contender)[1]
             yield from missing(records, [self.run(name, contender, lr, self.seeds[0]) for lr in asked])
         tuned = [
             (name, contender, min(found, key=found.__getitem__))
-            for contender, name in self.pairs
+            for contender, name in self.possible
             for found, left in [self.searched(records, name, contender)]
             if not left and contender not in self.once
         ]

@@ -28,7 +28,7 @@ from typing import Any
 
 from experiments.kept import loss_of, missing
 from experiments.training import remembered, run_of
-from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning.records import Run
 
 CHOSEN_ON = ("burgers", "darcy", "allen-cahn")

@@ -56,7 +56,12 @@ class PhysicsInformedFNO(nn.Module):
     def __init__(self, n_modes: tuple[int, ...], hidden_channels: int, n_layers: int = 4, readout_width: int = 32) -> None:
         super().__init__()
         # Kept under their own names: by them neuralop_mup finds out which dimensions grow.
-        self.n_modes, self.hidden_channels, self.n_layers, self.readout_width = n_modes, hidden_channels, n_layers, readout_width
+        self.n_modes, self.hidden_channels, self.n_layers, self.readout_width = (
+            n_modes,
+            hidden_channels,
+            n_layers,
+            readout_width,
+        )
         width = hidden_channels
         self.lifting = nn.Linear(3, width)
         self.kernels = nn.ModuleList(FourierKernel(width, n_modes[0] // 2) for _ in range(n_layers))

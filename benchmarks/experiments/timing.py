@@ -25,6 +25,7 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
+from experiments.contenders import GONE
 from experiments.kept import metrics_of, missing
 from experiments.pages import percent, table
 from neuralop_mup.tuning.records import Run
@@ -102,6 +103,7 @@ class Timing:
         for kind, (_, *others) in KINDS.items():
             done = metrics_of(records, {case: self.run(kind, case) for case in self.cases})
             rows = [[case, *starmap(_cell, zip_longest(m["ratios"], m["memory"]))] for case, m in done.items()]
+            rows = [row + ["–"] * (1 + len(others) - len(row)) for row in rows]  # of those that are gone
             tables[kind] = "\n".join(table(["case", *others], rows))
             which = -1 if kind == "monitor" else 0
             most[kind] = max((m["ratios"][which][0] for m in done.values()), default=math.nan)
@@ -122,7 +124,7 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     model = FNO(modes, 1, 1, **{"hidden_channels": config["width"], **more})
     x, y = torch.randn(2, config["batch"], 1, *grid)
     with tempfile.TemporaryDirectory() as folder:
-        made = [_made(name, copy.deepcopy(model), Path(folder)) for name in KINDS[config["kind"]]]
+        made = [_made(name, copy.deepcopy(model), Path(folder)) for name in KINDS[config["kind"]] if name not in GONE]
         times = _in_turn(made, x, y, config["rounds"] or rounds)
     ratios = [_quantiles(own) for own in (times / times[:, :1]).T[1:]]
     states = [_kernel_bytes(*own) for own in made] if config["kind"] == "optimizer" else []
@@ -132,7 +134,7 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
 def _made(name: str, model: nn.Module, folder: Path) -> Made:
     if name.startswith("Adam"):
         return model, torch.optim.Adam(model.parameters(), lr=1e-3)
-    ours = {"MuSOAP": nm.MuSOAP, "MuSOAP, period 1": partial(nm.MuSOAP, period=1), "MuMuon": nm.MuMuon}
+    ours = {"MuSOAP": nm.MuSOAP, "MuSOAP, period 1": partial(nm.MuSOAP, period=1)}
     optimizer = ours.get(name, partial(nm.MuAdam, lr=1e-3))(nm.parametrize(model))
     if name.startswith("with "):
         nm.Monitor(model, optimizer, folder / f"{len(name)}.csv", every=10**9 if "idle" in name else 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from experiments.contenders import known
+from experiments.contenders import FORMER, known
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.problems import ProblemData
@@ -56,7 +56,8 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
     """
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
     with known():
-        arguments = optimizer_arguments(Settings.of(own))
+        settings = Settings.of(own)
+        arguments = {**FORMER.get(settings.optimizer, {}), **optimizer_arguments(settings)}
     content = {
         **config,
         "train": "benchmarks",

@@ -137,11 +137,11 @@ def check(
     rule
         operator-norm, log-modes, none or standard
     optimizer
-        adam, adamw, neuralop-adamw, sgd, muon, soap
+        adam, adamw, neuralop-adamw, sgd, soap
     steps
         measure after these training steps
     lr
-        learning rate at base [0.001 adam, 0.02 muon, 0.03 soap]
+        learning rate at base [0.001 adam, 0.03 soap]
     seeds
         number of seeds; few leave the check undecided
     batch_size

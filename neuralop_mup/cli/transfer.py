@@ -129,15 +129,15 @@ def transfer(
     batch_size
         samples a batch [by preset]
     optimizer
-        soap, muon, adam, adamw, neuralop-adamw, sgd
+        soap, adam, adamw, neuralop-adamw, sgd
     proxy_steps
         optimizer steps of the proxy [an eighth of the target's, 125 at least]
     proxy_stride
         1: the proxy sees every point of the grid; 2: every 2nd [as the data allows]
     aux_lr
-        learning rate of input, readout and vectors, for optimizers that have one [muon 0.004; soap 0.004]
+        learning rate of input, readout and vectors, for optimizers that have one [soap 0.004]
     kernel_init
-        how large Fourier kernels start: default, small [small with muon and soap; SP has its own]
+        how large Fourier kernels start: default, small [small with soap; SP has its own]
     loss
         l2, h1 or l2,h1; by the first one runs are compared
     score

@@ -54,8 +54,8 @@ def parametrize(
         Otherwise the size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
         :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
-        ``{"n_layers": 4}`` names a base with fewer Fourier layers, all alike: ``MuMuon`` and ``MuSOAP`` scale what
-        they train with depth (``base_depth``); under the others nothing does, since no rule held (docs/howto/proxy.md).
+        ``{"n_layers": 4}`` names a base with fewer Fourier layers, all alike: ``MuSOAP`` scales what
+        it trains with depth (``base_depth``); under the others nothing does, since no rule held (docs/howto/proxy.md).
     rule : {"operator-norm", "log-modes", "none", "standard"} or callable, default "operator-norm"
         How kernels scale with Fourier modes on top of the width rule. ``operator-norm`` (the default) keeps the expected
         norm of a kernel's largest block at base's value, with the channels and modes that it has; ``log-modes`` is Theorem

@@ -62,7 +62,7 @@ class LearnedRates:
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Of :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD``, ``MuMuon`` or ``MuSOAP``, or any that
+        Of :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD`` or ``MuSOAP``, or any that
         :func:`~neuralop_mup.follow_plan` holds to a plan.
     by : {"role", "layer", "group"}, default "role"
         What has a multiplier of its own; a layer is the module that holds a parameter.

@@ -14,7 +14,7 @@ from torch import nn
 
 from neuralop_mup.core.parts import reference_base
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.optim.matrix.soap import usual_lr
+from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning import wording as say
 from neuralop_mup.tuning.engines import cuda_devices
 from neuralop_mup.tuning.outcome import is_complete

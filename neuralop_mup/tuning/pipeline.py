@@ -36,7 +36,7 @@ from neuralop_mup.validation import check_positive
 __all__ = ["Tuning", "tune", "tuning"]
 
 #: Settings of a run that may be given to :func:`tune`, or searched.
-_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "muon", "soap")
+_SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "soap")
 #: What the search and its place may be told besides.
 _SEARCH = ("n_trials", "sampler")
 #: Operations in whose time a step does what no size changes: calls, the optimizer's loop, loading.
@@ -356,7 +356,7 @@ def tune(
     verify : bool, default False
         Search at the target, too, to measure what carrying missed.
     optimizer : str or class, default "soap"
-        "soap", "muon", "adam", "adamw", "neuralop-adamw" or "sgd"; the names of the classes, such as "MuSOAP", and the
+        "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; the names of the classes, such as "MuSOAP", and the
         classes themselves mean the same.
     epochs, batch_size : int, default 50, 20
         Of the target. ``batch_size`` holds for data that does not come as loaders.
@@ -374,8 +374,8 @@ def tune(
     progress : bool, default True
         Show progress on stderr, and print what was chosen.
     **more
-        Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``muon`` and ``soap`` (their
-        arguments), and ``kernel_init`` (default: small with ``muon`` and ``soap``, neuralop's own with the others and in
+        Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``soap`` (its
+        arguments), and ``kernel_init`` (default: small with ``soap``, neuralop's own with the others and in
         SP). Of a search: ``n_trials``, ``sampler``, ``storage``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
 
     Returns

@@ -19,12 +19,9 @@ from neuralop_mup.core.rules import DEFAULT_RULE, length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
-from neuralop_mup.optim.matrix.muon import LR as MUON_LR
-from neuralop_mup.optim.matrix.muon import MuMuon
-from neuralop_mup.optim.matrix.optimizer import AUX_LR
-from neuralop_mup.optim.matrix.soap import LR as SOAP_LR
-from neuralop_mup.optim.matrix.soap import WEIGHT_DECAY as SOAP_DECAY
-from neuralop_mup.optim.matrix.soap import MuSOAP, usual_lr
+from neuralop_mup.optim.musoap.optimizer import AUX_LR, MuSOAP, usual_lr
+from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
+from neuralop_mup.optim.musoap.optimizer import WEIGHT_DECAY as SOAP_DECAY
 from neuralop_mup.tuning.space import log2_grid
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
@@ -61,14 +58,14 @@ class Choice:
         That of a run that is given none.
     by_steps : bool
         Whether ``lr`` goes by the law for the learning rate (docs/evidence/learning_rate.md), around which a search is a
-        check. That was measured for MuSOAP; MuMuon's updates are of the same kind.
+        check.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
     kernel_init : str
         Kernel initialisation that was measured to be best with it (docs/evidence/optimizers.md); searches use it under
         every rule.
     arguments : frozenset of str
-        Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "muon", "muon": {"period": 2}}``.
+        Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "soap", "soap": {"period": 2}}``.
     """
 
     make: Callable[..., torch.optim.Optimizer]
@@ -88,16 +85,14 @@ class Choice:
         return [float(f"{min(1.0, usual * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if usual * 2 ** (i - 1) < 1]
 
 
-_MUON = frozenset({"momentum", "nesterov", "period", "damping", "base_depth", "eps"})
-_SOAP = frozenset({"momentum", "beta2", "basis_beta", "period", "refresh", "nesterov", "size", "base_depth", "eps"})
+_SOAP = frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"})
 
-#: Name → optimizer. The learning rates of muon and soap are of another kind: sizes of an update.
+#: Name → optimizer. The learning rate of soap is of another kind: the size of an update.
 OPTIMIZERS: dict[str, Choice] = {
     "adam": Choice(MuAdam),
     "adamw": Choice(MuAdamW),
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
-    "muon": Choice(MuMuon, lr=MUON_LR, by_steps=True, aux_lr=AUX_LR, kernel_init="small", arguments=_MUON),
     "soap": Choice(
         MuSOAP,
         lr=SOAP_LR,
@@ -111,7 +106,7 @@ OPTIMIZERS: dict[str, Choice] = {
 
 
 #: The names that they have in Python.
-_CLASSES = {"MuAdam": "adam", "MuAdamW": "adamw", "MuSGD": "sgd", "MuMuon": "muon", "MuSOAP": "soap"}
+_CLASSES = {"MuAdam": "adam", "MuAdamW": "adamw", "MuSGD": "sgd", "MuSOAP": "soap"}
 
 
 def optimizer_name(given: Any) -> str:
@@ -154,7 +149,7 @@ class Settings:
     aux_lr : float, optional
         Learning rate of what is no map between widths, for optimizers that have one.
     arguments : dict
-        Further arguments of the optimizer; in a configuration they stand under its name, such as ``muon``.
+        Further arguments of the optimizer; in a configuration they stand under its name, such as ``soap``.
     weight_decay : float, optional
         The optimizer's own default where it is None.
     beta2 : float

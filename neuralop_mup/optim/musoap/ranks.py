@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.matrix.tensors import as_real, is_sharded, local, wide
+from neuralop_mup.optim.musoap.blocks import as_real, is_sharded, local_reals, wide
 
-__all__ = ["broadcast_moved", "owners", "through_owners"]
+__all__ = ["broadcast_moved", "owners", "sharded_like", "through_owners"]
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
@@ -24,6 +24,13 @@ def owners(sizes: Sequence[int], world: int) -> list[int]:
         owner_of[i] = loads.index(min(loads))
         loads[owner_of[i]] += sizes[i]
     return owner_of
+
+
+def sharded_like(p: Any, x: torch.Tensor) -> Any:
+    """Zeros of the shape and type of ``x``, sharded as ``p`` is."""
+    from torch.distributed.tensor import zeros
+
+    return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
 
 
 def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
@@ -85,7 +92,7 @@ def through_owners(
         rest = [x for name, x in state.items() if torch.is_tensor(x) and name not in sharded]
         return [p.detach(), *(state[name] for name in sharded[1:])], rest
 
-    own = [[as_real(local(x)) for x in itertools.chain(*changed(p, states[p]))] for p, _ in members]
+    own = [local_reals(itertools.chain(*changed(p, states[p]))) for p, _ in members]
     from_owner = place.exchange(
         [[part for i in mine for part in place.parts_for(to, *changed(*moved[i]))] for to in range(place.world)],
         [[x.shape for i, o in enumerate(owner_of) if o == rank for x in own[i]] for rank in range(place.world)],

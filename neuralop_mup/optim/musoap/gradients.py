@@ -1,0 +1,156 @@
+"""Gradients that no step may be made of: refused at once, or counted on the device and refused when that is known there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim.musoap.blocks import local_reals
+from neuralop_mup.torch_private import mul_each_, norm_of_each
+
+__all__ = ["CHECKS", "GradientCheck"]
+
+CHECKS = ("now", "next", "skip", "off")
+# States keep sums of squares of gradients. A norm of this times less than the root of the largest number leaves them finite.
+_HEADROOM = 2.0**10
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Groups = Sequence[Mapping[str, Any]]
+Found = list[tuple[str, torch.Tensor]]  # gradients as real tensors, by the names of their parameters
+
+
+class GradientCheck:
+    """Whether all gradients of a step are finite, and so are their squares.
+
+    ``now`` waits for the device, and refuses the step. ``next`` and ``skip`` make all gradients of a bad step zero and count it,
+    both on the device; ``next`` raises at the first step that finds a higher count arrived. A count that is under way is
+    waited for, never replaced, so that no bad step is lost however far the device lags. ``off`` looks at nothing.
+    """
+
+    def __init__(self) -> None:
+        self.count: torch.Tensor | None = None  # of bad steps, on the device
+        self._told = 0
+        self._answer: torch.Tensor | None = None  # the count, on its way to the host
+        self._ready: torch.cuda.Event | None = None
+
+    def run(self, groups: Groups) -> None:
+        """Raise MupError where a gradient of this step, or with ``next`` of an earlier one, is bad, on any process."""
+        device = groups[0]["params"][0].device
+        policy = groups[0]["check"] or ("now" if device.type == "cpu" else "next")
+        if policy == "off":
+            return
+        if policy == "next":
+            self._refuse_earlier()
+        if policy != "now":
+            _own_memory(groups)
+        found = _found(groups)
+        if not found:
+            return
+        grads = [grad for _, grad in found]
+        fault = _fault(_norms(grads))
+        _over_ranks(fault, groups)
+        if policy == "now":
+            if fault != 0:
+                _refuse(found, groups)
+            return
+        # An integer product, for 0 · NaN is not 0: the bits of all gradients times 1, or times 0.
+        for bits in {_BITS[grad.element_size()] for grad in grads}:
+            alike = [grad.view(bits) for grad in grads if _BITS[grad.element_size()] == bits]
+            mul_each_(alike, (fault == 0).to(bits))
+        if self.count is None:
+            self.count = torch.zeros((), dtype=torch.int64, device=fault.device)
+        self.count.add_(fault != 0)
+        if policy == "next" and self._answer is None:
+            self._ask(self.count)
+
+    def _ask(self, count: torch.Tensor) -> None:
+        """Have the count sent to the host."""
+        if count.device.type != "cuda":
+            self._answer = count
+        elif not torch.cuda.is_current_stream_capturing():
+            self._answer = torch.empty((), dtype=count.dtype, pin_memory=True).copy_(count, non_blocking=True)
+            self._ready = torch.cuda.Event()
+            self._ready.record()
+
+    def _refuse_earlier(self) -> None:
+        if self._answer is None or (self._ready is not None and not self._ready.query()):
+            return
+        new, self._answer, self._ready = int(self._answer) - self._told, None, None
+        if new > 0:
+            self._told += new
+            raise MupError(
+                f"A gradient of {'an earlier step' if new == 1 else f'{new} earlier steps'} was not finite, or so large that "
+                "sums of its squares overflow. All gradients counted as zero there, and this step was not taken: look at the "
+                'loss and the batch first, then lower the learning rate, clip gradients, or skip the batch; check="now" '
+                'names the parameter, check="skip" goes on.'
+            )
+
+
+def _own_memory(groups: Groups) -> None:
+    """Give gradients that are views of another kind (conjugated, negated, expanded) memory in which bits can be changed."""
+    for group in groups:
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None or hasattr(p, "placements"):
+                continue
+            if grad.is_conj() or grad.is_neg() or not grad.is_contiguous():
+                p.grad = grad.resolve_conj().resolve_neg().contiguous()
+
+
+def _found(groups: Groups) -> Found:
+    found = []
+    for group in groups:
+        names = group.get("param_names") or [f"number {i} of group {group.get('name')}" for i in range(len(group["params"]))]
+        own = [(name, p.grad) for name, p in zip(names, group["params"], strict=True) if p.grad is not None]
+        found += zip([name for name, _ in own], local_reals([grad for _, grad in own]), strict=True)
+    return found
+
+
+def _norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Norms in float32 or better."""
+    if {grad.dtype for grad in grads} <= {torch.float32, torch.float64}:
+        return norm_of_each(grads)
+    return [torch.linalg.vector_norm(grad, dtype=torch.promote_types(grad.dtype, torch.float32)) for grad in grads]
+
+
+def _fault(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """0 where the squares of all are finite, NaN else: one number, and so one synchronisation."""
+    device, types = norms[0].device, {x.dtype for x in norms}
+    of_types = [_squared(torch.stack([x.to(device) for x in norms if x.dtype == dtype])) for dtype in types]
+    return torch.stack([(squares * 0).sum().float() for squares in of_types]).sum()
+
+
+def _squared(norm: torch.Tensor) -> torch.Tensor:
+    """The sum of squares, with room for those of many processes and for what is computed from averages of them."""
+    return (norm * _HEADROOM).square()
+
+
+def _refuse(found: Found, groups: Groups) -> None:
+    """Say which gradients are bad, on whatever process they are."""
+    not_finite = [name for name, grad in found if not grad.isfinite().all()]
+    too_large = [name for name, grad in found if not _squared(_norms([grad])[0]).isfinite()]
+    overflows = "is finite, but so large that sums of its squares overflow"
+    for names, what, others, remedy in (
+        (not_finite, "is not finite", "nor are", "look at the loss and the batch first, then lower the learning rate"),
+        (too_large, overflows, "as those of", "look at the loss and the batch first"),
+    ):
+        count = torch.tensor(float(len(names)), device=found[0][1].device)
+        _over_ranks(count, groups)
+        if count:
+            where = repr(names[0]) if names else "a parameter, on another process,"
+            more = f", {others} {len(names) - 1} others" if len(names) > 1 else ""
+            raise MupError(
+                f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: {remedy}, "
+                "clip gradients, or skip the batch."
+            )
+
+
+def _over_ranks(number: torch.Tensor, groups: Groups) -> None:
+    """Add a number over the processes that share parameters, so that all refuse a step or none."""
+    for p in [p for group in groups for p in group["params"] if hasattr(p, "placements")][:1]:
+        for axis in range(p.device_mesh.ndim):
+            dist.all_reduce(number, group=p.device_mesh.get_group(axis))

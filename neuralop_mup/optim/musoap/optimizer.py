@@ -1,0 +1,631 @@
+"""Adam in channel bases that all modes of a layer share, each mode's update of one size."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.adamw import adamw
+
+from neuralop_mup.core.rules import length_factor
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.binding import bind
+from neuralop_mup.optim.follow import follow
+from neuralop_mup.optim.musoap import ranks
+from neuralop_mup.optim.musoap.bases import first_basis, renewed
+from neuralop_mup.optim.musoap.blocks import Blocks, Members, changed, has_basis, is_sharded, local_reals, wide, wide_type
+from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, Settings, direction, follow_gradients
+from neuralop_mup.optim.musoap.gradients import CHECKS, GradientCheck
+from neuralop_mup.optim.musoap.groups import musoap_groups
+from neuralop_mup.optim.musoap.layouts import LETTERS, PAIR, axes_of, block_shape
+from neuralop_mup.optim.musoap.length import LengthCheck
+from neuralop_mup.optim.musoap.precision import full_precision
+from neuralop_mup.optim.on_plan import check_optimizer_state
+from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
+from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
+
+__all__ = ["AUX_LR", "BASE_DEPTH", "LR", "USUAL_STEPS", "WEIGHT_DECAY", "MuSOAP", "usual_lr"]
+
+# The learning rate of trainings of so many steps, under a schedule that ends with them.
+LR = 3e-2
+USUAL_STEPS = 1000
+AUX_LR = 4e-3
+# As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
+WEIGHT_DECAY = 0.01
+BASE_DEPTH = 4
+# Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches hold
+# no more, few operators do not matter; elsewhere they fill the device.
+_CHUNK = {"cpu": 2**17}
+_CHUNK_ELSEWHERE = 2**24
+_SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
+# What 0.2.0 saved beside, with the only values that are left.
+_FORMER = {"nesterov": True, "size": "schatten", "basis_beta": BASIS_BETA}
+
+
+def usual_lr(steps: int | None = None, lr: float = LR) -> float:
+    """The learning rate of a training that was tuned nowhere: ``lr``, carried to ``steps`` by the rule for lengths.
+
+    No update is larger than the weights that it moves, so that it is at most 1.
+    """
+    return lr if steps is None else min(1.0, lr * length_factor(steps, USUAL_STEPS))
+
+
+class MuSOAP(torch.optim.Optimizer):
+    r"""SOAP for Fourier kernels, each mode's update of one size, and AdamW for the rest.
+
+    A layer's modes share one orthonormal basis of its input channels and one of its output channels: the eigenvectors of
+    running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. Each step's
+    sum is over the modes that move at it (``period``). Of real fields mode −k has the conjugate block, so that over both
+    signs these are the whole sums; with ``complex_data=True`` real bases are a choice. In these coordinates each entry of
+    each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
+    to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
+    size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the mean
+    that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4) times
+    (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. The block of a separable kernel is
+    diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
+    one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model with Fourier kernels. The plan's initialisation stays in force, and so do its learning-rate
+        multipliers for what AdamW trains; those of kernels and hidden layers do not apply here.
+    lr : float, optional
+        Size of an update: about the operator norm between root-mean-square sizes of features, in a model of ``base_depth``
+        Fourier layers; at most 1. If not given it follows from ``steps``, and without these it is 0.03, which is meant for
+        trainings of about 1,000 steps.
+    aux_lr : float, optional
+        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``.
+    steps : int, optional
+        Number of optimizer steps of the whole training, instead of ``lr``: 0.03 at 1,000 steps, and at others what
+        :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1. It is meant for a schedule that ends with the
+        training. A warning tells of a training that goes on beyond ``steps``, and of a schedule that ends long before.
+    momentum : float, default 0.95
+        Decay of m, the running mean of gradients; a step goes along momentum · m + (1 − momentum) · gradient.
+    beta2 : float, default 0.95
+        Decay of the second moments.
+    period : int, default 2
+        Each mode moves once in so many steps, as far as it would have in all of them, in turn with the others; its momentum
+        follows every gradient, its second moments and its part of the bases those of its turn. What is computed for each
+        mode costs that much less. Maps with one block move at every step.
+    refresh : int, default 10
+        Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
+        2, 4, 8, … as well.
+    weight_decay : float, default 0.01
+        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. Without it rollouts may diverge
+        (docs/evidence/apebench.md). In AdamW's groups the plan's multiplier is divided out, as in
+        :func:`neuralop_mup.param_groups`, so that this is the same at all sizes. A mode whose gradient is zero is left
+        alone, and one whose gradient is hardly more than rounding decays as little as it is moved.
+    lr_mult : mapping, optional
+        Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
+    base_depth : int or None, default 4
+        ``lr`` goes as √(base_depth / depth), where depth is the model's number of Fourier layers: updates of all layers add
+        up, and four times as many want half the learning rate (docs/evidence/transfer.md). The default is the number of layers
+        that neuralop's FNO has. None leaves ``lr`` as it is at every depth.
+    process_group : torch.distributed.ProcessGroup, optional
+        Ranks that hold the same gradients (DDP's) and share the work: each moves some of the parameters and sends them,
+        with their state, to the others. Not kept by copies and pickles of the optimizer.
+    betas : (float, float), default (0.9, 0.999)
+        AdamW's decays.
+    eps : float, default 1e-8
+        AdamW's.
+    foreach : bool, optional
+        AdamW's, as torch takes it.
+    capturable : bool, default False
+        Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
+        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn.
+    check : {"now", "next", "skip", "off"}, optional
+        What is done about gradients that are not finite, or so large that sums of their squares overflow. ``now``: the step is
+        refused at once, which waits for the device; the default on a CPU. ``next``: all gradients of such a step count as zero,
+        and the first step that finds this known raises; the default elsewhere. ``skip``: they count as zero, and ``bad_steps``
+        counts such steps. ``off``: nothing is looked at.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, has no Fourier kernel, or a number is not usable; if ``steps`` is given beside
+        ``lr``; in :meth:`step`, if a gradient is not finite or its squares overflow (``check``).
+
+    Notes
+    -----
+    Every axis that a block sums over or produces has a basis of its own: a Tucker core one for each rank, a joint kernel
+    one for each layer and quadrant that it holds. An axis of more than 2,048 entries keeps its own coordinates. Of a kernel
+    the state takes three quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered, one
+    group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
+
+    ``load_state_dict`` takes the settings of the state, as torch's optimizers do: its ``refresh``, ``period``, learning
+    rates, ``steps`` and decays replace those given here.
+
+    References
+    ----------
+    Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321. Gupta et al., "Shampoo",
+    arXiv:1802.09568. Kovachki et al., "Neural Operator", arXiv:2108.08481, for the layer.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 16, "n_modes": (8,)})
+    >>> optimizer = nm.MuSOAP(model, lr=0.03)
+
+    Tuned nowhere, for a training of 4,000 steps:
+
+    >>> model = nm.parametrize(FNO((16,), 1, 1, 64))
+    >>> optimizer = nm.MuSOAP(model, steps=4000)
+    >>> optimizer.param_groups[0]["name"], optimizer.param_groups[0]["lr"]
+    ('hidden', 0.015)
+    """
+
+    # On the class: copies and pickles of an optimizer have none of these.
+    _process_group: dist.ProcessGroup | None = None
+    _replicas: dist.ProcessGroup | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float | None = None,
+        aux_lr: float | None = None,
+        *,
+        steps: int | None = None,
+        momentum: float = 0.95,
+        beta2: float = 0.95,
+        period: int = 2,
+        refresh: int = 10,
+        weight_decay: float = WEIGHT_DECAY,
+        lr_mult: Mapping[str, float] | None = None,
+        base_depth: int | None = BASE_DEPTH,
+        process_group: dist.ProcessGroup | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        check: str | None = None,
+        **unknown: Any,
+    ) -> None:
+        for name in unknown:
+            known = set(inspect.signature(MuSOAP).parameters) - {"unknown"}
+            raise MupError(f"MuSOAP has no argument {name!r}: {nearest(name, known)}")
+        if steps is not None:
+            check_count("steps", steps, "optimizer steps")
+            if lr is not None:
+                raise MupError(
+                    f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
+                    "leave out steps if lr was tuned, or lr."
+                )
+        for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
+            check_decay(what, value)
+        for what, value in (("period", period), ("refresh", refresh)):
+            check_count(what, value, "steps")
+        for what, value in (("weight_decay", weight_decay), ("eps", eps)):
+            check_number(what, value)
+        for what, flag in (("capturable", capturable), ("foreach", bool(foreach) if foreach is None else foreach)):
+            check_flag(what, flag)
+        if base_depth is not None:
+            check_count("base_depth", base_depth, "Fourier layers")
+        if check is not None and check not in CHECKS:
+            raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
+        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+            raise MupError(
+                f"process_group is {process_group!r}, which is no group of processes: give a torch.distributed.ProcessGroup "
+                "such as torch.distributed.group.WORLD, or None where nothing is shared."
+            )
+        _check_rates(lr, aux_lr)
+        lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
+        binding = bind(model)
+        groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
+        settings = {"steps": None if steps is None else int(steps), "momentum": momentum, "beta2": beta2}
+        settings |= {"period": int(period), "refresh": int(refresh), "lr": lr, "weight_decay": weight_decay}
+        settings |= {"betas": tuple(betas), "eps": eps, "foreach": foreach, "capturable": capturable, "check": check}
+        super().__init__(groups, settings)
+        self._process_group = process_group
+        self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
+        if capturable:
+            for group in self.param_groups:
+                group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
+        follow(binding, self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.layouts`)."""
+        params = param_group["params"]
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        held = {p for group in self.param_groups for p in group["params"]}
+        if len(held.union(params)) < len(params) + len(held):
+            raise MupError("A parameter of this group is in the optimizer already: give each parameter one group.")
+        if "lr" not in param_group:
+            raise MupError(
+                "This group has no lr, and MuSOAP has two (that of kernels and hidden layers, and AdamW's aux_lr): say which "
+                "it is to be."
+            )
+        if self.param_groups and "param_names" not in param_group:
+            raise MupError(
+                "This group has no param_names, which every group here has: checkpoints and messages go by them. Give one "
+                "name for each parameter."
+            )
+        layouts = param_group.get("layouts")
+        if layouts is not None and not (
+            len(layouts) == len(params)
+            and all(set(x) <= set(LETTERS) and p.ndim == len(x) for p, x in zip(params, layouts, strict=True))
+        ):
+            raise MupError(
+                f"The group's layouts {layouts} do not fit its parameters: one letter (l, c, b, i, o or p) for each axis."
+            )
+        super().add_param_group({"layouts": None, **param_group, "params": params})
+
+    @property
+    def cycle(self) -> int:
+        """After how many steps, once the first few are over, a step does the same again."""
+        return math.lcm(*(math.lcm(g["period"], g["refresh"]) for g in self.param_groups if g["layouts"] is not None))
+
+    @property
+    def bad_steps(self) -> int:
+        """How many steps had a gradient that was not finite and counted as zero (``check`` is "next" or "skip"); it waits for
+        the device."""
+        return 0 if self._check.count is None else int(self._check.count)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step on the gradients as they are (accumulated, all-reduced).
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss and its gradients anew; it is called once, before the step.
+
+        Returns
+        -------
+        Any
+            What the closure returns; None without one.
+
+        Raises
+        ------
+        MupError
+            If a gradient holds a NaN or an infinity, or is so large that its squares overflow (in float32 from a norm of
+            1e16 on), at the step that ``check`` says. This step was not taken then.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+        >>> optimizer = nm.MuSOAP(model, steps=1000)
+        >>> optimizer.zero_grad()
+        >>> model(torch.randn(2, 1, 16)).square().mean().backward()
+        >>> optimizer.step()
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step()
+        return loss
+
+    # A method of an optimizer would, compiled, take every parameter for the first one that it saw (torch 2.13).
+    @not_compiled
+    def _step(self) -> None:
+        groups = self.param_groups
+        self._check_usable(groups)
+        self._check.run(groups)
+        kind, sent = groups[0]["params"][0].device.type, []
+        with ExitStack() as stack:
+            if torch.amp.is_autocast_available(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            if kind == "cuda":
+                stack.enter_context(full_precision())
+            for index, group in enumerate(groups):
+                if group["layouts"] is None:
+                    self._adamw(group)
+                elif members := self._follow(group):
+                    sent += self._shared(index, group, members)
+            if sent and self._process_group is not None:
+                ranks.broadcast_moved(sent, self._process_group)
+
+    def _check_usable(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse what was changed under the optimizer, before anything moves; tell of a training of another length."""
+        taken, shares, steps = 0, [], groups[0].get("steps")  # of a loaded state, as its learning rates are
+        for group in groups:
+            lr = group["lr"]
+            if group["capturable"] and not torch.is_tensor(lr):
+                raise MupError(
+                    f"The learning rate of group {group.get('name')!r} is the number {lr!r}, which a captured step would "
+                    "keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's schedulers do."
+                )
+            if group["layouts"] is None:
+                continue
+            readable = not torch.is_tensor(lr) and group.get("base_lr") and group.get("lr_mult")
+            shares.append(lr / (group["base_lr"] * group["lr_mult"]) if readable else None)
+            for p in group["params"]:
+                state = self.state.get(p)
+                if not state:
+                    continue
+                taken = max(taken, state["step"])
+                if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
+                    raise MupError(
+                        f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
+                        f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
+                    )
+        if steps is not None:
+            self._length.before_step(steps, taken, None if None in shares else max(shares, default=None))
+
+    def _adamw(self, group: Mapping[str, Any]) -> None:
+        """Torch's own, with averages in float32 or better."""
+        params = [p for p in group["params"] if p.grad is not None]
+        capturable = group["capturable"] and params[0].device.type != "cpu" if params else False  # torch has none on a CPU
+        for p in params:
+            if not self.state[p]:
+                # Whatever the default type: bfloat16 cannot count past 256.
+                step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
+                averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[p].update(step=step, **averages)
+        states, moved = [self.state[p] for p in params], [wide(p) for p in params]
+        adamw(
+            moved,
+            [wide(p.grad) for p in params],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=group["foreach"] if capturable or not torch.is_tensor(group["lr"]) else False,
+            capturable=capturable,
+            has_complex=any([p.is_complex() for p in params]),
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+        for p, new in zip(params, moved, strict=True):
+            if new is not p:
+                p.copy_(new)
+
+    def _follow(self, group: Mapping[str, Any]) -> Members:
+        """Parameters that have a gradient, after their momenta have followed it."""
+        members = [(p, x) for p, x in zip(group["params"], group["layouts"], strict=True) if p.grad is not None]
+        for p, layout in members:
+            if not self.state[p]:
+                state = _new_state(p, layout)
+                sharded = {key: ranks.sharded_like(p, state[key]) for key in _SHARDED} if is_sharded(p) else {}
+                self.state[p].update({**state, **sharded})
+        if members:
+            means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
+            lerp_each_(means, local_reals([p.grad for p, _ in members], widen=True), 1 - group["momentum"])
+        return members
+
+    def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
+        """Move parameters, those that are this process's to move; what each process has to send to the others."""
+        if any([hasattr(p, "placements") for p, _ in members]):
+            ranks.through_owners(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
+            return []
+        if self._process_group is None:
+            self._move(members, self.state, group, index)
+            return []
+        owners = ranks.owners([p.numel() for p, _ in members], self._process_group.size())
+        before = [self.state[p]["step"] for p, _ in members]
+        rank = self._process_group.rank()
+        self._move([m for m, owner in zip(members, owners, strict=True) if owner == rank], self.state, group, index)
+        sent = []
+        for (p, layout), owner, step in zip(members, owners, before, strict=True):
+            self.state[p]["step"] = step + 1
+            renews = _renews(step + 1, group["refresh"])
+            sent.append((owner, changed(p, self.state[p], layout, group["period"], step, renews)))
+        return sent
+
+    def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
+        """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
+        found = [(p, p.data_ptr(), p.dtype, id(states[p]), states[p]["exp_avg"].data_ptr()) for p, _ in members]
+        known, batches = self._batches.get(index, ([], []))
+        if known != found or not all([batch.is_current() for batch in batches]):
+            batches = _batches_of(members, states, group["period"])
+            if index is not None:
+                self._batches[index] = found, batches
+        scratch = Scratch()
+        for batch in batches:
+            self._move_batch(batch, group, scratch)
+
+    def _move_batch(self, batch: Blocks, group: Mapping[str, Any], scratch: Scratch) -> None:
+        """p ← p − lr √(out/in) · direction."""
+        turn, step, refresh = batch.turn(group["period"]), batch.step + 1, group["refresh"]
+        x = batch.gradients(turn, scratch)
+        follow_gradients(x, turn.averages.grams, scratch)
+        if _renews(step, refresh):
+            self._renew(turn.averages, step)
+        ahead = batch.momenta(turn, scratch).lerp_(x, 1 - group["momentum"])
+        settings = Settings(
+            beta2=group["beta2"],
+            block=batch.block,
+            first=batch.first,
+            precision=torch.finfo(batch.params[0].grad.dtype).eps,
+            measure_rank=step <= refresh or (step - 1) % refresh < turn.period,  # once for every mode
+        )
+        lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
+        update, share = direction(x, ahead, turn.averages, settings, lr * batch.scale, scratch)
+        if group["weight_decay"] != 0:
+            decays = batch.of_modes(lr * share, turn)  # a mode that is hardly moved hardly decays
+            add_product_each_(turn.weights, turn.weights, decays, value=-group["weight_decay"])
+        sub_each_(turn.weights, batch.of_params(update, turn, scratch))
+        batch.taken()
+
+    def _renew(self, averages: Averages, step: int) -> None:
+        """New bases; of a model in DistributedDataParallel those of its first process, lest replicas drift apart."""
+        for c, q in zip(averages.grams, averages.bases, strict=True):
+            if c is not None and q is not None:
+                q.copy_(first_basis(c) if step == 1 else renewed(c, q))
+                if self._replicas is not None and self._process_group is None:
+                    dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
+
+    @property
+    def _batches(self) -> dict[int | None, tuple[list, list[Blocks]]]:
+        """By group. Copies and pickles of an optimizer begin with none: they go by its states alone."""
+        return self.__dict__.setdefault("_batches_by_group", {})
+
+    @property
+    def _check(self) -> GradientCheck:
+        return self.__dict__.setdefault("_gradient_check", GradientCheck())
+
+    @property
+    def _length(self) -> LengthCheck:
+        return self.__dict__.setdefault("_length_check", LengthCheck())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch. Averages take the precision of
+        the parameters.
+
+        Parameters
+        ----------
+        state_dict : dict
+            What ``state_dict()`` of such an optimizer gave.
+
+        Raises
+        ------
+        MupError
+            If its groups treat parameters in another way, or by other multipliers, or it was saved with settings that are
+            no more.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+        >>> state = nm.MuSOAP(model, steps=1000).state_dict()
+        >>> nm.MuSOAP(model, steps=1000).load_state_dict(state)
+        """
+        layouts = [group["layouts"] for group in self.param_groups]
+        groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
+        # Up to 0.1 pairs of real numbers had no letter.
+        if [_plain(own) for own in layouts] != [_plain(group.get("layouts")) for group in groups]:
+            raise MupError(
+                "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
+                "and the model that it was saved from."
+            )
+        groups = [_present_settings(ours, theirs) for ours, theirs in zip(self.param_groups, groups, strict=True)]
+        state_dict = {**state_dict, "param_groups": groups}
+        self._check_state(state_dict)
+        check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
+        super().load_state_dict(state_dict)
+        self._batches.clear()
+        for group, own, theirs in zip(self.param_groups, layouts, groups, strict=True):
+            group["layouts"] = own
+            # torch casts every average to its parameter's type.
+            for p, key in zip(group["params"], theirs["params"], strict=True):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    if torch.is_tensor(value) and name != "step":
+                        dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
+                        self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
+
+    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse the state of another optimizer (its settings have other names), or of parameters of other shapes."""
+        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            # Of the defaults those that our group has: torch adds a name to them when a state is loaded.
+            if missing := sorted((set(self.defaults) & set(ours)) - set(theirs)):
+                raise MupError(
+                    f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {missing[0]!r}. Load it into the "
+                    "optimizer that it was saved from."
+                )
+            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
+                saved = state_dict["state"].get(key)
+                if not saved:  # nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one
+                    continue
+                expected = {name: v.shape for name, v in _new_state(p, layout).items() if torch.is_tensor(v)}
+                if expected != {name: v.shape for name, v in saved.items() if torch.is_tensor(v)}:
+                    raise MupError(
+                        f"The state of number {key} has other averages than MuSOAP keeps of a parameter of shape "
+                        f"{tuple(p.shape)}: it was saved from another model or with other settings."
+                    )
+
+
+def _check_rates(lr: float | None, aux_lr: float | None) -> None:
+    """Refuse learning rates that cannot work, and tell of those that are probably meant otherwise."""
+    for what, value, why in (
+        ("lr", lr, f"it is the size of each update, where weights are of norm about 1; {LR:g} is usual"),
+        ("aux_lr", aux_lr, f"it is AdamW's, by which every entry moves; {AUX_LR:g} is usual"),
+    ):
+        if value is not None and not (is_number(value) and value <= 1):
+            raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
+    if not lr:
+        return
+    if aux_lr is not None and aux_lr != AUX_LR and lr < aux_lr:
+        warnings.warn(
+            f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of the "
+            "updates of kernels and hidden layers); usually it is the smaller one. Were they meant the other way round?",
+            stacklevel=3,
+        )
+    elif lr <= LR / 10:
+        warnings.warn(
+            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate; {LR:g} is usual.",
+            stacklevel=3,
+        )
+
+
+def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
+    """The state of a parameter before its first step: momentum, second moments in the rotated coordinates, each axis's Gram
+    matrix and basis where it has one, and ranks."""
+    like: dict[str, Any] = {"dtype": wide_type(p).to_real(), "device": p.device}
+    axes, sizes = axes_of(p, layout), {axis: n for axis, n in enumerate(p.shape) if layout[axis] != PAIR}
+    state: dict[str, Any] = {
+        "step": 0,
+        "exp_avg": torch.zeros_like(p, dtype=wide_type(p), memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros(tuple(sizes.values()), **like),
+    }
+    for axis in sorted(axes.mixed, key=lambda axis: layout[axis]):
+        for what in ("gram", "basis") if has_basis(sizes[axis]) else ():
+            state[f"{what}_{axis}"] = torch.zeros(prod(sizes[a] for a in axes.layers), sizes[axis], sizes[axis], **like)
+    if min(block_shape(p, layout)) > 1:
+        state["low_rank"] = torch.ones(tuple(axes.of_a_mode(sizes).values()), **like)
+    return state
+
+
+def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
+    """Parameters that are alike and have as many steps behind them, until a batch has enough to do."""
+    batches: list[list[tuple[torch.Tensor, str]]] = []
+    filling: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
+    for p, layout in members:
+        axes = axes_of(p, layout)
+        sizes = tuple(tuple(p.shape[axis] for axis in own) for own in axes)
+        first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed)
+        parts = p.is_complex() or PAIR in layout
+        alike = (sizes, first, parts, wide_type(p), p.grad is not None and p.grad.dtype, p.device, states[p]["step"])
+        if alike not in filling:
+            batches.append(filling.setdefault(alike, []))
+        filling[alike].append((p, layout))
+        if sum(p.numel() for p, _ in filling[alike]) / period >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
+            del filling[alike]
+    return [Blocks(batch, states) for batch in batches]
+
+
+def _renews(step: int, refresh: int) -> bool:
+    """Whether bases are renewed: every so many steps, and since Gram matrices change most at first at 1, 2, 4, 8, … too."""
+    return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)
+
+
+def _plain(layouts: Sequence[str] | None) -> list[str] | None:
+    return None if layouts is None else [layout.replace(PAIR, "") for layout in layouts]
+
+
+def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a saved group: what it did not have yet is ours, what is no more is left out.
+
+    Raises
+    ------
+    MupError
+        If it was trained with what is no more.
+    """
+    for key, value in _FORMER.items():
+        if theirs.get(key, value) != value:
+            raise MupError(
+                f"The state of group {theirs.get('name')!r} was saved with {key}={theirs[key]!r}, which MuSOAP has no more, "
+                f"as it was no gain: go on with the release that saved it, or train from its weights with a new optimizer."
+            )
+    kept = {key: value for key, value in theirs.items() if key not in _FORMER}
+    new = {key: ours[key] for key in ("foreach", "capturable", "check")}
+    return {**new, "steps": None, **kept}  # learning rates, which are loaded, followed from no steps in 0.1

@@ -1,0 +1,412 @@
+"""MuSOAP as any optimizer of torch: its groups, what its updates measure, and what it does not take."""
+
+import copy
+import math
+
+import pytest
+import torch
+from neuralop.models import FNO
+from torch import nn
+
+import neuralop_mup as nm
+from cases import BY_NAME, CASES
+from neuralop_mup.optim.binding import bind
+from neuralop_mup.optim.musoap import blocks
+from neuralop_mup.optim.musoap import optimizer as module
+from neuralop_mup.optim.musoap.blocks import as_real
+from neuralop_mup.optim.musoap.layouts import fourier_depth
+from support import differing, in_double, random_gradients, small_fno, train
+
+KERNEL = "fno_blocks.convs.0.weight.tensor"
+# Every block moves at every step, by the size of lr and no decay.
+EACH = {"base_depth": None, "period": 1, "weight_decay": 0.0}
+
+
+def step(optimizer, model, seed=0, scale=1.0):
+    random_gradients(model, seed)
+    for p in model.parameters():
+        p.grad *= scale
+    optimizer.step()
+
+
+def sizes_of(delta, lr):
+    """(Σσ⁴)^(1/4) as of random entries, of blocks (modes, in, out): E Σσ⁴ = mn (m + n), and mn (m + n + 1) of real ones."""
+    m, n = delta.shape[1:]
+    values = torch.linalg.svdvals(delta) / (lr * math.sqrt(n / m))
+    real = not delta.is_complex()
+    return values.pow(4).sum(-1).pow(1 / 4) * (math.sqrt(m) + math.sqrt(n)) / (m * n * (m + n + real)) ** 0.25
+
+
+# ------------------------------------------------------------------------------------------------ what updates measure
+
+
+@pytest.mark.parametrize(("width", "modes"), [(4, (8,)), (24, (8,)), (12, (32,)), (12, (6, 8))])
+def test_size_of_every_update(width, modes):
+    """lr √(out/in) for each mode and each hidden map, at any scale of the gradient."""
+    model = small_fno(width=width, modes=modes)
+    before = copy.deepcopy(model)
+    step(nm.MuSOAP(model, lr=0.05, **EACH), model, scale=1e-6)
+    seen = set()
+    for row in nm.summary(model).rows:
+        if row.role in ("spectral", "hidden"):
+            delta = (model.get_parameter(row.name) - before.get_parameter(row.name)).detach()
+            delta = delta.flatten(2).permute(2, 0, 1) if row.role == "spectral" else delta.flatten(1).mT[None]
+            assert (sizes_of(delta, 0.05) - 1).abs().max() <= 1e-3, row.name
+            seen.add(delta.shape[1:])
+    assert len(seen) > 1  # channel MLPs and the lifting are not square
+
+
+def test_modes_take_turns_and_move_as_far_as_if_they_had_not_waited():
+    """Mode k moves at steps k, k + 3, …, by three times the size of lr; a map with one block at every step."""
+    model = small_fno(width=4)
+    optimizer = nm.MuSOAP(model, lr=0.05, **{**EACH, "period": 3})
+    for seed in range(4):
+        before = copy.deepcopy(model)
+        step(optimizer, model, seed)
+        moved = (model.get_parameter(KERNEL) - before.get_parameter(KERNEL)).detach().permute(2, 0, 1)
+        want = torch.tensor([float(k % 3 == seed % 3) for k in range(len(moved))])
+        assert (sizes_of(moved, 3 * 0.05) - want).abs().max() <= 1e-3
+        hidden = "fno_blocks.channel_mlp.0.fcs.0.weight"
+        assert not torch.equal(model.get_parameter(hidden), before.get_parameter(hidden))
+
+
+@pytest.mark.parametrize("width", [4, 16, 36])
+def test_an_update_of_rank_one_is_larger_in_operator_norm_than_random_entries_are(width):
+    """In its own bases it has one entry u: operator norm |u|. Its size is |u| 2√n / (2n³)^(1/4)."""
+    model = in_double(small_fno(width=width))  # in single precision noise takes part in the other entries
+    kernel = model.get_parameter(KERNEL)
+    before, generator = kernel.detach().clone(), torch.Generator().manual_seed(1)
+    row, column = (torch.randn(width, generator=generator, dtype=torch.cdouble).real for _ in range(2))
+    numbers = torch.randn(kernel.shape[2], generator=generator, dtype=torch.cdouble)
+    kernel.grad = torch.einsum("i,o,k->iok", row + 0j, column + 0j, numbers)
+    nm.MuSOAP(model, lr=0.05, **EACH).step()
+    norms = torch.linalg.matrix_norm((kernel - before).detach().permute(2, 0, 1), 2)
+    assert torch.allclose(norms, torch.tensor(0.05 * width**0.25 / 2**0.75, dtype=torch.double), rtol=1e-4)
+
+
+def test_low_rank_is_looked_for_again_in_every_mode():
+    """With period 2 half of the modes at a step, when bases are renewed, and the others at the next."""
+    model = small_fno(width=12)
+    kernel, optimizer = model.get_parameter(KERNEL), nm.MuSOAP(model, momentum=0.0)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        step(optimizer, model)
+    assert (optimizer.state[kernel]["low_rank"] - 1).abs().max() < 0.1
+    for due in (slice(0, None, 2), slice(1, None, 2)):
+        before = optimizer.state[kernel]["low_rank"].clone()
+        a, b = (torch.randn(12, kernel.shape[2], generator=generator, dtype=torch.cfloat) for _ in range(2))
+        kernel.grad = torch.einsum("ik,ok->iok", a, b)
+        optimizer.step()
+        now = optimizer.state[kernel]["low_rank"]
+        assert (now - before)[..., due].min() > 0.05 and ((now != before).sum() == now[..., due].numel())
+
+
+def test_separable_kernels_have_one_size_a_mode():
+    """Blocks are diagonal, so that the norm of a mode is its largest modulus: lr, for each mode."""
+    model = small_fno(separable=True)
+    before = model.get_parameter(KERNEL).detach().clone()
+    step(nm.MuSOAP(model, lr=0.05, **EACH), model)
+    assert torch.allclose((model.get_parameter(KERNEL) - before).abs().amax(0), torch.tensor(0.05), rtol=1e-4)
+
+
+def test_inactive_modes_and_blocks_without_a_gradient_are_left_alone():
+    """Under max_n_modes some never have one; others keep a momentum and get no update; half a gradient is one."""
+    model = small_fno(max_n_modes=(16,))
+    kernel, optimizer = model.get_parameter(KERNEL), nm.MuSOAP(model, lr=0.05, weight_decay=0.5, base_depth=None, period=1)
+    start = kernel.detach().clone()
+    train(BY_NAME["1d"], model, optimizer, steps=3)
+    active = kernel.grad.flatten(0, 1).abs().amax(0) > 0
+    assert 0 < active.sum() < len(active) and torch.equal(kernel[..., ~active], start[..., ~active])
+    assert (kernel != start)[..., active].all()
+    step(optimizer, model)
+    start = kernel.detach().clone()
+    kernel.grad[..., 3:] = 0
+    kernel.grad[0, :, 1] = 0
+    optimizer.step()
+    assert torch.equal(kernel[..., 3:], start[..., 3:]) and (kernel != start)[..., :3].all()
+
+
+def test_the_rest_is_torch_adamw_bit_for_bit():
+    ours, theirs = small_fno(), small_fno()
+    optimizer = nm.MuSOAP(ours, lr=0.0, aux_lr=3e-3, weight_decay=0.1, betas=(0.8, 0.9))
+    adamw = nm.MuAdamW(theirs, lr=3e-3, weight_decay=0.1, betas=(0.8, 0.9))
+    for seed in range(3):
+        step(optimizer, ours, seed)
+        step(adamw, theirs, seed)
+    rest = [name for g in optimizer.param_groups if not g["layouts"] for name in g["param_names"]]
+    assert 0 < len(rest) < len(list(ours.parameters()))
+    assert all(torch.equal(ours.get_parameter(name), theirs.get_parameter(name)) for name in rest)
+
+
+def test_coordinate_check_takes_it():
+    """Updates are of one size from width 8 to 64; Adam without a rule has slopes near 1."""
+    g = torch.Generator().manual_seed(0)
+    batches = [{"x": torch.randn(2, 1, 32, generator=g), "y": torch.randn(2, 1, 32, generator=g)}]
+
+    def build(width):
+        return nm.parametrize(FNO((8,), 1, 1, width, n_layers=1), base={"hidden_channels": 8})
+
+    check = nm.coord_check(build, (8, 64), batches, lr=0.01, steps=(3,), seeds=6, optimizer=nm.MuSOAP)
+    assert all(abs(row["slope"]) < 0.3 for row in check.slopes if row["kind"] == "update"), check.to_markdown()
+
+
+# -------------------------------------------------------------------------------------------------- models and groups
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_every_model_of_the_table(name):
+    """Kernels and hidden maps of one size, the rest by AdamW, every parameter in one group; steps finite; all moves."""
+    case = BY_NAME[name]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuSOAP(model, lr=0.02, base_depth=None, period=1)
+    rows = {row.name: row for row in nm.summary(model).rows}
+    assert sorted(name for group in optimizer.param_groups for name in group["param_names"]) == sorted(rows)
+    for group in optimizer.param_groups:
+        if group["layouts"]:
+            assert {rows[n].role for n in group["param_names"]} <= {"spectral", "hidden"} and group["lr"] == 0.02
+            continue
+        # Of kernels only the weights of a CP kernel's terms; of hidden maps only those with a stencil.
+        assert all(".weights" in n for n in group["param_names"] if rows[n].role == "spectral")
+        assert all(math.prod(rows[n].shape[2:]) > 1 for n in group["param_names"] if rows[n].role == "hidden")
+    before = copy.deepcopy(model)
+    train(case, model, optimizer, steps=1)
+    for (n, p), q in zip(model.named_parameters(), before.parameters(), strict=True):
+        assert torch.isfinite(as_real(p)).all(), n
+        assert p.grad is None or p.grad.abs().max() == 0 or not torch.equal(p, q), n
+
+
+@pytest.mark.parametrize(("depth", "want"), [(1, 0.04), (4, 0.02), (16, 0.01)])
+def test_learning_rate_goes_as_one_over_the_root_of_the_depth(depth, want):
+    """√(4 / 1) = 2, √(4 / 4) = 1, √(4 / 16) = ½, and the same decay; AdamW's groups have no depth."""
+    model = small_fno(n_layers=depth)
+    optimizer = nm.MuSOAP(model, lr=0.02, aux_lr=1e-3, weight_decay=0.1)
+    nm.check_optimizer(model, optimizer)
+    for group in optimizer.param_groups:
+        if group["layouts"]:
+            assert group["lr"] == pytest.approx(want) and group["lr_mult"] == pytest.approx(want / 0.02)
+            assert group["lr"] * group["weight_decay"] == pytest.approx(0.02 * 0.1)
+        elif "readout" not in group["name"]:
+            assert group["lr"] == 1e-3
+    for base_depth, lr in ((None, 0.02), (1, 0.02 / math.sqrt(depth))):
+        groups = nm.MuSOAP(model, lr=0.02, base_depth=base_depth).param_groups
+        assert [group["lr"] for group in groups if group["layouts"]] == pytest.approx([lr, lr])
+
+
+# Those beside each other count once: of CODANO's two attentions the keys, queries and values, then a projection and two
+# mixing layers each; of UQNO its two models of one layer.
+@pytest.mark.parametrize(
+    ("name", "depth"), [("uno", 3), ("legacy_joint", 2), ("tucker_factorized", 2), ("uqno", 1), ("codano", 2 * 4)]
+)
+def test_depth_is_the_number_of_fourier_layers(name, depth):
+    case = BY_NAME[name]
+    assert fourier_depth(bind(nm.parametrize(case.build(), base=case.base))) == depth
+
+
+@pytest.mark.parametrize("rule", ["log-modes", "operator-norm", "none", "standard"])
+def test_no_width_and_no_mode_factor_on_maps(rule):
+    model = small_fno(rule=rule)
+    optimizer = nm.MuSOAP(model, 0.02, 1e-3, base_depth=None, lr_mult={"spectral": 2.0, "readout": 3.0})
+    lr = {name: group["lr"] for group in optimizer.param_groups for name in group["param_names"]}
+    for row in nm.summary(model).rows:
+        want = {"spectral": 0.04, "hidden": 0.02, "readout": 3e-3 * row.lr_mult}.get(row.role, 1e-3 * row.lr_mult)
+        assert lr[row.name] == pytest.approx(want, rel=1e-12), row.name
+
+
+def test_names_defaults_and_schedulers():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, base_depth=None)
+    assert [g["name"] for g in optimizer.param_groups] == ["hidden", "spectral", "aux input+vector", "aux readout"]
+    start = [g["lr"] for g in optimizer.param_groups]
+    assert start[:3] == [0.03, 0.03, 0.004]
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=start, total_steps=10)
+    for _ in range(3):  # pct_start 0.3: the top comes after (0.3 · 10) − 1 = 2 steps
+        assert {g["momentum"] for g in optimizer.param_groups} == {0.95}
+        peak = [g["lr"] for g in optimizer.param_groups]
+        step(optimizer, model)
+        one_cycle.step()
+    assert peak == pytest.approx(start)
+
+
+def test_check_optimizer_knows_that_maps_have_one_learning_rate_at_every_size():
+    model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 8, "n_modes": (4,)})
+    nm.check_optimizer(model, optimizer := nm.MuSOAP(model))
+    optimizer.param_groups[-1]["rule_mult"] *= 2
+    with pytest.raises(nm.MupError, match="does not follow the plan"):
+        nm.check_optimizer(model, optimizer)
+
+
+class Kernels(nn.Module):
+    """A kernel of 4 inputs, 4 outputs and 3 modes, again with its axes in another order, and twice in pairs of reals."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole = nn.Parameter(torch.randn(4, 4, 3, dtype=torch.cfloat) / 2)
+        self.turned, self.last, self.leading = (nn.Parameter(x) for x in self.others(self.whole.detach()))
+
+    @staticmethod
+    def others(x):
+        pairs = torch.view_as_real(x)
+        return x.permute(2, 1, 0).clone(), pairs.clone(), pairs.permute(3, 0, 1, 2).clone()
+
+
+AXES = ("in", "out", "modes_single")
+KINDS = {"whole": AXES, "turned": AXES[::-1], "last": (*AXES, "pair"), "leading": ("pair", *AXES)}
+nm.register_layer(Kernels, {name: nm.Param("spectral", axes, init=lambda s: 0.5) for name, axes in KINDS.items()})
+
+
+def test_a_kernel_moves_alike_however_it_lies():
+    """AFNO's lead: real and imaginary parts were taken for two kernels; axes in another order raised."""
+    model = nm.parametrize(Kernels(), base=Kernels, rule="none", init=False)
+    start, optimizer = model.whole.detach().clone(), nm.MuSOAP(model)
+    for seed in range(3):
+        random_gradients(model, seed)
+        model.turned.grad, model.last.grad, model.leading.grad = Kernels.others(model.whole.grad)
+        optimizer.step()
+    assert (model.whole != start).all()
+    for p, want in zip((model.turned, model.last, model.leading), Kernels.others(model.whole.detach()), strict=True):
+        torch.testing.assert_close(p.detach(), want)
+
+
+def test_layers_and_quadrants_have_bases_of_their_own():
+    """A joint kernel holds several; each has its own basis, which all its modes share."""
+    case = BY_NAME["legacy_joint"]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuSOAP(model, period=1)
+    train(case, model, optimizer, steps=1)
+    p = next(p for n, p in model.named_parameters() if nm.summary(model)[n].role == "spectral")
+    bases = optimizer.state[p]["basis_1"]
+    assert bases.shape == (p.shape[0], p.shape[1], p.shape[1])
+    for g, q in zip(torch.view_as_complex(p.grad), bases, strict=True):
+        diagonal = q.mT @ torch.einsum("io...,zo...->iz", g, g.conj()).real @ q
+        assert (diagonal - torch.diag(diagonal.diagonal())).abs().max() < 1e-4 * diagonal.abs().max()
+
+
+def test_axes_beyond_the_limit_keep_their_own_coordinates(monkeypatch):
+    monkeypatch.setattr(blocks, "MAX_BASIS", 8)
+    model = small_fno(width=12)
+    optimizer = nm.MuSOAP(model)
+    step(optimizer, model)
+    assert not any(key.startswith("basis") for key in optimizer.state[model.get_parameter(KERNEL)])
+    assert any(key.startswith("basis") for state in optimizer.state.values() for key in state)  # channel MLPs are narrower
+
+
+def test_batches_do_not_matter(monkeypatch):
+    """Blocks of all layers together, or few at a time."""
+    together, apart = in_double(small_fno()), in_double(small_fno())
+    step(nm.MuSOAP(together), together)
+    monkeypatch.setattr(module, "_CHUNK", {"cpu": 1})
+    step(nm.MuSOAP(apart), apart)
+    torch.testing.assert_close(list(together.parameters()), list(apart.parameters()), rtol=0, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------- as of torch
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
+def test_wrapped_models(wrap):
+    """Parameters of DataParallel and of a compiled model are found; the plan's names are those of the bare model."""
+    model, bare = small_fno(), small_fno()
+    step(nm.MuSOAP(wrap(model)), model)
+    step(nm.MuSOAP(bare), bare)
+    assert differing(model, bare) == 0
+
+
+def test_compiled_step():
+    """torch.compile takes the step, and leaves the update as it is; it raised in the middle of the first one."""
+    ours, theirs = small_fno(width=4), small_fno(width=4)
+    eager, compiled = nm.MuSOAP(ours), nm.MuSOAP(theirs)
+    torch.compiler.reset()
+    take = torch.compile(compiled.step, backend="aot_eager")
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for seed in range(3):
+            step(eager, ours, seed)
+            random_gradients(theirs, seed)
+            take()
+    assert differing(ours, theirs) == 0 and differing(ours, small_fno(width=4)) > 0
+
+
+def test_closure_and_parameters_without_gradient():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model)
+    before = copy.deepcopy(model)
+    optimizer.step()
+    assert differing(model, before) == 0 and not optimizer.state
+    x, y = BY_NAME["1d"].batch()
+
+    def closure():
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).requires_grad and differing(model, before) > 0
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ({"param_names": ["extra"]}, "two"),
+        ({"lr": 0.1}, "has no param_names"),
+        *(({"param_names": ["extra"], "lr": 0.1, "layouts": x}, "do not fit") for x in (["io"], [], ["x"], ["b", "b"])),
+    ],
+)
+def test_a_parameter_has_one_group(group, message):
+    model = small_fno()
+    optimizer = nm.MuSOAP(model)
+    with pytest.raises(nm.MupError, match="one group"):
+        optimizer.add_param_group({"params": [next(model.parameters())]})
+    extra = nn.Parameter(torch.ones(3))
+    with pytest.raises(nm.MupError, match=message):
+        optimizer.add_param_group({"params": [extra], **group})
+    optimizer.add_param_group({"params": [extra], "param_names": ["extra"], "lr": 0.1})
+    extra.grad = torch.ones(3)
+    optimizer.step()
+    assert torch.allclose(extra, torch.tensor(0.9), atol=1e-3)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_learning_rate_of_adams_size_is_told():
+    nm.MuSOAP(small_fno(), lr=5e-3)
+    for rates, told in (({"lr": 1e-3}, "size of an update, not Adam"), ({"lr": 1e-3, "aux_lr": 0.02}, "other way round")):
+        with pytest.warns(UserWarning, match=told):
+            nm.MuSOAP(small_fno(), **rates)
+
+
+def test_models_it_does_not_take():
+    with pytest.raises(nm.MupError, match="not parametrized"):
+        nm.MuSOAP(FNO((8,), 1, 1, 8))
+    mlp = nm.parametrize(nn.Sequential(nn.Linear(4, 4)), base=nn.Sequential(nn.Linear(4, 4)))
+    with pytest.raises(nm.MupError, match="has no Fourier kernel, and MuSOAP is for those"):
+        nm.MuSOAP(mlp)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"step": 3000}, "no argument 'step': did you mean 'steps'"),
+        ({"nesterov": False}, "no argument 'nesterov': expected one of"),
+        ({"process_group": "x"}, "is no group of processes"),
+        ({"foreach": "yes"}, "foreach is 'yes'; give True or False"),
+        ({"capturable": 1}, "capturable is 1; give True or False"),
+        ({"check": "later"}, "check is 'later': expected one of"),
+        ({"lr": -0.1}, "lr is -0.1"),
+        ({"lr": math.nan}, "lr is nan"),
+        ({"lr": 2}, "lr is 2; .*size of each update"),
+        ({"lr": "0.1"}, "lr is '0.1'"),
+        ({"aux_lr": math.inf}, "aux_lr is inf"),
+        ({"aux_lr": 8}, "it is AdamW's"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"beta2": -0.1}, "beta2 is -0.1"),
+        ({"betas": (0.9, 1.0)}, r"betas\[1\] is 1.0"),
+        ({"betas": 0.9}, "betas is 0.9"),
+        ({"period": 0}, "period is 0"),
+        ({"period": 1.5}, "period is 1.5"),
+        ({"refresh": 0}, "refresh is 0"),
+        ({"base_depth": 0}, "base_depth is 0"),
+        ({"eps": -1.0}, "eps is -1.0"),
+        ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"lr_mult": {"kernel": 2}}, "no role 'kernel'"),
+    ],
+)
+def test_arguments_that_cannot_work(arguments, message):
+    with pytest.raises(nm.MupError, match=message):
+        nm.MuSOAP(small_fno(), **arguments)
