@@ -5,8 +5,8 @@ A layer of your own: AFNO mixing
 An Adaptive Fourier Neural Operator (AFNO) mixes a sequence of tokens in Fourier space, over both of its axes, sequence and
 hidden (Guibas et al., ICLR 2022). The layer keeps the lowest modes, multiplies them with a learnable complex filter, and
 mixes them with an MLP. Then it goes back, and a residual connection goes around it all. neuralop_mup does not know it.
-This script says in one mapping what its parameters are, and checks the result over two sizes that can grow:
-``hidden_dim`` and ``modes_hidden``.
+This script describes the one parameter that cannot be measured, and checks the result over two sizes that can grow:
+``width``, which is the layer's hidden axis, and ``modes_hidden``.
 """
 
 # %%
@@ -25,7 +25,8 @@ SEQUENCE = 64
 # %%
 # The layer, and a model made of it
 # ---------------------------------
-# Nothing here knows about μP.
+# Nothing here knows about μP. The model stores its arguments under their own names, so that it can be built again with
+# another width, and what grows with it be measured.
 class AFNOMixing(nn.Module):
     def __init__(self, hidden_dim: int, max_sequence_length: int, modes_seq: int, modes_hidden: int, mlp_ratio: float = 2):
         super().__init__()
@@ -47,11 +48,12 @@ class AFNOMixing(nn.Module):
 
 
 class AFNO(nn.Module):
-    def __init__(self, hidden_dim: int, modes_seq: int, modes_hidden: int, n_layers: int = 2):
+    def __init__(self, width: int, modes_seq: int, modes_hidden: int, n_layers: int = 2):
         super().__init__()
-        self.lifting = nn.Linear(1, hidden_dim)
-        self.layers = nn.ModuleList([AFNOMixing(hidden_dim, SEQUENCE, modes_seq, modes_hidden) for _ in range(n_layers)])
-        self.projection = nn.Linear(hidden_dim, 1)
+        self.width, self.modes_seq, self.modes_hidden, self.n_layers = width, modes_seq, modes_hidden, n_layers
+        self.lifting = nn.Linear(1, width)
+        self.layers = nn.ModuleList([AFNOMixing(width, SEQUENCE, modes_seq, modes_hidden) for _ in range(n_layers)])
+        self.projection = nn.Linear(width, 1)
 
     def forward(self, x):
         x = self.lifting(x)
@@ -61,11 +63,10 @@ class AFNO(nn.Module):
 
 
 # %%
-# What its parameters are
-# -----------------------
-# ``nm.Place(grows_in, grows_out)`` hands a child module on to the adapter of its own type (``nn.Linear`` and
-# ``nn.LayerNorm`` are known), saying which of its two sides grow. ``nm.Param`` describes the one parameter that belongs
-# to the layer itself.
+# What the filter is
+# ------------------
+# Linear maps and norms are known, and which of their sides grow is read off shapes: the model's against those of its base.
+# ``nm.Param`` describes the one parameter that belongs to the layer itself.
 #
 # - Its role is ``spectral``: a filter over Fourier modes, so the mode rule applies.
 # - Its axes hold modes of one sign (``modes_single``) and a pair of real numbers. No axis is ``in``: a filter
@@ -77,28 +78,24 @@ nm.register_layer(
     {
         "fourier_weight": nm.Param(
             "spectral", ("modes_single", "modes_single", "pair"), init=lambda shape: 1 / (shape[0] * shape[1])
-        ),
-        "norm": nm.Place(True, True),
-        "mlp.0": nm.Place(True, True),
-        "mlp.2": nm.Place(True, True),
+        )
     },
-)
-nm.register_layer(
-    AFNO, {"lifting": nm.Place(False, True), "layers": nm.Place(True, True), "projection": nm.Place(True, False)}
 )
 
 # %%
 # The plan
 # --------
-# A model that keeps no constructor arguments takes a function for its base.
-BASE = {"hidden_dim": 16, "modes_seq": 8, "modes_hidden": 4}
+# The summary says what was measured, and against what.
+BASE = {"width": 16, "modes_seq": 8, "modes_hidden": 2}
 
 
-def parametrized(rule: str = "operator-norm", kernel_init: str = "default", **sizes) -> AFNO:
-    return nm.parametrize(AFNO(**{**BASE, **sizes}), base=lambda: AFNO(**BASE), rule=rule, kernel_init=kernel_init)
+def parametrized(rule: str = "operator-norm", kernels: float = 1, **sizes) -> AFNO:
+    """``kernels`` multiplies the filters at the start; ``MuSOAP`` wants a tenth."""
+    model = AFNO(**{**BASE, **sizes})
+    return nm.parametrize(model, base=BASE, rule=rule, init_mult={"kernel": kernels})
 
 
-print(nm.summary(parametrized(hidden_dim=64, modes_hidden=16)))
+print(nm.summary(parametrized(width=64, modes_hidden=16)))
 
 # %%
 # Coordinate check
@@ -113,29 +110,35 @@ for _ in range(3):
     batches.append({"x": a, "y": torch.tanh(a) * a.roll(5, 1)})
 
 AXES = {
-    "hidden_dim": [{"hidden_dim": h, "modes_hidden": h // 4} for h in (16, 32, 64)],
-    "modes_hidden": [{"hidden_dim": 64, "modes_hidden": m} for m in (4, 8, 16)],
+    "width": [{"width": width, "modes_hidden": width // 4} for width in (16, 32, 64)],
+    "modes_hidden": [{"width": 64, "modes_hidden": modes} for modes in (4, 8, 16)],
 }
 WAYS = {"Adam, SP": ("standard", nm.MuAdam, 5e-3), "Adam, μP": ("operator-norm", nm.MuAdam, 5e-3)}
 WAYS["MuSOAP, μP"] = ("operator-norm", nm.MuSOAP, 0.03)
+
+
+def slope(row: dict) -> str:
+    return f"  {row['block']}, {row['kind']} after {row['step']} steps: {row['slope']:+.2f} ± {row['reach']:.2f}"
+
+
 checks = {}
 for axis, settings in AXES.items():
     by_size = {setting[axis]: setting for setting in settings}
     for way, (rule, optimizer, lr) in WAYS.items():
 
         def build(size, by_size=by_size, rule=rule, optimizer=optimizer):
-            return parametrized(rule, "small" if optimizer is nm.MuSOAP else "default", **by_size[size])
+            return parametrized(rule, 0.1 if optimizer is nm.MuSOAP else 1, **by_size[size])
 
         checks[axis, way] = nm.coord_check(
             build, list(by_size), batches, lr=lr, seeds=4, steps=(1, 3), optimizer=optimizer, size_name=axis
         )
-        print(f"\n{axis}, {way}\n{checks[axis, way].to_markdown()}")
+        print(f"\n{axis}, {way}", *map(slope, checks[axis, way].slopes), sep="\n")
 
 # %%
 # The picture shows by how much the first step changes the output. Under Adam in the standard parametrization (SP) the
-# change grows with ``hidden_dim``; in μP it stays, under Adam and under ``MuSOAP``. Over modes the output's change is nearly
-# flat for all three. The tables say more: there the updates of inner layers grow, with ``MuSOAP`` by the power 0.4 after
-# three steps. So let ``hidden_dim`` be what grows between proxy and target.
+# change grows with ``width``; in μP it stays, under Adam and under ``MuSOAP``. Over modes the output's change is nearly
+# flat for all three. The slopes say more: there the updates of inner layers grow, with ``MuSOAP`` by the power 0.4 after
+# three steps. So let ``width`` be what grows between proxy and target.
 colours = {"Adam, SP": ("#D55E00", "s"), "Adam, μP": ("#009E73", "D"), "MuSOAP, μP": ("#E69F00", "o")}
 fig, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
 for ax, axis in zip(axes, AXES, strict=True):
@@ -159,6 +162,6 @@ plt.show()
 # --------
 # ``MuSOAP`` trains this model as it does neuralop's, and its learning rate follows from the number of steps
 # (:doc:`/evidence/optimizers`).
-model = parametrized(kernel_init="small", hidden_dim=64, modes_hidden=16)
+model = parametrized(kernels=0.1, width=64, modes_hidden=16)
 optimizer = nm.MuSOAP(model, steps=3000)
 print(f"{optimizer.param_groups[0]['lr']:.3f}")

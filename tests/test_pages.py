@@ -17,7 +17,7 @@ import neuralop_mup as nm
 from experiments import EXPERIMENTS
 from neuralop_mup.cli import _VERBS
 from neuralop_mup.cli.options import Verb
-from neuralop_mup.core import registry
+from neuralop_mup.core import layers
 from neuralop_mup.core.rules import check_rule
 from neuralop_mup.problems import PROBLEMS
 from neuralop_mup.tuning.settings import optimizer_name
@@ -49,7 +49,7 @@ def heat(tmp_path, monkeypatch):
     # As on one core, where runs stay in this process: another one could not import what a page defines.
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     torch.manual_seed(0)
-    with mock.patch.dict(registry._REGISTRATIONS), mock.patch.dict(nm.rules.RULES):  # what a page registers is its own
+    with mock.patch.dict(layers._DESCRIBED), mock.patch.dict(nm.rules.RULES):  # what a page registers is its own
         yield
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
