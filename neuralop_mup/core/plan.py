@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.multipliers import OF_INIT, check_multipliers
-from neuralop_mup.core.plan_text import as_markdown, as_text, differences
 from neuralop_mup.core.rules import RULE_VERSION, RULES, ModeRule, Size
 from neuralop_mup.errors import MupError
 
@@ -99,6 +99,8 @@ class Plan:
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
     at_base : str, default ""
         What the base is, and how it was found out what grows, in words.
+    lrs : dict, optional
+        Learning rate of each parameter in an optimizer, in words, where one was given to ``summary``. Not saved.
 
     Examples
     --------
@@ -121,6 +123,7 @@ class Plan:
     reason: str = field(default="", compare=False)
     function: ModeRule | None = field(default=None, compare=False, repr=False)
     at_base: str = field(default="", compare=False)
+    lrs: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def mode_rule(self) -> str | ModeRule:
@@ -188,7 +191,7 @@ class Plan:
         return len(self.rows)
 
     def __str__(self) -> str:
-        return as_text(self)
+        return _as_text(self)
 
     def to_markdown(self) -> str:
         """The table as GitHub markdown.
@@ -204,7 +207,8 @@ class Plan:
         >>> print(plan.to_markdown().splitlines()[0])
         | parameter | role | shape | base shape | init × | lr × | why |
         """
-        return as_markdown(self)
+        head, *rows = ("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in _cells(self))
+        return "\n".join([head, "|" + " --- |" * (7 + bool(self.lrs)), *rows])
 
     @cached_property
     def text(self) -> str:
@@ -232,7 +236,21 @@ class Plan:
         >>> one.differences(one), len(one.differences(other))
         ([], 40)
         """
-        return differences(self, other)
+        lines = [
+            f"{what}: {a!r} → {b!r}"
+            for what, a, b in (
+                ("rule", self.rule, other.rule),
+                ("version of the rules", self.version, other.version),
+                ("init_mult", dict(self.init_mult), dict(other.init_mult)),
+            )
+            if a != b
+        ]
+        ours, theirs = ({row.name: row for row in of.rows} for of in (self, other))
+        lines += [f"{name}: only in the first" for name in ours if name not in theirs]
+        lines += [f"{name}: only in the second" for name in theirs if name not in ours]
+        for name in ours if ours.keys() == theirs.keys() else ():
+            lines += _row_differences(ours[name], theirs[name])
+        return sorted(lines, key=lambda line: line.split(":")[0] in ours)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
@@ -257,7 +275,7 @@ class Plan:
         'fno_blocks.convs.0.bias'
         """
         stored = asdict(replace(self, function=None))
-        stored = {field.name: stored[field.name] for field in fields(Plan)}
+        del stored["lrs"]
         return json.dumps(stored, indent=indent)
 
     @classmethod
@@ -324,3 +342,59 @@ def _fields(stored: Mapping) -> dict:
 
 
 _FORMER = ("place", "eps_mult", "std_ratio", "steps")
+
+
+def _as_text(plan: Plan) -> str:
+    """The table, under a line for the rule and one for what was measured."""
+    cells = _cells(plan)
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    init = "; init × still to come" if plan.init_pending else "" if plan.init_applied else "; init × not applied"
+    head = [f"μP plan, rule {plan.rule!r}, {len(plan.rows)} parameters (lr × is for Adam-like{init})"]
+    if plan.at_base:
+        head.append(plan.at_base)
+    if plan.reason:
+        head.append(f"{plan.rule}: {plan.reason}")
+    if any(row.lacking for row in plan.rows):
+        head.append("base has fewer layers: nothing scales with depth but in MuSOAP")
+    return "\n".join([*head, *lines])
+
+
+def _cells(plan: Plan) -> list[tuple[str, ...]]:
+    head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
+    rows = (
+        (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
+        for r in plan.rows
+    )
+    if not plan.lrs:
+        return [head, *rows]
+    column = ("lr", *(plan.lrs[r.name] for r in plan.rows))
+    return [(*row[:-1], lr, row[-1]) for row, lr in zip([head, *rows], column, strict=True)]
+
+
+def _row_differences(a: Row, b: Row) -> list[str]:
+    parts = [
+        f"{what} {x} → {y}"
+        for what, x, y in (
+            ("role", a.role, b.role),
+            ("axes", ", ".join(a.axes), ", ".join(b.axes)),
+            ("shape", _dims(a.shape), _dims(b.shape)),
+            ("base shape", _dims(a.base_shape), _dims(b.base_shape)),
+        )
+        if x != y
+    ]
+    parts += [
+        f"{what} {x:.4g} → {y:.4g}"
+        for what, x, y in (
+            ("init ×", a.init_mult, b.init_mult),
+            ("lr ×", a.lr_mult, b.lr_mult),
+            ("SGD lr ×", a.sgd_lr_mult, b.sgd_lr_mult),
+        )
+        if not math.isclose(x, y, rel_tol=1e-9)
+    ]
+    return [f"{a.name}: {', '.join(parts)}"] if parts else []
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_text import as_markdown, as_text
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.follow import step_lr
-
-
-@dataclass(frozen=True)
-class OptimizerPlan(Plan):
-    """A plan whose tables have each parameter's learning rate in an optimizer, too.
-
-    Attributes
-    ----------
-    lrs : dict
-        By name of the parameter, in words. Not saved.
-    """
-
-    lrs: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-
-    def __str__(self) -> str:
-        return as_text(self, self.lrs)
-
-    def to_markdown(self) -> str:
-        """The table as GitHub markdown."""
-        return as_markdown(self, self.lrs)
 
 
 def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Plan:
@@ -80,7 +59,7 @@ def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
             f"This {type(optimizer).__name__} holds no parameter of the model: pass the optimizer that was built for it."
         )
     lrs = {row.name: _lr_in(group_of.get(id(parameters[row.name]))) for row in plan.rows}
-    return OptimizerPlan(**{f.name: getattr(plan, f.name) for f in fields(Plan)}, lrs=lrs)
+    return replace(plan, lrs=lrs)
 
 
 def _lr_in(group: Mapping | None) -> str:
