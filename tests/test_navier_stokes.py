@@ -10,8 +10,8 @@ import torch
 from scipy.integrate import solve_ivp
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.losses import NavierStokesEqnLoss
 from neuralop_mup.problems import NavierStokes, get_problem, solve_navier_stokes
+from neuralop_mup.problems.equations.navier_stokes import NavierStokesEqnLoss
 from neuralop_mup.problems.navier_stokes import kolmogorov_forcing, resample, torus_field
 
 SMALL = {
