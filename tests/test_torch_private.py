@@ -54,12 +54,6 @@ def test_wrappers_hold_the_model_by_their_attribute():
     assert all(getattr(wrapper, attribute) is model for attribute, wrapper in wrapped.items())
 
 
-def test_modules_and_parameters_are_kept_in_dicts():
-    model = nn.Sequential(nn.Linear(1, 1))
-    assert torch_private.own_modules(model) == {"0": model[0]}
-    assert torch_private.own_parameters(model[0])["weight"] is model[0].weight
-
-
 def _write(module, state, prefix, metadata):
     state["written"] = torch.ones(1)
 

@@ -100,8 +100,9 @@ class FieldLoss(ABC):
 def _check_field(name: str, values: torch.Tensor, y_pred: torch.Tensor) -> None:
     bad = (~torch.isfinite(values)).nonzero()
     if len(bad):
-        first = tuple(bad[0].tolist())
-        raise MupError(f"The sample's {name} has {len(bad)} entries that are NaN or infinite, the first at {first}.")
+        raise MupError(
+            f"The sample's {name} has {len(bad)} entries that are NaN or infinite, the first at {tuple(bad[0].tolist())}."
+        )
     if values.ndim != y_pred.ndim or values.shape[2:] != y_pred.shape[2:]:
         raise MupError(
             f"The sample's {name} has shape {tuple(values.shape)}, the prediction {tuple(y_pred.shape)}: an equation loss "

@@ -121,8 +121,7 @@ class DarcyEqnLoss(FieldLoss):
         >>> residual.shape, residual.unique()
         (torch.Size([2, 6, 6]), tensor([-1.]))
         """
-        operator, forcing = self._sides(u, a, self.face_average)
-        return operator - forcing
+        return torch.sub(*self._sides(u, a, self.face_average))
 
     def _sides(self, u: torch.Tensor, a: torch.Tensor, face_average: str) -> tuple[torch.Tensor, torch.Tensor]:
         forcing = forcing_like(self.forcing, u)[:, 1:-1, 1:-1]
