@@ -10,7 +10,7 @@ dict is another thing.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -139,12 +139,15 @@ def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
     """
     if lines := ours.differences(theirs):
         raise MupError(
-            f"{what} to another plan than the model's (the model's → the saved one's: "
-            + "; ".join(lines[:4])
-            + (f"; … {len(lines) - 4} more" if len(lines) > 4 else "")
-            + "): parametrize the model with the base and the rule that they were saved with, or build a new model and take "
-            "their plan with neuralop_mup.load_plan."
+            f"{what} to another plan than the model's (the model's → the saved one's: {listed(lines)}): parametrize the model "
+            "with the base and the rule that they were saved with, or build a new model and take their plan with "
+            "neuralop_mup.load_plan."
         )
+
+
+def listed(lines: Sequence[str]) -> str:
+    """The first four of some lines, and how many more there are."""
+    return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])
 
 
 def stored_plan(state: Any) -> Plan | None:

@@ -15,15 +15,13 @@ from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
-from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, stored_plan
+from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, listed, stored_plan
 from neuralop_mup.core.planning import make_rows
 from neuralop_mup.core.reading import ParameterInfo, place, read
-from neuralop_mup.core.rules import RULES, reason_of
+from neuralop_mup.core.rules import RULES
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
-
-__all__ = ["fit_plan", "load_file", "load_plan", "save_plan"]
 
 
 def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
@@ -159,60 +157,41 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
         check_same_plan(ours, plan, f"{source} belongs")
         return replace(ours, init_applied=plan.init_applied, init_pending=False)
     check_no_plan(model)
-    found = read(model)
-    rows = {row.name: row for row in plan.rows}
+    found, rows = read(model), {row.name: row for row in plan.rows}
     lines = [f"{name}: not in the model" for name in rows if name not in found]
     lines += [f"{name}: not in the plan" for name in found if name not in rows]
-    if not lines:
-        found = _as_planned(found, rows)
-        lines = [line for name in found if (line := _size_difference(found[name], rows[name]))]
+    lines = lines or [line for name in found if (line := _shape_difference(found[name], rows[name]))]
     if not lines:
         again = _remake_plan(plan, found)
         lines = plan.differences(again)
     if lines:
         raise MupError(
-            f"The plan of {source} is not one of this {type(model).__name__} ("
-            + "; ".join(lines[:4])
-            + (f"; … {len(lines) - 4} more" if len(lines) > 4 else "")
-            + "): build the model with the arguments that it was saved with."
+            f"The plan of {source} is not one of this {type(model).__name__} ({listed(lines)}): build the model with the "
+            "arguments that it was saved with."
         )
-    reason = plan.reason or (reason_of(plan.rule) if plan.rule in RULES else "")
-    return replace(plan, rows=tuple(_with_numbers_of(rows[row.name], row) for row in again.rows), reason=reason)
+    return again
 
 
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
-    """The plan that a saved one's base shapes and rule make of a model."""
+    """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
+    found = place(found, {row.name: tuple(kind in GROWS for kind in row.axes) for row in plan.rows}, trainable=False)
     shapes, at_base = ({row.name: getattr(row, kind) for row in plan.rows} for kind in ("shape", "base_shape"))
+    layers = match_layers(shapes, {row.name for row in plan.rows if not row.lacking}, plan.kernels)
+    layers = layers or {name: Layers(name) for name in shapes}  # then the comparison says what differs
     known = plan.function is not None or plan.rule in RULES
-    rule = plan.mode_rule if known else "none"
-    names = {row.name for row in plan.rows}
-    layers = match_layers(names, {row.name for row in plan.rows if not row.lacking}, plan.kernels)
-    layers = layers or {name: Layers(name) for name in names}  # then the comparison says what differs
-    again = make_rows(found, shapes, at_base, rule, plan.init_mult, layers)
+    rows = make_rows(found, shapes, at_base, plan.mode_rule if known else "none", plan.init_mult, layers)
     if not known:  # a function of somebody's: what it made of kernels stands in the file and nowhere else
-        again = tuple(_with_numbers_of(plan[row.name], row) if row.size and row.size.modes else row for row in again)
-    return replace(plan, rows=again)
+        numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
+        saved = {row.name: {key: getattr(row, key) for key in numbers} for row in plan.rows if row.role == "spectral"}
+        rows = tuple(replace(row, **saved.get(row.name, {})) for row in rows)
+    return replace(plan, rows=rows)
 
 
-def _as_planned(found: Mapping[str, ParameterInfo], rows: Mapping[str, Row]) -> dict[str, ParameterInfo]:
-    """What was read of a model, with those dimensions growing of which the saved rows say so."""
-    of_rank = {name: info for name, info in found.items() if len(info.shape) == len(rows[name].axes)}
-    grows = {name: tuple(kind in GROWS for kind in rows[name].axes) for name in of_rank}
-    return {**found, **place(of_rank, grows, trainable=False)}
-
-
-def _with_numbers_of(saved: Row, row: Row) -> Row:
-    numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
-    return replace(row, **{key: getattr(saved, key) for key in numbers})
-
-
-def _size_difference(f: ParameterInfo, row: Row) -> str:
+def _shape_difference(f: ParameterInfo, row: Row) -> str:
     """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
-    if row.axes != f.param.axes or len(row.shape) != len(f.shape):
-        return f"{row.name}: axes {', '.join(row.axes)} in the plan, {', '.join(f.param.axes)} in the model"
-    grows = f.shape != f.tensor_shape
-    for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True):
-        if planned != here and not (grows and kind.startswith("modes") and planned <= stored):
-            in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
-            return f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"
-    return ""
+    fits = len(row.axes) == len(row.shape) == len(f.shape) and all(
+        planned == here or (f.shape != f.tensor_shape and kind.startswith("modes") and planned <= stored)
+        for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True)
+    )
+    in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
+    return "" if fits else f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"
