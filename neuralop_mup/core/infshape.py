@@ -19,8 +19,6 @@ from mup.shape import save_base_shapes as _mup_save
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
 
-__all__ = ["AXES", "MupShape", "load_shapes", "save_shapes"]
-
 # Kinds of axis. Channels and ranks scale with width (ranks also with modes), modes with n_modes; the ``fixed`` ones are
 # the same at base. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out`` axes. Mode axes
 # store both signs of each mode; ``modes_half`` (the last axis of a real transform) stores n_modes // 2 + 1;
@@ -127,15 +125,9 @@ def load_shapes(path: str | os.PathLike) -> tuple[dict[str, list[int | None]], b
             f"{name!r} is not a base-shape file (it is empty, cut off or of another format): write one with "
             "neuralop_mup.save_base_shapes(model, path)."
         ) from error
-    if (
-        not all(isinstance(key, str) for key in shapes)
-        or not shapes
-        or any(
-            d is not None and (isinstance(d, bool) or not isinstance(d, int) or d < 0)
-            for dims in shapes.values()
-            for d in dims
-        )
-    ):
+    sizes = [size for dims in shapes.values() for size in dims if size is not None]
+    named = shapes and all(isinstance(key, str) for key in shapes)
+    if not named or any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
         raise MupError(
             f"{name!r} holds no usable base shapes (each dimension must be zero, a positive integer or null): write one "
             "with neuralop_mup.save_base_shapes(model, path)."

@@ -28,7 +28,7 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     mesh : torch.distributed.device_mesh.DeviceMesh, optional
         One-dimensional; all processes if not given.
     **kwargs
-        Passed on to ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, ….
+        Passed on to ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, … (``shard_placement_fn`` is given).
 
     Returns
     -------
@@ -74,8 +74,6 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
         mesh = init_device_mesh(kind, (dist.get_world_size(),))
     if mesh.ndim != 1:
         raise MupError(f"shard takes a mesh of one dimension, got {mesh.ndim}: pass a submesh such as mesh['dp'].")
-    if "shard_placement_fn" in kwargs:
-        raise MupError("shard decides on shard_placement_fn itself: call torch's fully_shard for a placement of your own.")
     complex_mesh = DeviceMesh.from_group(dist.new_group(mesh.mesh.flatten().tolist()), mesh.device_type)
     complex_info = mesh_info(complex_mesh, shard_mesh_dim=0)
 

@@ -90,36 +90,19 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     >>> nm.summary(model)["lifting.fcs.1.weight"].lr_mult
     0.5
     """
-    plan = _plan_from(source)
     bare = unwrap(model)
     if not isinstance(bare, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
-    plan = fit_plan(bare, plan, _name(source))
+    name = f"This {type(source).__name__}"
+    if isinstance(source, (str, os.PathLike)):
+        name, source = repr(os.fspath(source)), load_file(Path(source))
+    elif not isinstance(source, (Mapping, Plan)):
+        raise MupError(f"A plan comes from a file, a state dict or a Plan, not from {type(source).__name__}.")
+    plan = fit_plan(bare, source if isinstance(source, Plan) else plan_in(source, name), name)
     # Weights that are still to come stay so: load_state_dict brings them.
-    pending = is_parametrized(bare) and get_plan(bare).init_pending
-    set_plan(bare, replace(plan, init_pending=pending))
+    set_plan(bare, replace(plan, init_pending=is_parametrized(bare) and get_plan(bare).init_pending))
     setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
     return model
-
-
-def _plan_from(source: Any) -> Plan:
-    if isinstance(source, Plan):
-        return source
-    if isinstance(source, Mapping):
-        return plan_in(source, _name(source))
-    if not isinstance(source, (str, os.PathLike)):
-        raise MupError(f"A plan comes from a file, a state dict or a Plan, not from {type(source).__name__}.")
-    path = Path(source)
-    try:
-        with path.open("rb") as file:
-            is_text = file.read(1) == b"{"
-        if is_text:
-            return Plan.from_json(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise MupError(f"Cannot read a plan from {str(path)!r}: {error}.") from error
-    except MupError as error:
-        raise MupError(f"{str(path)!r}: {error}") from error
-    return plan_in(load_file(path), _name(source))
 
 
 def plan_in(state: Any, source: str) -> Plan:
@@ -134,16 +117,17 @@ def plan_in(state: Any, source: str) -> Plan:
     return plan
 
 
-def _name(source: Any) -> str:
-    return repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else f"This {type(source).__name__}"
-
-
 def load_file(path: Path) -> Any:
+    """What is in a file: a plan, if it is JSON, else what ``torch.save`` wrote."""
     try:
+        with path.open("rb") as file:
+            is_text = file.read(1) == b"{"
         # neuralop puts classes and functions into its state dicts, which the weights-only default refuses.
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return Plan.from_json(path.read_text()) if is_text else torch.load(path, map_location="cpu", weights_only=False)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise MupError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    except MupError as error:
+        raise MupError(f"{str(path)!r}: {error}") from error
     except Exception as error:  # torch's, zip's and pickle's errors share no base class
         raise MupError(f"{str(path)!r} cannot be loaded: it is cut off, or no file of torch.save ({error}).") from error
 
