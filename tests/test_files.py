@@ -40,16 +40,6 @@ def test_a_file_of_text_in_a_folder_that_cannot_be_written_is_named(tmp_path):
         write_atomically(tmp_path / "file" / "results.jsonl", "text")
 
 
-def test_an_older_file_is_whole_until_the_new_one_is(tmp_path):
-    """Killed while it writes, a process leaves the older one."""
-    path = tmp_path / "file"
-    path.write_text("old")
-    with replace_file(path, "words") as part:
-        part.write_text("half")
-        assert path.read_text() == "old"
-    assert path.read_text() == "half"
-
-
 def test_several_at_once_each_write_a_whole_file(tmp_path):
     path = tmp_path / "file"
     texts = [str(i) * 10_000 for i in range(4)]
