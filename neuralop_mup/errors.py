@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["Diverged", "MupError", "nearest"]
-
 
 class MupError(ValueError):
     """What was given cannot work; the message says what, why, and what to do instead.

@@ -11,23 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = [
-    "ONE_MODULE",
-    "RUNNING_NORMS",
-    "add_product_each_",
-    "copy_each_",
-    "fsdp_placement",
-    "lerp_each_",
-    "mark_public",
-    "mul_each_",
-    "norm_of_each",
-    "not_compiled",
-    "own_modules",
-    "own_parameters",
-    "remove_hooks",
-    "sub_each_",
-]
-
 # torch's own optimizers keep the compiler out of a function by this decorator. The public torch.compiler.disable loads the
 # compiler, which takes seconds, when a function is decorated; this one when it is first called.
 not_compiled = torch._disable_dynamo
@@ -45,11 +28,6 @@ ONE_MODULE = {
     ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
     ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "CheckpointWrapper"): "_checkpoint_wrapped_module",
 }
-
-
-def own_modules(module: nn.Module) -> dict[str, nn.Module | None]:
-    """Children by name; ``named_children`` leaves out a module's second name."""
-    return module._modules
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:

@@ -8,8 +8,6 @@ from typing import Any
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["check_count", "check_decay", "check_flag", "check_number", "check_positive", "is_multiplier", "is_number"]
-
 
 def is_number(value: Any, tensor: bool = False) -> bool:
     """Whether ``value`` is a finite number and not negative; with ``tensor`` it may be a tensor of one element."""

@@ -18,7 +18,6 @@ from neuralop.training.training_state import save_training_state
 import neuralop_mup as nm
 from cases import BY_NAME
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.rules import RULE_VERSION
 from support import assert_same, parametrized, rates, small_fno
 
 CASE, ONE = BY_NAME["2d"], BY_NAME["1d"]
@@ -70,14 +69,6 @@ def test_next_ten_steps_are_the_same(name, impl, tmp_path):
     train(case, again, *resumed, 10, start=3)
     assert_same(again, model)
     nm.check_optimizer(again, resumed[0])
-
-
-def test_weights_alone_are_loaded_where_the_model_keeps_nothing_else(tmp_path):
-    """As neuralop's UNO, whose state dict has no constructor arguments: the plan beside the weights is plain text."""
-    model, again = parametrized(BY_NAME["uno"]), parametrized(BY_NAME["uno"], seed=1)
-    torch.save(model.state_dict(), tmp_path / "uno.pt")
-    again.load_state_dict(torch.load(tmp_path / "uno.pt", weights_only=True))
-    assert_same(again, model)
 
 
 def test_a_model_without_a_plan_takes_the_one_of_its_checkpoint(tmp_path):
@@ -203,14 +194,6 @@ def test_a_plan_that_does_not_fit_is_refused(build, edit, match, tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     model = build()
     with refused(model, match):
-        nm.load_plan(model, tmp_path / "plan.json")
-
-
-def test_a_plan_of_other_rules_is_refused(tmp_path):
-    stored = json.loads(nm.summary(parametrized(CASE)).to_json())
-    (tmp_path / "plan.json").write_text(json.dumps({**stored, "version": RULE_VERSION - 1}))
-    model = CASE.build(seed=1)
-    with refused(model, f"follows version {RULE_VERSION - 1} of the rules, this package version {RULE_VERSION}"):
         nm.load_plan(model, tmp_path / "plan.json")
 
 
@@ -403,14 +386,6 @@ def test_nothing_is_loaded_where_the_scheduler_cannot_take_its_state(kind, error
         nm.load_checkpoint(tmp_path, model, optimizer, scheduler)
     torch.testing.assert_close(optimizer.state_dict()["state"], states[0].pop("state"), rtol=0, atol=0)
     assert {"param_groups": optimizer.state_dict()["param_groups"]} == states[0] and scheduler.state_dict() == states[1]
-
-
-def test_a_state_dict_has_the_plan_beside_its_keys():
-    model = parametrized(CASE)
-    assert nm.Plan.from_json(model.state_dict()._metadata[""]["neuralop_mup_plan"]) == nm.summary(model)
-    nm.unparametrize(model)
-    assert "neuralop_mup_plan" not in model.state_dict()._metadata[""]
-    model.load_state_dict(CASE.build().state_dict())
 
 
 def test_a_plan_is_written_and_read_once(monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import remove_file, replace_file, save_torch, write_atomically
+from neuralop_mup.files import replace_file
+from neuralop_mup.tuning.files import remove_file, save_torch, write_atomically
 
 
 def _write(path, error=None):
@@ -37,16 +38,6 @@ def test_a_file_of_text_in_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MupError, match=r"Cannot write results.jsonl to .*file/results.jsonl.: Not a directory"):
         write_atomically(tmp_path / "file" / "results.jsonl", "text")
-
-
-def test_an_older_file_is_whole_until_the_new_one_is(tmp_path):
-    """Killed while it writes, a process leaves the older one."""
-    path = tmp_path / "file"
-    path.write_text("old")
-    with replace_file(path, "words") as part:
-        part.write_text("half")
-        assert path.read_text() == "old"
-    assert path.read_text() == "half"
 
 
 def test_several_at_once_each_write_a_whole_file(tmp_path):

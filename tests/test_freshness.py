@@ -1,10 +1,10 @@
 """Weights are scaled once, never twice: what is under μP already is seen, and what is fresh is never taken for it."""
 
 import pytest
-import torch
 
 import neuralop_mup as nm
 from cases import BY_NAME
+from support import assert_same
 
 CASE, ONE = BY_NAME["2d"], BY_NAME["1d"]
 
@@ -20,11 +20,6 @@ def train(case, model, steps):
         optimizer.zero_grad()
         (case.output(model, x) - y).abs().square().mean().backward()
         optimizer.step()
-
-
-def assert_same(a, b):
-    for (name, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
-        assert torch.equal(p, q), name
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
@@ -56,15 +51,6 @@ def test_kernels_scaled_by_a_few_percent_are_seen():
     again.load_state_dict(model.state_dict())
     with pytest.raises(nm.MupError, match="scaled by this very plan already"):
         nm.parametrize(again, base=base, rule="log-modes")
-
-
-def test_scaled_at_another_base_is_seen_too():
-    """The first model is scaled for base 8, the second would be for base 12: neither is fresh."""
-    model = parametrized()
-    again = CASE.build(seed=1)
-    again.load_state_dict(model.state_dict())
-    with pytest.raises(nm.MupError, match="init=False"):
-        nm.parametrize(again, base={**CASE.base, "hidden_channels": 12})
 
 
 def test_fresh_models_are_never_refused():

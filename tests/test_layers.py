@@ -10,7 +10,7 @@ ROOT = Path(neuralop_mup.__file__).parent
 # From the bottom: a part imports from itself and from the lines above it here, and from none on its own line.
 LAYERS = (
     ("errors", "torch_private", "_version"),
-    ("files", "validation", "counting", "plots", "losses"),
+    ("files", "validation", "plots", "losses"),
     ("core", "problems"),
     ("optim",),
     ("diagnostics", "integrations"),

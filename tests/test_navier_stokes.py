@@ -10,9 +10,9 @@ import torch
 from scipy.integrate import solve_ivp
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.losses import NavierStokesEqnLoss
 from neuralop_mup.problems import NavierStokes, get_problem, solve_navier_stokes
-from neuralop_mup.problems.navier_stokes import kolmogorov_forcing, resample, torus_field
+from neuralop_mup.problems.equations.navier_stokes import NavierStokesEqnLoss
+from neuralop_mup.problems.navier_stokes import kolmogorov_forcing, torus_field
 
 SMALL = {
     **{"n_train": 3, "n_val": 2, "n_test": 2, "grid": 16, "time_points": 4},
@@ -100,16 +100,6 @@ def test_is_of_fourth_order_in_the_step():
     assert distance(solve_navier_stokes(eddies(32), 50.0, 1.0), states[2]) < 1e-4  # with the CFL number it takes by itself
 
 
-def test_without_viscosity_energy_and_enstrophy_stay():
-    w0 = eddies(32)
-    w = solve_navier_stokes(w0, 1e9, [0.0, 0.5], forcing=0.0, dt=0.005)
-    modes = torch.fft.fft2(w).abs().square()
-    k = torch.fft.fftfreq(32, 1 / 32, dtype=torch.float64)
-    square = (k[:, None] ** 2 + k**2).clamp(min=1)
-    for quantity in (modes.sum((1, 2)), (modes / square).sum((1, 2))):
-        assert float(quantity[1] / quantity[0]) == pytest.approx(1, abs=1e-8)
-
-
 def test_does_not_depend_on_the_batch_nor_on_the_other_times():
     batch = torch.stack((eddies(32), 1.5 * eddies(32).T, 0.1 * eddies(32).flip(0)))
     together = solve_navier_stokes(batch, 20.0, [0.2, 0.5])
@@ -130,15 +120,6 @@ def test_the_highest_mode_of_any_grid_is_looked_at(n):
     for turned in (w0, w0.T):
         with pytest.raises(MupError, match=f"{n}² points do not resolve"):
             solve_navier_stokes(turned, 1e4, 1e-3, forcing=0.0)
-
-
-def test_forcing_at_the_highest_modes():
-    # w = c(t) cos 4y is advected along its own lines: c' = −4 − 16 c / Re, from 0.
-    for n, reynolds, time, within in ((32, 20.0, 0.7, 1e-7), (16, 1.0, 0.1, 5e-6)):
-        expected = -4 * reynolds / 16 * (1 - math.exp(-16 * time / reynolds)) * torch.cos(4 * points(n)[1])
-        assert distance(solve_navier_stokes(torch.zeros(n, n), reynolds, time, dt=0.01), expected) < within
-    few = kolmogorov_forcing(12, 1) + 0.02 * kolmogorov_forcing(12, 4)  # as small a tail as a solution may have
-    solve_navier_stokes(torch.zeros(12, 12), 1.0, 0.1, forcing=few)
 
 
 NAN = eddies(16).clone()
@@ -198,15 +179,6 @@ def test_torus_field_has_the_variance_of_its_law():
     assert torch.allclose(torus_field(basis, 12).square().sum(0), torch.tensor(expected, dtype=torch.float64), rtol=1e-12)
 
 
-def test_resampling_keeps_the_polynomial():
-    assert torch.allclose(resample(eddies(16), 40), eddies(40), atol=1e-12)
-    assert torch.allclose(resample(eddies(16)[None], 16)[0], eddies(16))
-
-
-def test_kolmogorov_forcing_varies_along_the_second_axis():
-    assert torch.allclose(kolmogorov_forcing(16), -4 * torch.cos(4 * points(16)[1]))
-
-
 # The problem ------------------------------------------------------------------------------------------------
 
 
@@ -225,13 +197,6 @@ def test_data_has_time_first_and_begins_at_x(data):
     assert torch.equal(x, y[:, :, :1].expand_as(y))
     assert x.stride(2) == 0  # kept once
     assert all(distance(last, first) > 0.1 for first, last in zip(y[:, 0, 0], y[:, 0, -1], strict=True))
-
-
-def test_data_is_the_solution_of_its_initial_state(small, data):
-    # At the resolution of the data the flow is resolved to about 1e-3, so another grid must give the same.
-    x, y = data.train
-    w = solve_navier_stokes(resample(x[:, 0, 0].double(), 64), 10.0, np.linspace(0, small.time, 4))[..., ::4, ::4]
-    assert distance(w, y[:, 0]) < 5e-3
 
 
 def test_equation_holds_for_the_data_better_the_finer_the_times():

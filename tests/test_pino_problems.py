@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuralop_mup.problems import Burgers, Darcy, get_problem, solve_burgers
-from support import train_run
+from neuralop_mup.problems import Burgers, get_problem, solve_burgers
 
 DARCY = {"n_train": 6, "n_val": 2, "n_test": 2, "grid": 16, "solver_grid": 16}
 BURGERS = {"n_train": 4, "n_val": 2, "n_test": 2, "grid": 32, "time_points": 8, "viscosity": 0.1, "time": 0.5}
@@ -22,11 +21,6 @@ def residual(problem) -> float:
 
 
 # Darcy ------------------------------------------------------------------------------------------------------
-
-
-def test_darcy_shares_data_and_file_with_darcy(tmp_path):
-    plain, pino = Darcy(**DARCY).load(tmp_path), get_problem("darcy-pino", **DARCY, data_weight=2.0).load(tmp_path)
-    assert plain.digest() == pino.digest() and len(list(tmp_path.iterdir())) == 1
 
 
 def test_darcy_solution_has_no_residual_on_its_own_grid():
@@ -87,14 +81,6 @@ def test_burgers_obeys_its_equation_better_the_finer_the_times():
         assert float(wrong(y, x=x, y=y)) / len(y) > 10 * residuals[1]
 
 
-def test_burgers_cache_keeps_initial_states_once_and_ignores_weights(tmp_path, monkeypatch):
-    problem = get_problem("burgers-pino", **BURGERS)
-    first = problem.load(tmp_path)
-    monkeypatch.setattr(type(problem), "solve", None)
-    again = get_problem("burgers-pino", **BURGERS, equation_weight=3.0, initial_weight=0).load(tmp_path)
-    assert first.digest() == again.digest() and first.train[0].stride(2) == 0
-
-
 def test_burgers_losses_vanish_only_where_they_should():
     problem = get_problem("burgers-pino", **BURGERS, initial_weight=2.0)
     x, y = problem.generate().train
@@ -124,19 +110,3 @@ def test_the_script_of_the_documentation_runs_as_pasted(capsys):
     # The same as the problem's own processor.
     own = get_problem("darcy-pino", n_train=4, n_val=2, n_test=2).processor(names["data"]).out_normalizer
     assert torch.allclose(names["out_normalizer"].mean, own.mean) and torch.allclose(names["out_normalizer"].std, own.std)
-
-
-def test_kernels_train_on_the_equation_by_orthogonalized_momentum_too(tmp_path, monkeypatch):
-    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path))
-    config = {
-        "problem": "darcy-pino",
-        "problem_args": {"grid": 16, "n_train": 8, "n_val": 4, "n_test": 4},
-        "model": {"n_modes": (4, 4), "hidden_channels": 8, "n_layers": 2},
-        "base": {"hidden_channels": 4},
-        "rule": "none",
-        "batch_size": 4,
-        "optimizer": "muon",
-        "lr": 0.02,
-    }
-    short, longer = (train_run({**config, "epochs": epochs}) for epochs in (1, 20))
-    assert longer["loss"] < 0.7 * short["loss"] and longer["equation_loss"] > 0

@@ -3,7 +3,7 @@
 import io
 import re
 
-from neuralop_mup.counting import Counting, format_seconds
+from neuralop_mup.problems.counting import Counting, format_seconds
 from neuralop_mup.tuning.progress import Progress
 
 

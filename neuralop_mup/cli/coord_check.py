@@ -18,10 +18,10 @@ from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE, RULE_VERSION, check_rule
 from neuralop_mup.diagnostics.coord_check import SEEDS, TOLERANCE, CoordCheck, coord_check
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import write_atomically
 from neuralop_mup.problems import Problem
 from neuralop_mup.tuning import report, wording
 from neuralop_mup.tuning.engines import make_engine
+from neuralop_mup.tuning.files import write_atomically
 from neuralop_mup.tuning.fno import FNOs
 from neuralop_mup.tuning.proxy import data_notes, modes_of
 from neuralop_mup.tuning.runner import run as run_study

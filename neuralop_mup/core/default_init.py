@@ -48,9 +48,8 @@ class _Layer:
 
     def tensors(self) -> list[str]:
         """Names in the model of the module's own tensors that hold numbers."""
-        own = [name for name, tensor in _own(self.module).items() if tensor.numel()]
-        loose = [name for name, value in vars(self.module).items() if isinstance(value, torch.Tensor) and value.is_meta]
-        return [self.prefix + name for name in own + loose]
+        loose = {name: v for name, v in vars(self.module).items() if isinstance(v, torch.Tensor) and v.is_meta}
+        return [self.prefix + name for name, tensor in {**loose, **_own(self.module)}.items() if tensor.numel()]
 
     def draw(self, stds: Mapping[str, float]) -> None:
         module: Any = self.module
@@ -116,7 +115,8 @@ def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
 def _says_how(module: nn.Module, name: str, what: object) -> bool:
     """Whether a description says how something is drawn; a child unlike the one it may be a copy of is drawn itself."""
     if isinstance(what, Copy):
-        return _shapes(getattr(module, what.of)) == _shapes(getattr(module, name))
+        of, own = (getattr(module, child).named_parameters() for child in (what.of, name))
+        return {child: p.shape for child, p in of} == {child: p.shape for child, p in own}
     return isinstance(what, Alias) or (isinstance(what, Param) and what.draw is not None)
 
 
@@ -144,10 +144,6 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter | None:
     return own_parameters(module.get_submodule(owner)).get(leaf)
 
 
-def _shapes(module: nn.Module) -> dict[str, torch.Size]:
-    return {name: parameter.shape for name, parameter in module.named_parameters()}
-
-
 def _copy(source: nn.Module, child: nn.Module) -> None:
     tensors = dict(source.state_dict(keep_vars=True))
     for name, tensor in child.state_dict(keep_vars=True).items():
@@ -164,11 +160,6 @@ def _gather(module: nn.Module) -> Iterator[None]:
         for name, parameter in own_parameters(owner).items()
         if parameter is not None and hasattr(parameter, "device_mesh")
     ]
-    if not sharded:
-        yield
-        return
-    from torch.distributed.tensor import distribute_tensor
-
     for owner, name, parameter in sharded:
         local = parameter.to_local()
         own_parameters(owner)[name] = nn.Parameter(torch.empty(parameter.shape, dtype=local.dtype, device=local.device))
@@ -176,6 +167,8 @@ def _gather(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for owner, name, parameter in sharded:
+            from torch.distributed.tensor import distribute_tensor
+
             whole = owner.get_parameter(name).detach()
             own_parameters(owner)[name] = parameter
             parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))

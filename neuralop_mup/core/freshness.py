@@ -37,7 +37,7 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
         p = parameters[row.name].detach()
         if GROWS.isdisjoint(row.axes) and row.init_mult == 1:
             continue  # it is left as it is, whatever it is
-        claimed_by = row.layer if _is_described_by_user(modules[row.owner]) else None
+        claimed_by = row.layer if any(is_users(said) for _, said in describe(modules[row.owner]).values()) else None
         if row.init == "constant" and not claimed_by and not (p == p.round().clamp(0, 1)).all():
             raise _not_fresh(row.name, "is not constant, as its default initialisation is", claimed_by)
         if row.default_std is None:
@@ -61,10 +61,6 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
             "ruin them (were they loaded from a checkpoint?): neuralop_mup.load_plan attaches the plan that they were "
             "saved with, parametrize(…, init=False) a plan of your own."
         )
-
-
-def _is_described_by_user(layer: nn.Module) -> bool:
-    return any(is_users(function) for _, function in describe(layer).values())
 
 
 def _not_fresh(name: str, what: str, claimed_by: str | None) -> MupError:

@@ -125,15 +125,9 @@ def load_shapes(path: str | os.PathLike) -> tuple[dict[str, list[int | None]], b
             f"{name!r} is not a base-shape file (it is empty, cut off or of another format): write one with "
             "neuralop_mup.save_base_shapes(model, path)."
         ) from error
-    if (
-        not all(isinstance(key, str) for key in shapes)
-        or not shapes
-        or any(
-            d is not None and (isinstance(d, bool) or not isinstance(d, int) or d < 0)
-            for dims in shapes.values()
-            for d in dims
-        )
-    ):
+    sizes = [size for dims in shapes.values() for size in dims if size is not None]
+    named = shapes and all(isinstance(key, str) for key in shapes)
+    if not named or any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
         raise MupError(
             f"{name!r} holds no usable base shapes (each dimension must be zero, a positive integer or null): write one "
             "with neuralop_mup.save_base_shapes(model, path)."

@@ -10,7 +10,7 @@ dict is another thing.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -51,11 +51,10 @@ def attach_shapes(model: nn.Module) -> None:
     plan: Plan = getattr(model, ATTRIBUTE)
     if plan.init_pending:
         return  # mup's optimizers, too, then refuse the model
-    parameters = dict(model.named_parameters())
     of = sum(not row.frozen for row in plan.rows)
-    for row in plan.rows:
-        if row.name in parameters and not hasattr(parameters[row.name], "infshape"):
-            parameters[row.name].infshape = row.mup_shape(of)  # type: ignore[attr-defined]
+    for name, parameter in model.named_parameters():
+        if name in plan and not hasattr(parameter, "infshape"):
+            parameter.infshape = plan[name].mup_shape(of)  # type: ignore[attr-defined]
 
 
 @mark_public
@@ -80,7 +79,12 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             f"this {type(module).__name__} says. To train on from them, parametrize a model with init=False and load them "
             "there."
         )
-    elif plan.init_applied and not hasattr(module, PLAN_CONFIRMED) and _are_weights(plan, state, prefix):
+    # Weights that the plan would not have scaled are alike under every plan.
+    elif (
+        plan.init_applied
+        and not hasattr(module, PLAN_CONFIRMED)
+        and any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
+    ):
         setattr(module, PLAN_CONFIRMED, True)
         warnings.warn(_UNKNOWN.format(type(module).__name__), UserWarning, stacklevel=2)
     setattr(module, _LOADED, text)
@@ -99,11 +103,6 @@ _UNKNOWN = (
 def _read(text: str) -> Plan:
     """A plan of a ``state_dict``, which is asked for before its weights are copied and again afterwards."""
     return Plan.from_json(text)
-
-
-def _are_weights(plan: Plan, state: Mapping, prefix: str) -> bool:
-    """Whether ``state`` holds a weight that the plan would have scaled: others are alike under every plan."""
-    return any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:
@@ -127,25 +126,21 @@ def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
     """
     if lines := ours.differences(theirs):
         raise MupError(
-            f"{what} to another plan than the model's (the model's → the saved one's: "
-            + "; ".join(lines[:4])
-            + (f"; … {len(lines) - 4} more" if len(lines) > 4 else "")
-            + "): parametrize the model with the base and the rule that they were saved with, or build a new model and take "
-            "their plan with neuralop_mup.load_plan."
+            f"{what} to another plan than the model's (the model's → the saved one's: {listed(lines)}): parametrize the "
+            "model with the base and the rule that they were saved with, or build a new model and take their plan with "
+            "neuralop_mup.load_plan."
         )
+
+
+def listed(lines: Sequence[str]) -> str:
+    """The first four of some lines, and how many more there are."""
+    return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])
 
 
 def stored_plan(state: Any) -> Plan | None:
     """The plan in a state dict, or in a dict of several; None if there is none."""
-    if not isinstance(state, Mapping):
-        return None
-    for candidate in (state, *_mappings(state.values())):
-        metadata = getattr(candidate, "_metadata", None)
-        for entry in _mappings(metadata.values() if isinstance(metadata, Mapping) else ()):
-            if KEY in entry:
-                return Plan.from_json(entry[KEY])
-    return None
-
-
-def _mappings(values: Iterable) -> Iterable[Mapping]:
-    return (value for value in values if isinstance(value, Mapping))
+    states = [state, *state.values()] if isinstance(state, Mapping) else []
+    metadata = [getattr(candidate, "_metadata", None) for candidate in states if isinstance(candidate, Mapping)]
+    entries = [entry for modules in metadata if isinstance(modules, Mapping) for entry in modules.values()]
+    texts = [entry[KEY] for entry in entries if isinstance(entry, Mapping) and KEY in entry]
+    return Plan.from_json(texts[0]) if texts else None

@@ -16,8 +16,6 @@ from torch.optim.swa_utils import AveragedModel
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import ONE_MODULE
 
-_FLATTENING = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
-
 
 def _inner(module: nn.Module) -> nn.Module | None:
     """The model inside one wrapper; None where ``module`` wraps nothing."""
@@ -25,7 +23,7 @@ def _inner(module: nn.Module) -> nn.Module | None:
         return module.module
     for cls in type(module).__mro__:
         where = (cls.__module__, cls.__qualname__)
-        if where == _FLATTENING:
+        if where == ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"):
             raise MupError(
                 "FullyShardedDataParallel flattens parameters, so that none keeps its own learning rate: use "
                 "neuralop_mup.shard(model), which is torch's fully_shard (FSDP2)."

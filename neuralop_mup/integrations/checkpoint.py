@@ -16,8 +16,6 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.plan_files import fit_plan, load_file, plan_in
 from neuralop_mup.optim.on_plan import check_optimizer_state
 
-__all__ = ["load_checkpoint"]
-
 
 def load_checkpoint(
     folder: str | os.PathLike,
@@ -88,16 +86,15 @@ def load_checkpoint(
     plan = fit_plan(bare, plan_in(weights, repr(str(path))), repr(str(path)))
     _check_weights(bare, weights, path)
     states = []
-    for part, file in ((optimizer, "optimizer.pt"), (scheduler, "scheduler.pt")):
-        if part is None:
-            continue
-        if not (folder / file).is_file():
-            raise MupError(f"{str(folder)!r} has no {file}: it was saved without; pass None to start with a new one.")
-        states.append((part, load_file(folder / file)))
-    if optimizer is not None:
-        check_optimizer_state(optimizer, states[0][1])
-    if scheduler is not None:
-        _check_scheduler_state(scheduler, states[-1][1])
+    for part, file, check in (
+        (optimizer, "optimizer.pt", check_optimizer_state),
+        (scheduler, "scheduler.pt", _check_scheduler_state),
+    ):
+        if part is not None:
+            if not (folder / file).is_file():
+                raise MupError(f"{str(folder)!r} has no {file}: it was saved without; pass None to start with a new one.")
+            states.append((part, load_file(folder / file)))
+            check(*states[-1])
 
     # Optimizer and scheduler, of whatever class, may still refuse: the weights, which were checked, come after them.
     before = [(part, part.state_dict()) for part, _ in states]
@@ -115,9 +112,8 @@ def load_checkpoint(
 
 def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
     """The file of weights to load: the one asked for, else the one that the manifest says was saved last."""
-    names = [f"{n}_state_dict.pt" for n in ((name,) if name else ("best_model", "model"))]
-    if name is None and manifest.get("model") is not None:
-        names = [manifest["model"]]
+    last = [manifest["model"]] if manifest.get("model") else ["best_model_state_dict.pt", "model_state_dict.pt"]
+    names = [f"{name}_state_dict.pt"] if name else last
     found = [path for n in names if (path := folder / n).is_file()]
     if not found:
         raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(names)}.")
@@ -130,10 +126,10 @@ def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
 
 
 def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:
-    def sizes(state: Mapping) -> dict[str, tuple[int, ...]]:
-        return {key: tuple(value.shape) for key, value in state.items() if isinstance(value, torch.Tensor)}
-
-    ours, theirs = sizes(model.state_dict()), sizes(weights)
+    ours, theirs = (
+        {key: tuple(value.shape) for key, value in state.items() if isinstance(value, torch.Tensor)}
+        for state in (model.state_dict(), weights)
+    )
     if ours != theirs:
         key = next(k for k in {**ours, **theirs} if ours.get(k) != theirs.get(k))
         raise MupError(
@@ -145,13 +141,11 @@ def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:
 def _check_scheduler_state(scheduler: Any, state: Any) -> None:
     """Refuse the state of another kind of scheduler: torch's take whatever attributes a state has."""
 
-    def kept(state: Any) -> set[str]:
-        # Without underscore are the settings; verbose is of some versions of torch only.
-        return (
-            {key for key in state if not key.startswith("_") and key != "verbose"} if isinstance(state, Mapping) else set()
-        )
-
-    ours, theirs = kept(scheduler.state_dict()), kept(state)
+    # Without underscore are the settings; verbose is of some versions of torch only.
+    ours, theirs = (
+        {key for key in kept if not key.startswith("_") and key != "verbose"} if isinstance(kept, Mapping) else set()
+        for kept in (scheduler.state_dict(), state)
+    )
     if ours != theirs:
         differing = " and ".join(
             f"{what} {', '.join(map(repr, sorted(keys)))}"

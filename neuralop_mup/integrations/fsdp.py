@@ -12,8 +12,6 @@ from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import fsdp_placement
 
-__all__ = ["shard"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -30,7 +28,7 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     mesh : torch.distributed.device_mesh.DeviceMesh, optional
         One-dimensional; all processes if not given.
     **kwargs
-        Passed on to ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, ….
+        Passed on to ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, … (``shard_placement_fn`` is given).
 
     Returns
     -------
@@ -71,14 +69,11 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
             "by parameter): update torch, or use DistributedDataParallel."
         ) from error
     if mesh is None:
-        kind = next((p.device.type for p in model.parameters() if not p.is_meta), None)
-        if kind is None:
-            kind = "cuda" if torch.cuda.is_available() else "cpu"
+        default = "cuda" if torch.cuda.is_available() else "cpu"
+        kind = next((p.device.type for p in model.parameters() if not p.is_meta), default)
         mesh = init_device_mesh(kind, (dist.get_world_size(),))
     if mesh.ndim != 1:
         raise MupError(f"shard takes a mesh of one dimension, got {mesh.ndim}: pass a submesh such as mesh['dp'].")
-    if "shard_placement_fn" in kwargs:
-        raise MupError("shard decides on shard_placement_fn itself: call torch's fully_shard for a placement of your own.")
     complex_mesh = DeviceMesh.from_group(dist.new_group(mesh.mesh.flatten().tolist()), mesh.device_type)
     complex_info = mesh_info(complex_mesh, shard_mesh_dim=0)
 
@@ -92,7 +87,6 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
         parameter.sharded_away = True  # other tensors take their place, and an optimizer that holds these trains nothing
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
-    for name, parameter in model.named_parameters():  # other tensors than before
-        if name in shapes:
-            parameter.infshape = shapes[name]
+    for name, shape in shapes.items():  # the parameters are other tensors than before
+        model.get_parameter(name).infshape = shape
     return model

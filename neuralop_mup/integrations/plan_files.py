@@ -16,15 +16,13 @@ from neuralop_mup.core.growth import place
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
-from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, stored_plan
+from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, listed, stored_plan
 from neuralop_mup.core.planning import make_rows
 from neuralop_mup.core.reading import ParameterInfo, read
-from neuralop_mup.core.rules import RULES, reason_of
+from neuralop_mup.core.rules import RULES
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
-
-__all__ = ["fit_plan", "load_file", "load_plan", "save_plan"]
 
 
 def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
@@ -93,36 +91,19 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     >>> nm.summary(model)["lifting.fcs.1.weight"].lr_mult
     0.5
     """
-    plan = _plan_from(source)
     bare = unwrap(model)
     if not isinstance(bare, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
-    plan = fit_plan(bare, plan, _name(source))
+    name = f"This {type(source).__name__}"
+    if isinstance(source, (str, os.PathLike)):
+        name, source = repr(os.fspath(source)), load_file(Path(source))
+    elif not isinstance(source, (Mapping, Plan)):
+        raise MupError(f"A plan comes from a file, a state dict or a Plan, not from {type(source).__name__}.")
+    plan = fit_plan(bare, source if isinstance(source, Plan) else plan_in(source, name), name)
     # Weights that are still to come stay so: load_state_dict brings them.
-    pending = is_parametrized(bare) and get_plan(bare).init_pending
-    set_plan(bare, replace(plan, init_pending=pending))
+    set_plan(bare, replace(plan, init_pending=is_parametrized(bare) and get_plan(bare).init_pending))
     setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
     return model
-
-
-def _plan_from(source: Any) -> Plan:
-    if isinstance(source, Plan):
-        return source
-    if isinstance(source, Mapping):
-        return plan_in(source, _name(source))
-    if not isinstance(source, (str, os.PathLike)):
-        raise MupError(f"A plan comes from a file, a state dict or a Plan, not from {type(source).__name__}.")
-    path = Path(source)
-    try:
-        with path.open("rb") as file:
-            is_text = file.read(1) == b"{"
-        if is_text:
-            return Plan.from_json(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise MupError(f"Cannot read a plan from {str(path)!r}: {error}.") from error
-    except MupError as error:
-        raise MupError(f"{str(path)!r}: {error}") from error
-    return plan_in(load_file(path), _name(source))
 
 
 def plan_in(state: Any, source: str) -> Plan:
@@ -137,16 +118,17 @@ def plan_in(state: Any, source: str) -> Plan:
     return plan
 
 
-def _name(source: Any) -> str:
-    return repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else f"This {type(source).__name__}"
-
-
 def load_file(path: Path) -> Any:
+    """What is in a file: a plan, if it is JSON, else what ``torch.save`` wrote."""
     try:
+        with path.open("rb") as file:
+            is_text = file.read(1) == b"{"
         # neuralop puts classes and functions into its state dicts, which the weights-only default refuses.
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return Plan.from_json(path.read_text()) if is_text else torch.load(path, map_location="cpu", weights_only=False)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise MupError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    except MupError as error:
+        raise MupError(f"{str(path)!r}: {error}") from error
     except Exception as error:  # torch's, zip's and pickle's errors share no base class
         raise MupError(f"{str(path)!r} cannot be loaded: it is cut off, or no file of torch.save ({error}).") from error
 
@@ -160,60 +142,41 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
         check_same_plan(ours, plan, f"{source} belongs")
         return replace(ours, init_applied=plan.init_applied, init_pending=False)
     check_no_plan(model)
-    found = read(model)
-    rows = {row.name: row for row in plan.rows}
+    found, rows = read(model), {row.name: row for row in plan.rows}
     lines = [f"{name}: not in the model" for name in rows if name not in found]
     lines += [f"{name}: not in the plan" for name in found if name not in rows]
-    if not lines:
-        found = _as_planned(found, rows)
-        lines = [line for name in found if (line := _size_difference(found[name], rows[name]))]
+    lines = lines or [line for name in found if (line := _shape_difference(found[name], rows[name]))]
     if not lines:
         again = _remake_plan(plan, found)
         lines = plan.differences(again)
     if lines:
         raise MupError(
-            f"The plan of {source} is not one of this {type(model).__name__} ("
-            + "; ".join(lines[:4])
-            + (f"; … {len(lines) - 4} more" if len(lines) > 4 else "")
-            + "): build the model with the arguments that it was saved with."
+            f"The plan of {source} is not one of this {type(model).__name__} ({listed(lines)}): build the model with the "
+            "arguments that it was saved with."
         )
-    reason = plan.reason or (reason_of(plan.rule) if plan.rule in RULES else "")
-    return replace(plan, rows=tuple(_with_numbers_of(rows[row.name], row) for row in again.rows), reason=reason)
+    return again
 
 
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
-    """The plan that a saved one's base shapes and rule make of a model."""
+    """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
+    found = place(found, {row.name: tuple(kind in GROWS for kind in row.axes) for row in plan.rows}, trainable=False)
     shapes, at_base = ({row.name: getattr(row, kind) for row in plan.rows} for kind in ("shape", "base_shape"))
+    layers = match_layers(shapes, {row.name for row in plan.rows if not row.lacking}, plan.kernels)
+    layers = layers or {name: Layers(name) for name in shapes}  # then the comparison says what differs
     known = plan.function is not None or plan.rule in RULES
-    rule = plan.mode_rule if known else "none"
-    names = {row.name for row in plan.rows}
-    layers = match_layers(names, {row.name for row in plan.rows if not row.lacking}, plan.kernels)
-    layers = layers or {name: Layers(name) for name in names}  # then the comparison says what differs
-    again = make_rows(found, shapes, at_base, rule, plan.init_mult, layers)
+    rows = make_rows(found, shapes, at_base, plan.mode_rule if known else "none", plan.init_mult, layers)
     if not known:  # a function of somebody's: what it made of kernels stands in the file and nowhere else
-        again = tuple(_with_numbers_of(plan[row.name], row) if row.size and row.size.modes else row for row in again)
-    return replace(plan, rows=again)
+        numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
+        saved = {row.name: {key: getattr(row, key) for key in numbers} for row in plan.rows if row.role == "spectral"}
+        rows = tuple(replace(row, **saved.get(row.name, {})) for row in rows)
+    return replace(plan, rows=rows)
 
 
-def _as_planned(found: Mapping[str, ParameterInfo], rows: Mapping[str, Row]) -> dict[str, ParameterInfo]:
-    """What was read of a model, with those dimensions growing of which the saved rows say so."""
-    of_rank = {name: info for name, info in found.items() if len(info.shape) == len(rows[name].axes)}
-    grows = {name: tuple(kind in GROWS for kind in rows[name].axes) for name in of_rank}
-    return {**found, **place(of_rank, grows, trainable=False)}
-
-
-def _with_numbers_of(saved: Row, row: Row) -> Row:
-    numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
-    return replace(row, **{key: getattr(saved, key) for key in numbers})
-
-
-def _size_difference(f: ParameterInfo, row: Row) -> str:
+def _shape_difference(f: ParameterInfo, row: Row) -> str:
     """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
-    if row.axes != f.param.axes or len(row.shape) != len(f.shape):
-        return f"{row.name}: axes {', '.join(row.axes)} in the plan, {', '.join(f.param.axes)} in the model"
-    grows = f.shape != f.tensor_shape
-    for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True):
-        if planned != here and not (grows and kind.startswith("modes") and planned <= stored):
-            in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
-            return f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"
-    return ""
+    fits = len(row.axes) == len(row.shape) == len(f.shape) and all(
+        planned == here or (f.shape != f.tensor_shape and kind.startswith("modes") and planned <= stored)
+        for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True)
+    )
+    in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
+    return "" if fits else f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"

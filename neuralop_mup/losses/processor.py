@@ -1,7 +1,5 @@
 """Between physical fields, in which equations hold, and normalised ones, which models like."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +9,6 @@ from neuralop.data.transforms.base_transforms import Transform
 from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
 from neuralop_mup.errors import MupError
-
-__all__ = ["PhysicalDataProcessor", "sine_mollifier"]
-
-_PHYSICAL = "physical_x"  # where a sample keeps its x while the model sees the normalised one
 
 
 def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
@@ -49,14 +43,13 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
     >>> sine_mollifier((3, 3), scale=0.5)[1, 1]
     tensor(0.5000, dtype=torch.float64)
     """
-    grid = tuple(grid)
-    if not grid or min(grid) < 3:
-        raise MupError(f"A mollifier needs at least 3 points along each axis, but the grid is {grid}.")
-    product = torch.full((1,) * len(grid), float(scale), dtype=torch.float64)
-    for axis, n in enumerate(grid):
+    if min(grid, default=0) < 3:
+        raise MupError(f"A mollifier needs at least 3 points along each axis, but the grid is {tuple(grid)}.")
+    product = torch.tensor(scale, dtype=torch.float64)
+    for n in grid:
         sine = torch.sin(math.pi * torch.linspace(0, 1, n, dtype=torch.float64))
         sine[0] = sine[-1] = 0  # sin(π) is 1e-16 in floating point
-        product = product * sine.reshape(-1, *(1,) * (len(grid) - 1 - axis))
+        product = product[..., None] * sine
     return product
 
 
@@ -106,31 +99,6 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         super().__init__(in_normalizer, out_normalizer)
         self.mollifier = mollifier
 
-    def to(self, device: torch.device | str) -> PhysicalDataProcessor:
-        """Move the normalisers; batches follow when they come.
-
-        Parameters
-        ----------
-        device : torch.device or str
-            Where the model is.
-
-        Returns
-        -------
-        PhysicalDataProcessor
-            Itself.
-
-        Examples
-        --------
-        >>> from neuralop_mup.losses import PhysicalDataProcessor
-        >>> PhysicalDataProcessor().to("cpu").device
-        'cpu'
-        """
-        for normalizer in (self.in_normalizer, self.out_normalizer):
-            if normalizer is not None:
-                normalizer.to(device)  # in place; neuralop's Normalizer returns nothing
-        self.device = device
-        return self
-
     def preprocess(self, data_dict: dict[str, Any], batched: bool = True) -> dict[str, Any]:
         """The batch on the device, x normalised for the model; the given dict stays as it is.
 
@@ -163,7 +131,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         sample = {k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in data_dict.items()}
         if "x" not in sample:
             raise MupError(f"A sample needs an 'x', but this one has {', '.join(map(repr, sample)) or 'nothing'}.")
-        sample[_PHYSICAL] = sample["x"]
+        sample["physical_x"] = sample["x"]
         if self.in_normalizer is not None:
             sample["x"] = self.in_normalizer.transform(sample["x"])
         return sample
@@ -200,25 +168,22 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         >>> torch.allclose(output, x, atol=1e-5), torch.equal(sample["x"], x)
         (True, True)
         """
-        if _PHYSICAL not in data_dict:
+        if "physical_x" not in data_dict:
             raise MupError("postprocess needs the sample that preprocess returned: this one has lost its physical x.")
-        sample = {**data_dict, "x": data_dict[_PHYSICAL]}
-        del sample[_PHYSICAL]
+        sample = dict(data_dict)
+        sample["x"] = sample.pop("physical_x")
         if self.out_normalizer is not None:
             output = self.out_normalizer.inverse_transform(output)
         if self.mollifier is not None:
-            output = output * self._factor(output)
+            grid = tuple(output.shape[2:])
+            factor = self.mollifier(grid) if callable(self.mollifier) else self.mollifier
+            if tuple(factor.shape[-len(grid) :]) != grid:
+                raise MupError(
+                    f"The mollifier has shape {tuple(factor.shape)}, but the output's grid is {grid}: give a function of "
+                    f"the grid, such as sine_mollifier, to work at several resolutions."
+                )
+            output = output * factor.to(output)
         return output, sample
-
-    def _factor(self, output: torch.Tensor) -> torch.Tensor:
-        grid = tuple(output.shape[2:])
-        factor = self.mollifier(grid) if callable(self.mollifier) else self.mollifier
-        if tuple(factor.shape[-len(grid) :]) != grid:
-            raise MupError(
-                f"The mollifier has shape {tuple(factor.shape)}, but the output's grid is {grid}: give a function of the "
-                f"grid, such as sine_mollifier, to work at several resolutions."
-            )
-        return factor.to(output)
 
     def forward(self, **data_dict: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         """Preprocess, the wrapped model, postprocess.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from neuralop_mup.counting import Counting
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.problems import cache
+from neuralop_mup.problems.counting import Counting
 from neuralop_mup.problems.data import SPLITS, Pair, ProblemData, chunks_of, normalizer_of
 from neuralop_mup.validation import check_count, check_number
 

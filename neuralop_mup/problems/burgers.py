@@ -308,7 +308,8 @@ class BurgersPino(SpaceTime, Burgers):
 
     def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
         """The first state and the residual."""
-        from neuralop_mup.losses import InitialConditionLoss, PeriodicBurgersEqnLoss
+        from neuralop_mup.problems.equations.burgers import PeriodicBurgersEqnLoss
+        from neuralop_mup.problems.equations.initial import InitialConditionLoss
 
         return {"initial": InitialConditionLoss(), "equation": PeriodicBurgersEqnLoss(self.viscosity, self.time)}
 

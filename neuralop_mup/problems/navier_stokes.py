@@ -396,7 +396,8 @@ class NavierStokes(SpaceTime):
 
     def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
         """The first state and the residual."""
-        from neuralop_mup.losses import InitialConditionLoss, NavierStokesEqnLoss
+        from neuralop_mup.problems.equations.initial import InitialConditionLoss
+        from neuralop_mup.problems.equations.navier_stokes import NavierStokesEqnLoss
 
         equation = NavierStokesEqnLoss(self.reynolds, self.forcing(self.grid), self.time)
         return {"initial": InitialConditionLoss(), "equation": equation}

@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_map
 
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import save_torch, whole_file
+from neuralop_mup.files import whole_file
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
+from neuralop_mup.tuning.files import save_torch
 from neuralop_mup.tuning.outcome import begins_alike
 
 __all__ = ["Checkpoint", "answers_alike", "answers_of", "keep_weights", "read_weights"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from neuralop_mup.counting import format_seconds
+from neuralop_mup.problems.counting import format_seconds
 from neuralop_mup.tuning.outcome import is_complete, mean_loss
 from neuralop_mup.tuning.summary import by_point
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import remove_file, whole_file
+from neuralop_mup.files import whole_file
+from neuralop_mup.tuning.files import remove_file
 from neuralop_mup.tuning.outcome import is_complete, is_final
 from neuralop_mup.tuning.space import is_distribution
 

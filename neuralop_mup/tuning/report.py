@@ -14,9 +14,9 @@ from typing import Any
 
 from neuralop_mup import plots
 from neuralop_mup._version import __version__
-from neuralop_mup.counting import format_seconds
-from neuralop_mup.files import write_atomically
+from neuralop_mup.problems.counting import format_seconds
 from neuralop_mup.tuning import wording as say
+from neuralop_mup.tuning.files import write_atomically
 from neuralop_mup.tuning.findings import chosen_by, mean_metric, other_losses, verdict
 from neuralop_mup.tuning.outcome import is_complete, plain
 from neuralop_mup.tuning.space import is_number

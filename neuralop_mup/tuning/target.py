@@ -19,11 +19,11 @@ from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import write_atomically
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.tuning import findings
 from neuralop_mup.tuning import wording as say
 from neuralop_mup.tuning.checkpoint import answers_alike, answers_of, read_weights
+from neuralop_mup.tuning.files import write_atomically
 from neuralop_mup.tuning.outcome import is_complete, plain
 from neuralop_mup.tuning.prediction import predicted
 from neuralop_mup.tuning.records import WEIGHTS, Records

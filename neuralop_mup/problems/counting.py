@@ -6,8 +6,6 @@ import sys
 import time
 from typing import Any
 
-__all__ = ["Counting", "format_seconds"]
-
 
 def format_seconds(seconds: float) -> str:
     """``40 s``, ``12 min``, ``3.5 h``, ``6.0 days``: as exact as an estimate deserves."""

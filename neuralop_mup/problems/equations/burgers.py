@@ -6,10 +6,7 @@ import math
 
 import torch
 
-from neuralop_mup.losses import checks
-from neuralop_mup.losses.base import SpaceTimeLoss
-
-__all__ = ["PeriodicBurgersEqnLoss"]
+from neuralop_mup.problems.equations.space_time import SpaceTimeLoss, positive
 
 
 class PeriodicBurgersEqnLoss(SpaceTimeLoss):
@@ -27,7 +24,9 @@ class PeriodicBurgersEqnLoss(SpaceTimeLoss):
     and the first time would be most of the loss: for :class:`problems.Burgers`' Gaussian initial states at ν = 0.01, 64
     times and 128 points, 99 % of the loss of the solution itself.
 
-    neuralop's own BurgersEqnLoss differs: finite differences in space too, not periodic, and averaged over the batch.
+    neuralop's own BurgersEqnLoss differs: finite differences in space too, one-sided where the circle closes, all times and
+    averaged over the batch. Of the exact solution by Cole and Hopf at ν = 0.05 on 257 times and 64 points it gives 8.5e-7,
+    and this one 1e-10.
 
     Parameters
     ----------
@@ -54,7 +53,7 @@ class PeriodicBurgersEqnLoss(SpaceTimeLoss):
     Examples
     --------
     >>> import torch
-    >>> from neuralop_mup.losses import PeriodicBurgersEqnLoss
+    >>> from neuralop_mup.problems.equations.burgers import PeriodicBurgersEqnLoss
     >>> loss = PeriodicBurgersEqnLoss(viscosity=0.01, time=1.0)
     >>> u = torch.full((2, 1, 8, 16), 0.5)
     >>> float(loss(u, x=u, y=u))
@@ -65,7 +64,7 @@ class PeriodicBurgersEqnLoss(SpaceTimeLoss):
 
     def __init__(self, viscosity: float, time: float = 1.0, *, ends: bool = False, reduction: str = "sum") -> None:
         super().__init__(time, ends, reduction)
-        self.viscosity = checks.positive("viscosity", viscosity)
+        self.viscosity = positive("viscosity", viscosity)
 
     def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, None]:
         n = u.shape[-1]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.losses import checks
-from neuralop_mup.losses.base import FieldLoss, relative_l2
-
-__all__ = ["InitialConditionLoss"]
+from neuralop_mup.losses.base import UNITS, FieldLoss, needed, relative_l2
 
 
 class InitialConditionLoss(FieldLoss):
@@ -35,7 +32,7 @@ class InitialConditionLoss(FieldLoss):
     Examples
     --------
     >>> import torch
-    >>> from neuralop_mup.losses import InitialConditionLoss
+    >>> from neuralop_mup.problems.equations.initial import InitialConditionLoss
     >>> u = torch.ones(2, 1, 4, 16)
     >>> float(InitialConditionLoss()(u, x=u)), float(InitialConditionLoss(reduction="mean")(2 * u, x=u))
     (0.0, 1.0)
@@ -47,7 +44,7 @@ class InitialConditionLoss(FieldLoss):
             raise MupError(f"The prediction must have shape (batch, 1, time, *space), but it has {shape}.")
 
     def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:
-        start = checks.needed("x", x)[:, 0, 0]
+        start = needed("x", x)[:, 0, 0]
         if y is None:
             return
         distance = float(relative_l2(y[:, 0, 0].flatten()[None], start.flatten()[None]))
@@ -55,8 +52,8 @@ class InitialConditionLoss(FieldLoss):
             raise MupError(
                 f"The sample's y at the first time is {100 * distance:.0f} % away from the initial state x[:, 0, 0]: either "
                 f"time is not the first axis after the channel, or y does not begin at t = 0, or x or y is normalised "
-                f"({checks.UNITS})."
+                f"({UNITS})."
             )
 
     def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
-        return relative_l2(u[:, 0, 0], checks.needed("x", x)[:, 0, 0].to(u))
+        return relative_l2(u[:, 0, 0], needed("x", x)[:, 0, 0].to(u))

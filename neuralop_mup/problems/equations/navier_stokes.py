@@ -7,10 +7,8 @@ import math
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.losses import checks
-from neuralop_mup.losses.base import SpaceTimeLoss, forcing_like
-
-__all__ = ["NavierStokesEqnLoss"]
+from neuralop_mup.losses.base import forcing_like
+from neuralop_mup.problems.equations.space_time import SpaceTimeLoss, positive
 
 
 class NavierStokesEqnLoss(SpaceTimeLoss):
@@ -52,7 +50,7 @@ class NavierStokesEqnLoss(SpaceTimeLoss):
     Examples
     --------
     >>> import torch
-    >>> from neuralop_mup.losses import NavierStokesEqnLoss
+    >>> from neuralop_mup.problems.equations.navier_stokes import NavierStokesEqnLoss
     >>> loss = NavierStokesEqnLoss(reynolds=40, time=0.5, reduction="mean")
     >>> w = torch.zeros(2, 1, 8, 16, 16)
     >>> round(float(loss(w, x=w)), 6)
@@ -71,7 +69,7 @@ class NavierStokesEqnLoss(SpaceTimeLoss):
         reduction: str = "sum",
     ) -> None:
         super().__init__(time, ends, reduction)
-        self.reynolds = checks.positive("reynolds", reynolds)
+        self.reynolds = positive("reynolds", reynolds)
         if forcing is not None and not torch.isfinite(torch.as_tensor(forcing)).all():
             raise MupError("forcing has entries that are NaN or infinite.")
         self.forcing = forcing

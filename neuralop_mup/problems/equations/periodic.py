@@ -1,61 +1,14 @@
-"""Data that an equation loss cannot use, found before it trains a model on nonsense."""
+"""Whether a field goes on periodically, with the end point of its grid left out."""
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import torch
 
 from neuralop_mup.errors import MupError
 
-UNITS = "the losses need physical units in training too: use PhysicalDataProcessor, not neuralop's default processor"
-
 # A jump across the boundary counts as one when it is this many times the largest step between neighbours inside.
 # A resolved front at the boundary has as steep a step beside it; a smooth field has at most about 1.
 _JUMP = 4.0
-
-
-def positive(name: str, value: Any) -> float:
-    """``value`` as a float; MupError unless it is a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
-        raise MupError(f"{name} must be a finite number above 0, but it is {value!r}.")
-    return float(value)
-
-
-def finite(name: str, values: torch.Tensor) -> None:
-    """Raise MupError if a field of the data has NaN or infinite entries."""
-    bad = ~torch.isfinite(values)
-    if bad.any():
-        where = tuple(int(i) for i in bad.nonzero()[0])
-        raise MupError(f"The sample's {name} has {int(bad.sum())} entries that are NaN or infinite, the first at {where}.")
-
-
-def axes(y_pred: torch.Tensor, layout: str) -> None:
-    """Raise MupError unless ``y_pred`` has the axes of ``layout``, one channel and at least 4 points an axis.
-
-    Parameters
-    ----------
-    y_pred : torch.Tensor
-    layout : str
-        Such as ``"(batch, 1, time, n, n)"``; the axes called n must have equally many points.
-    """
-    shape = tuple(y_pred.shape)
-    if len(shape) != layout.count(",") + 1 or shape[1] != 1:
-        raise MupError(f"The prediction must have shape {layout}, but it has {shape}.")
-    if min(shape[2:]) < 4:
-        raise MupError(f"The prediction has shape {shape}: at least 4 points are needed along each axis.")
-    if "n, n" in layout and shape[-1] != shape[-2]:
-        raise MupError(
-            f"The prediction has shape {shape}, but space must have equally many points each way; expected {layout}."
-        )
-
-
-def needed(name: str, values: torch.Tensor | None) -> torch.Tensor:
-    """``values``; MupError if the sample has none."""
-    if values is None:
-        raise MupError(f"The loss needs the sample's {name}: call loss(y_pred, **sample) with {name!r} in the sample.")
-    return values
 
 
 def periodic(name: str, field: torch.Tensor, axis: int) -> None:
