@@ -1,12 +1,14 @@
-"""Activations and skips with learned parameters, and an FNO whose adapter knows them.
+"""Activations and skips with learned parameters, and an FNO that has them.
 
 After Gardès, Juigner and Mazette's AdaGELU, x Φ̂(α x, β, γ) with tanh's approximation Φ̂ of the normal distribution. Here Φ is
 the distribution itself, as in neuralop's own GELU, so that both are the same at the start. Parameters are stored as
 deviations from GELU, zeros at the start: weight decay pulls back to GELU and does not have to be switched off.
 
-neuralop registers *one* object for the lifting, all Fourier blocks and the projection (the channel MLPs within blocks keep
-their own GELU). Its parameters are therefore shared by all of them, and neuralop_mup refuses a shared parameter that no
-adapter explains. :class:`AdaptiveFNO` says so: the first name is the parameter, the others are aliases.
+neuralop takes *one* object for the lifting, all Fourier blocks and the projection (the channel MLPs within blocks keep their
+own GELU), so that all of them share its parameters. In :class:`AdaptiveFNO` lifting, blocks and projection have one each.
+
+Nothing here is told to neuralop_mup. It measures that these parameters do not grow with width. So their learning rate is × 1
+at every width, and their initialization is left alone.
 """
 
 import math
@@ -14,8 +16,6 @@ import math
 import torch
 from neuralop.models import FNO
 from torch import nn
-
-import neuralop_mup as nm
 
 
 def normal_cdf(x: torch.Tensor) -> torch.Tensor:
@@ -83,37 +83,4 @@ class AdaptiveFNO(FNO):
             self.fno_blocks.fno_skips = nn.ModuleList(map(WeightedSkip, self.fno_blocks.fno_skips))
 
 
-# %%
-# Their role: vectors of fixed shape. So the learning rate is × 1 at every width, and initialization is left alone.
-ACTIVATIONS = (AdaGELU, LeakyGELU)
-for activation in ACTIVATIONS:
-    nm.register_layer(activation, {name: nm.Param("vector", ("fixed",)) for name, _ in activation().named_parameters()})
-nm.register_layer(WeightedSkip, lambda layer, place: {"skip": place, "weight": nm.Param("vector", ("fixed",))})
-
-HIDDEN = nm.Place(True, True)
-
-
-def adaptive_fno(model: AdaptiveFNO, place: nm.Place) -> dict:
-    """What neuralop_mup says of an FNO, and a learned activation in each of its three parts."""
-    parts = {"lifting": nm.Place(False, True), "fno_blocks": HIDDEN, "projection": nm.Place(True, False)}
-    learned = parts if isinstance(model.fno_blocks.non_linearity, ACTIVATIONS) else ()
-    return {**parts, **{f"{part}.non_linearity": HIDDEN for part in learned}}
-
-
-nm.register_layer(AdaptiveFNO, adaptive_fno)
-
-
-class SharedFNO(FNO):
-    """``FNO(non_linearity=AdaGELU())`` as it is: one activation under four names."""
-
-
-def shared_fno(model: SharedFNO, place: nm.Place) -> dict:
-    names = [name for name, _ in model.non_linearity.named_parameters()]
-    parts = {"lifting": nm.Place(False, True), "fno_blocks": HIDDEN, "projection": nm.Place(True, False)}
-    aliases = {f"{part}.non_linearity.{name}": nm.Alias(f"non_linearity.{name}") for part in parts for name in names}
-    return {**parts, "non_linearity": HIDDEN, **aliases}
-
-
-nm.register_layer(SharedFNO, shared_fno)
-
-__all__ = ["AdaGELU", "AdaptiveFNO", "LeakyGELU", "SharedFNO", "WeightedSkip"]
+__all__ = ["AdaGELU", "AdaptiveFNO", "LeakyGELU", "WeightedSkip"]

@@ -52,11 +52,12 @@ def check(rule: str) -> nm.CoordCheck:
 checks = {"SP": check("standard"), "μP": check("operator-norm")}
 
 # %%
-# A slope is the exponent of width: 0 means that the size does not depend on width, 1 that it doubles with it. The last
-# row of each table, ``projection``, is the model's output. Brackets hold the smallest and the largest slope of a single
-# seed. The verdict judges the slope over all seeds, by its 95 % interval (±).
+# A slope is the exponent of width: 0 means that the size does not depend on width, 1 that it doubles with it. The block
+# ``projection`` is the model's output. The check judges slopes over all seeds, by their 95 % intervals (±).
 for name, result in checks.items():
-    print(f"{name} {result.verdict()}\n{result.to_markdown()}\n")
+    print(f"{name} passed: {result.passed()}")
+    for row in result.slopes:
+        print(f"  {row['block']}, {row['kind']} after {row['step']} steps: {row['slope']:+.2f} ± {row['reach']:.2f}")
 
 # %%
 # In pictures

@@ -3,8 +3,8 @@ Activations with learned parameters
 ===================================
 
 AdaGELU has a learned amplitude, scale and shift, a leaky form has two learned slopes. Both are GELU at the start. Their
-parameters have a role (vectors of fixed shape), so that μP's rules, summaries and checks know them. A Fourier neural
-operator is trained by ``MuSOAP`` with each of them and with GELU, three times with other starting weights.
+parameters do not grow with width, which is measured, so that μP leaves them as they are. A Fourier neural operator is
+trained by ``MuSOAP`` with each of them and with GELU, three times with other starting weights.
 
 The whole script takes about half a minute on a CPU.
 """
@@ -12,7 +12,7 @@ The whole script takes about half a minute on a CPU.
 # %%
 # Import dependencies
 # -------------------
-# The modules, and how to describe them to neuralop_mup, are in ``learned_activations.py`` beside this script.
+# The modules are in ``learned_activations.py`` beside this script. neuralop_mup need not be told of them.
 from statistics import median
 
 import matplotlib.pyplot as plt

@@ -27,8 +27,8 @@ processor.train()
 # %%
 # A training loop with one more line
 # ----------------------------------
-# ``to`` takes a function, a path ending in ``.csv``, ``"wandb"`` or ``"tensorboard"``. The training itself is the same to
-# the last bit. For comparison we watch Adam on the model as neuralop builds it, at one learning rate for all widths.
+# ``to`` is called with the records of each step that is measured. The training itself is the same to the last bit. For
+# comparison we watch Adam on the model as neuralop builds it, at one learning rate for all widths.
 def train(width: int, way: str, epochs: int = 10) -> list[dict]:
     torch.manual_seed(0)
     model = FNO(n_modes=(8,), in_channels=1, out_channels=1, hidden_channels=width, n_layers=2)

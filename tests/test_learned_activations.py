@@ -1,4 +1,4 @@
-"""The learned activations of examples/: GELU at the start, known to every rule and check."""
+"""The learned activations of examples/: GELU at the start, and parametrized without a registration."""
 
 import importlib.util
 import sys
@@ -25,7 +25,8 @@ def example():
 def build(example, activation, cls):
     torch.manual_seed(0)
     given = getattr(example, activation)
-    return getattr(example, cls)((8,), 2, 3, 12, n_layers=2, non_linearity=given() if cls == "SharedFNO" else given)
+    model, given = (FNO, given()) if cls == "FNO" else (example.AdaptiveFNO, given)
+    return model((8,), 2, 3, 12, n_layers=2, non_linearity=given)
 
 
 def plain(**kwargs):
@@ -44,7 +45,7 @@ def test_gelu_at_the_start(example, activation):
     module = getattr(example, activation)().double()
     torch.testing.assert_close(module(x), torch.nn.functional.gelu(x), rtol=1e-14, atol=1e-16)
     x = batch()["x"]
-    for cls in ("AdaptiveFNO", "SharedFNO"):
+    for cls in ("AdaptiveFNO", "FNO"):
         torch.testing.assert_close(build(example, activation, cls)(x), plain()(x), rtol=1e-4, atol=1e-6)
 
 
@@ -56,14 +57,14 @@ def test_slopes_of_the_leaky_form(example):
     assert module(torch.tensor([20.0, -20.0])).tolist() == [30.0, -5.0]
 
 
-@pytest.mark.parametrize("cls", ["AdaptiveFNO", "SharedFNO"])
+@pytest.mark.parametrize("cls", ["AdaptiveFNO", "FNO"])
 @pytest.mark.parametrize("activation", ["AdaGELU", "LeakyGELU"])
 def test_their_role(example, activation, cls):
     """A vector of fixed shape: learning rate and initialization × 1 at three times the width; they train."""
     model = nm.parametrize(build(example, activation, cls), base={"hidden_channels": 4})
     rows = [row for row in nm.summary(model).rows if "non_linearity" in row.name]
     one = len(list(getattr(example, activation)().parameters()))
-    assert len(rows) == (one if cls == "SharedFNO" else 3 * one)
+    assert len(rows) == (one if cls == "FNO" else 3 * one)  # neuralop shares one object
     assert {(row.role, row.lr_mult, row.sgd_lr_mult, row.init_mult) for row in rows} == {("vector", 1.0, 1.0, 1.0)}
     parameters = [model.get_parameter(row.name) for row in rows]
     assert all((p == 0).all() for p in parameters)
@@ -88,11 +89,3 @@ def test_learned_skips(example):
     assert plan["fno_blocks.fno_skips.0.skip.conv.weight"].role == "hidden"
     model(x).square().mean().backward()
     assert all(model.get_parameter(name).grad.abs() > 0 for name in names)
-
-
-def test_without_an_adapter_they_are_refused(example):
-    """neuralop hands one object to lifting, blocks and projection; an FNO's own adapter does not know it."""
-    model = plain(non_linearity=example.AdaGELU())
-    assert len({id(module.non_linearity) for module in (model, model.lifting, model.fno_blocks, model.projection)}) == 1
-    with pytest.raises(nm.MupError, match=r"No adapter claims parameter 'amplitude' of module 'non_linearity' \(AdaGELU\)"):
-        nm.parametrize(model, base={"hidden_channels": 4})
