@@ -14,7 +14,7 @@ from neuralop.training import Trainer
 from tltorch.factorized_tensors.core import FactorizedTensor
 
 import neuralop_mup as nm
-from neuralop_mup.diagnostics.kernel_norms import kernel_norm, kernels_of, largest_norm
+from neuralop_mup.diagnostics.update_stats import kernel_norm, kernels_of, largest_norm
 
 LR = 1e-2
 

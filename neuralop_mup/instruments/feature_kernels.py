@@ -44,11 +44,8 @@ from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.features import call, evaluating, inputs_of
-from neuralop_mup.diagnostics.kernel_norms import kernels_of
-from neuralop_mup.diagnostics.update_stats import check_inputs
+from neuralop_mup.diagnostics.update_stats import check_inputs, kernels_of
 from neuralop_mup.errors import MupError
-
-__all__ = ["Kernels", "kernels"]
 
 
 @dataclass(frozen=True)
