@@ -83,9 +83,9 @@ class CoordCheck:
             groups.setdefault(key, {}).setdefault(r["seed"], []).append((r["size"], r["value"]))
         rows = []
         for (block, kind, step), by_seed in groups.items():
-            seeds, slope, reach = list(by_seed.values()), math.nan, math.nan
-            if all(math.isfinite(value) and value > 0 for points in seeds for _, value in points):
-                slope, reach = _slope(seeds), _reach(seeds)
+            seeds = list(by_seed.values())
+            sound = all(math.isfinite(value) and value > 0 for points in seeds for _, value in points)
+            slope, reach = (_slope(seeds), _reach(seeds)) if sound else (math.nan, math.nan)
             rows.append({"block": block, "kind": kind, "step": step, "slope": slope, "reach": reach})
         return sorted(rows, key=lambda row: row["step"])  # within a step they are in order already
 

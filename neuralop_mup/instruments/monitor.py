@@ -130,24 +130,21 @@ class Monitor:
         if self._steps % self._every:
             self._called_with = None
             return None
-        # torch takes a closure by place or by name, and the model may be called in it for the first time (Lightning).
+        # torch takes a closure by place or by name.
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._look()
             return None
-        rest = {key: value for key, value in kwargs.items() if key != "closure"}
-        return (args[0], self._looking(closure), *args[2:]), rest
 
-    def _looking(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, and a look at the model as it is after the first call, when no step was made yet."""
-
-        def called() -> Any:
+        def looked_after() -> Any:
+            # The model is called in there, the first time too (Lightning). Only the first call is before the step.
             loss = closure()
             if self._step is None:
                 self._look()
             return loss
 
-        return called
+        rest = {key: value for key, value in kwargs.items() if key != "closure"}
+        return (args[0], looked_after, *args[2:]), rest
 
     def _look(self) -> None:
         inputs = self._called_with if self._probe is None else self._probe
