@@ -262,8 +262,7 @@ def coord_check(
                     warnings.filterwarnings("ignore", WIDER)  # sizes on both sides of base are a line all the same
                     model = build(size)
                 if not isinstance(model, nn.Module):
-                    what = "None" if model is None else f"a {type(model).__name__}"
-                    raise MupError(f"build({size!r}) returns {what}; it must return a new model, parametrized.")
+                    raise MupError(f"build({size!r}) returns {model!r}; it must return a new model, parametrized.")
                 measured = _measure(model, batches, lr, steps, optimizer, loss or _relative_l2, silent)
                 records += [{"size": size, "seed": seed, **record} for record in measured]
     if silent:
