@@ -195,7 +195,7 @@ def steepest(check: nm.CoordCheck, kind: str, step: int) -> dict[str, Any]:
     # UQNO's base model is not trained: it has no update.
     rows = [r for r in check.slopes if (r["kind"], r["step"]) == (kind, step) and r["block"] != "base_model"]
     if kind == "init":
-        rows = [r for r in rows if r["block"] != check.blocks[-1]] or rows
+        rows = [r for r in rows if r["block"] != check.slopes[-1]["block"]] or rows
     return max(rows, key=lambda r: math.inf if math.isnan(r["slope"]) else abs(r["slope"]))
 
 

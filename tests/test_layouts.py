@@ -207,5 +207,5 @@ def test_coordinate_check_of_models_with_inputs_of_their_own(name):
         return nm.parametrize(case.sized(width, case.n_modes), base=lambda: case.sized(8, case.n_modes))
 
     check = nm.coord_check(build, [8, 16], batches_of(case, 1), lr=1e-3, steps=(1,), seeds=1, loss=squared_error)
-    assert check.blocks[-1] == "projection"
+    assert check.slopes[-1]["block"] == "projection"
     assert all(math.isfinite(row["slope"]) for row in check.slopes)

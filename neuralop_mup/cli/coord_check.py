@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from neuralop_mup.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE, RULE_VERSION, check_rule
-from neuralop_mup.diagnostics.coord_check import SEEDS, TOLERANCE, CoordCheck, coord_check
+from neuralop_mup.diagnostics.coord_check import SEEDS, TOLERANCE, CoordCheck, coord_check, judged
 from neuralop_mup.errors import MupError
 from neuralop_mup.problems import Problem
 from neuralop_mup.tuning import report, wording
@@ -34,6 +35,8 @@ _NOTES = (
     "Without options: hidden_channels 32, n_modes 16; the base is the smallest size.",
     "Exit code: 0 passed, or one seed; 1 did not pass, or undecided (the seeds are too few to tell).",
 )
+
+_NAMED = 3  # slopes that a verdict names; the others are counted
 
 
 def run(argv: list[str]) -> int:
@@ -201,32 +204,86 @@ def _tell(
     check: CoordCheck, settings: Mapping[str, Any], folder: Path, title: str, tolerance: float, seeds: int, command: str
 ) -> int:
     """Print and write what was found; the exit code."""
-    rule, varied = settings["rule"], settings["varied"]
+    rule, varied, slopes = settings["rule"], settings["varied"], check.slopes
     what = f"{rule} over {varied} {', '.join(map(str, settings['sizes']))}"
-    outcome = check.outcome(tolerance) if seeds > 1 else None
-    said = f"Coordinate check of {what} {'is ' if outcome == 'undecided' else ''}{check.verdict(tolerance)}"
-    if outcome is None:
-        steepest = max((abs(row["slope"]) for row in check.slopes if row["kind"] == "update"), default=0.0)
+    if seeds > 1:
+        outcome, verdict = _verdict(judged(slopes, tolerance), seeds)
+        said = f"Coordinate check of {what} {'is ' if outcome == 'undecided' else ''}{verdict}"
+    else:
+        outcome, steepest = None, max((abs(row["slope"]) for row in slopes if row["kind"] == "update"), default=0.0)
         said = (
             f"One seed is too few to judge the coordinate check of {what}: its slopes scatter by ±0.5 (the steepest update "
             f"here is ±{steepest:.2f}). Take --seeds {SEEDS} or more; this one is kept."
         )
     record = {"command": command, "passed": {"passed": True, "did not pass": False}.get(outcome), **settings}
     record |= {"seeds": seeds, "tolerance": tolerance, "versions": report.versions()}
-    record |= {"slopes": check.slopes, "records": check.records}
+    record |= {"slopes": slopes, "records": check.records}
     write_atomically(folder / "coord_check.json", json.dumps(record, indent=1) + "\n")
+    table = _table(slopes)
     parts = [
         f"# Coordinate check on {title}",
         f"**{said}**",
         f"Log-log slopes against {varied} of the root mean square over seeds, ± half a 95 % interval over seeds:",
-        check.to_markdown(),
+        table,
         "![RMS features and updates against size](coord_check.png)",
         f"```\n{command}\n```",
     ]
     write_atomically(folder / "coord_check.md", "\n\n".join(parts) + "\n")
     check.plot(folder / "coord_check.png", tolerance, title=f"{title}, rule {rule}")
-    print(f"\n{check.to_markdown()}\n\n{said}")
+    print(f"\n{table}\n\n{said}")
     if outcome == "undecided":
         print(f"The same command with --seeds {max(SEEDS, 2 * seeds)} goes on from these.")
     print(f"Table, records and figure: {folder}")
     return 0 if outcome in (None, "passed") else 1
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], seeds: int) -> tuple[str, str]:
+    """The outcome of all slopes, and a sentence with those that decide it, the furthest beyond their limits first."""
+    found = {row["outcome"] for row in rows}
+    outcome = next(one for one in ("did not pass", "undecided", "passed") if one in found)
+    if outcome == "passed":
+        steepest = max((row for row in rows if row["kind"] == "update"), key=lambda row: abs(row["slope"]))
+        return outcome, f"passed: the steepest is {_described(steepest)}."
+    named = sorted((row for row in rows if row["outcome"] == outcome), key=_excess, reverse=True)
+    said = "; ".join(map(_described, named[:_NAMED]))
+    if len(named) > _NAMED:
+        said += f"; and {len(named) - _NAMED} more"
+    if outcome == "did not pass":
+        return outcome, f"did not pass: {said}."
+    more = max(SEEDS, 2 * seeds)
+    return outcome, f"undecided: take more seeds ({more}, say); these {seeds} show neither a pass nor a fail: {said}."
+
+
+def _excess(row: Mapping[str, Any]) -> float:
+    """How far slope and interval reach beyond the limits, as a multiple of their distance; not finite before all."""
+    (low, high), slope = row["limits"], row["slope"]
+    if math.isnan(slope):
+        return math.inf
+    reach = row["reach"] or 0.0
+    return max(slope + reach - high, low - slope + reach) / max(high - low, 1e-12)
+
+
+def _described(row: Mapping[str, Any]) -> str:
+    """``the update of fno_blocks.2 at t = 1, slope +0.10 ± 0.05 (−0.25 to +0.25 passes)``."""
+    update, (low, high) = row["kind"] == "update", row["limits"]
+    what = f"the update of {row['block']} at t = {row['step']}" if update else f"{row['block']} at init"
+    if math.isnan(row["slope"]):
+        return f"{what} is zero or not finite for some seed"
+    return f"{what}, slope {_number(row)} ({low:+.2f} to {high:+.2f} passes)"
+
+
+def _table(slopes: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: a row a block, a column for init and each step."""
+    columns = list(dict.fromkeys((row["kind"], row["step"]) for row in slopes))
+    rows = [["block", *("init" if kind == "init" else f"update, t = {step}" for kind, step in columns)]]
+    rows.append(["---"] * len(rows[0]))
+    for block in dict.fromkeys(row["block"] for row in slopes):
+        own = {(row["kind"], row["step"]): _number(row) for row in slopes if row["block"] == block}
+        rows.append([block, *(own[column] for column in columns)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _number(row: Mapping[str, Any]) -> str:
+    """``+0.10 ± 0.05``."""
+    reach = row["reach"]
+    return f"{row['slope']:+.2f}" + ("" if reach is None else f" ± {reach:.{2 if reach < 10 else 0}f}")

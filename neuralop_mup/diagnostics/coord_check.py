@@ -13,22 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from statistics import fmean, linear_regression
+from typing import Any
 
 import torch
 from torch import nn
 
 from neuralop_mup.core.parametrize import WIDER
 from neuralop_mup.core.reading import check_grid
-from neuralop_mup.diagnostics.features import call, features, features_and_silent, inputs_of, rms
+from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.adam import MuAdam
 from neuralop_mup.validation import check_count
 
-__all__ = ["CoordCheck", "coord_check"]
-
-_NAMED = 3  # blocks that a verdict names; the others are counted
 #: Largest |slope| of an update, and of a block at initialisation, that passes.
 TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
 SEEDS = 10  # with three most checks are undecided, since slopes at initialisation are noisy
@@ -57,17 +54,10 @@ class CoordCheck:
     >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
     >>> sorted(check.records[0])
     ['block', 'kind', 'seed', 'size', 'step', 'value']
-    >>> print(check.to_markdown().splitlines()[0])
-    | block | init | update, t = 1 |
     """
 
     records: list[dict[str, Any]]
     size_name: str
-
-    @property
-    def blocks(self) -> list[str]:
-        """Block names, from input to output."""
-        return list(dict.fromkeys(r["block"] for r in self.records))
 
     @property
     def slopes(self) -> list[dict[str, Any]]:
@@ -94,46 +84,13 @@ class CoordCheck:
         rows = []
         for (block, kind, step), by_seed in groups.items():
             seeds = list(by_seed.values())
-            bad = any(math.isnan(_slope(points)) for points in seeds)
-            rows.append(
-                {
-                    "block": block,
-                    "kind": kind,
-                    "step": step,
-                    "slope": math.nan if bad else _pooled(seeds),
-                    "reach": math.nan if bad else _reach(seeds),
-                }
-            )
-        return sorted(rows, key=lambda r: (r["step"], self.blocks.index(r["block"])))
+            sound = all(math.isfinite(value) and value > 0 for points in seeds for _, value in points)
+            slope, reach = (_slope(seeds), _reach(seeds)) if sound else (math.nan, math.nan)
+            rows.append({"block": block, "kind": kind, "step": step, "slope": slope, "reach": reach})
+        return sorted(rows, key=lambda row: row["step"])  # within a step they are in order already
 
     def passed(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> bool:
-        """Whether every slope is flat: whether :meth:`outcome` is "passed".
-
-        Parameters
-        ----------
-        tolerance, init_tolerance : float, default 0.25, 0.1
-            As for :meth:`outcome`.
-
-        Returns
-        -------
-        bool
-            False where nothing is decided, too.
-
-        Examples
-        --------
-        >>> check.passed(tolerance=10, init_tolerance=10), check.passed(tolerance=0)
-        (True, False)
-        """
-        return self.outcome(tolerance, init_tolerance) == "passed"
-
-    def outcome(
-        self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE
-    ) -> Literal["passed", "did not pass", "undecided"]:
-        """What the slopes and their 95 % intervals over seeds show.
-
-        A slope passes if it lies within its limits. It fails if its whole interval lies beyond them, or if features are zero
-        or not finite. A slope that is beyond them and whose interval reaches in decides nothing: more seeds would. One seed
-        has no interval, so there a slope passes or fails. The check fails if one slope does, and passes if all do.
+        """Whether every slope is flat. Where one is not, but its 95 % interval allows that it is, more seeds may show it.
 
         Parameters
         ----------
@@ -145,104 +102,15 @@ class CoordCheck:
 
         Returns
         -------
-        {"passed", "did not pass", "undecided"}
+        bool
+            False, too, where features are zero or not finite.
 
         Examples
         --------
-        >>> check.outcome(tolerance=10, init_tolerance=10)
-        'passed'
+        >>> check.passed(tolerance=10, init_tolerance=10), check.passed(tolerance=0)
+        (True, False)
         """
-        found = {row["outcome"] for row in self.judged(tolerance, init_tolerance)}
-        return "did not pass" if "did not pass" in found else "undecided" if "undecided" in found else "passed"
-
-    def verdict(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> str:
-        """:meth:`outcome` as a sentence, with the blocks that decide it, their slopes and 95 % intervals over seeds.
-
-        Parameters
-        ----------
-        tolerance, init_tolerance : float, default 0.25, 0.1
-            As for :meth:`outcome`.
-
-        Returns
-        -------
-        str
-            Of a check that passed, with its steepest slope; else with those furthest beyond their limits.
-
-        Examples
-        --------
-        >>> check.verdict(tolerance=10, init_tolerance=10).split(":")[0]
-        'passed'
-        """
-        rows, outcome = self.judged(tolerance, init_tolerance), self.outcome(tolerance, init_tolerance)
-        if outcome == "passed":
-            steepest = max((r for r in rows if r["kind"] == "update"), key=lambda r: abs(r["slope"]))
-            return f"passed: the steepest is {_described(steepest)}."
-        # The furthest beyond its limits first, as a multiple of their distance.
-        named = sorted((r for r in rows if r["outcome"] == outcome), key=_excess, reverse=True)
-        said = "; ".join(map(_described, named[:_NAMED]))
-        if len(named) > _NAMED:
-            said += f"; and {len(named) - _NAMED} more"
-        if outcome == "did not pass":
-            return f"did not pass: {said}."
-        n = len({r["seed"] for r in self.records})
-        return f"undecided: take more seeds ({max(SEEDS, 2 * n)}, say); these {n} show neither a pass nor a fail: {said}."
-
-    def judged(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> list[dict[str, Any]]:
-        """Rows of :attr:`slopes` with their ``limits`` and ``outcome``.
-
-        Parameters
-        ----------
-        tolerance, init_tolerance : float, default 0.25, 0.1
-            As for :meth:`outcome`.
-
-        Returns
-        -------
-        list of dict
-            ``limits`` is a pair, ``outcome`` as :meth:`outcome` says it of one slope.
-
-        Examples
-        --------
-        >>> [(row["block"], row["limits"]) for row in check.judged() if row["kind"] == "update"][0]
-        ('lifting', (-0.25, 0.25))
-        """
-        output, rows = self.blocks[-1], []
-        for row in self.slopes:
-            start_of_output = row["kind"] == "init" and row["block"] == output
-            high = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
-            low = -0.5 - high if start_of_output else -high
-            slope, reach = row["slope"], row["reach"]
-            if low <= slope <= high:  # NaN is not
-                outcome = "passed"
-            elif reach is None or not (slope - reach <= high and slope + reach >= low):
-                outcome = "did not pass"
-            else:
-                outcome = "undecided"
-            rows.append({**row, "limits": (low, high), "outcome": outcome})
-        return rows
-
-    def to_markdown(self) -> str:
-        """Slopes as a table: a row a block, a column for init and each step, ± half a 95 % interval over seeds.
-
-        Returns
-        -------
-        str
-            The table.
-
-        Examples
-        --------
-        >>> print(check.to_markdown().splitlines()[0])
-        | block | init | update, t = 1 |
-        """
-        columns = list(dict.fromkeys((r["kind"], r["step"]) for r in self.slopes))
-        cells = {(r["block"], r["kind"], r["step"]): r for r in self.slopes}
-        head = ["block"] + ["init" if kind == "init" else f"update, t = {step}" for kind, step in columns]
-        lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-        for block in self.blocks:
-            row = [block]
-            for kind, step in columns:
-                row.append(_number(cells[block, kind, step]))
-            lines.append("| " + " | ".join(row) + " |")
-        return "\n".join(lines)
+        return all(row["outcome"] == "passed" for row in judged(self.slopes, tolerance, init_tolerance))
 
     def plot(
         self,
@@ -254,14 +122,14 @@ class CoordCheck:
     ) -> None:
         """Draw features and their updates against size, a panel a step (PNG, SVG or PDF by the path's ending).
 
-        Lines and slopes are those of the table, marked as :meth:`verdict` judges them.
+        Slopes that do not pass are marked, and those of which the seeds do not tell.
 
         Parameters
         ----------
         path : path
             The file to write.
         tolerance, init_tolerance : float, default 0.25, 0.1
-            As for :meth:`outcome`.
+            As for :meth:`passed`.
         title : str, optional
             Stands above the panels.
 
@@ -276,8 +144,32 @@ class CoordCheck:
         """
         from neuralop_mup.plots import plot_coord_check
 
-        slopes = self.judged(tolerance, init_tolerance)
+        slopes = judged(self.slopes, tolerance, init_tolerance)
         plot_coord_check(self.records, slopes, Path(path), size_name=self.size_name, title=title)
+
+
+def judged(
+    slopes: Sequence[Mapping[str, Any]], tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE
+) -> list[dict[str, Any]]:
+    """Slopes with their ``limits`` and ``outcome``: "passed", "did not pass" or "undecided".
+
+    A slope passes if it lies within its limits. It fails if its whole interval lies beyond them, or if features are zero
+    or not finite. A slope that is beyond them and whose interval reaches in decides nothing: more seeds would. One seed
+    has no interval, so there a slope passes or fails.
+    """
+    rows = []
+    for row in slopes:
+        start_of_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
+        high = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
+        low = -0.5 - high if start_of_output else -high
+        slope, reach = row["slope"], row["reach"] or 0.0
+        outcome = "did not pass"
+        if low <= slope <= high:  # NaN is not
+            outcome = "passed"
+        elif slope - reach <= high and slope + reach >= low:
+            outcome = "undecided"
+        rows.append({**row, "limits": (low, high), "outcome": outcome})
+    return rows
 
 
 def coord_check(
@@ -309,7 +201,7 @@ def coord_check(
     steps : sequence of int, default (1, 5, 10)
         After which training steps to measure.
     seeds : int or sequence of int, default 10
-        Seeds, or how many. Slopes at initialisation are noisy: with few seeds the check mostly says "undecided".
+        Seeds, or how many. Slopes at initialisation are noisy: with few seeds hardly any check passes.
     optimizer : callable, default MuAdam
         ``optimizer(model, lr)``; Adam with μP learning rates by default.
     loss : callable, optional
@@ -320,7 +212,7 @@ def coord_check(
     Returns
     -------
     CoordCheck
-        With ``.records``, ``.slopes``, ``.verdict()``, ``.passed()``, ``.to_markdown()`` and ``.plot(path)``.
+        With ``.records``, ``.slopes``, ``.passed()`` and ``.plot(path)``.
 
     Raises
     ------
@@ -343,26 +235,18 @@ def coord_check(
     ...     return nm.parametrize(FNO((8,), 1, 1, width), base={"hidden_channels": 16})
     >>> batch = {"x": torch.randn(4, 1, 16), "y": torch.randn(4, 1, 16)}
     >>> check = nm.coord_check(build, (16, 32), [batch], lr=8e-3, steps=(1,), seeds=2)
-    >>> check.blocks[0], check.blocks[-1]
+    >>> check.slopes[0]["block"], check.slopes[-1]["block"]
     ('lifting', 'projection')
-    >>> check.outcome() in ("passed", "did not pass", "undecided")
+    >>> check.passed() in (True, False)
     True
     """
     sizes, steps = (sorted(set(_listed(what, v))) for what, v in (("sizes", sizes), ("steps", steps)))
     batches = _listed("batches", batches)
-    for batch in batches:
-        if not isinstance(batch, Mapping):
-            raise MupError(
-                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
-            )
-        if loss is None and "y" not in batch:
-            raise MupError(
-                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
-                "give it, or a loss=… that does without."
-            )
+    _check_batches(batches, loss)
     if not isinstance(seeds, Iterable):
         check_count("seeds", seeds, "seeds", least=0)
-    seeds = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
+        seeds = range(seeds)
+    seeds = list(seeds)
     if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
         raise MupError(
             f"A coordinate check needs two sizes, a batch, a seed and steps of 1 or more; got sizes {sizes}, "
@@ -378,19 +262,9 @@ def coord_check(
                     warnings.filterwarnings("ignore", WIDER)  # sizes on both sides of base are a line all the same
                     model = build(size)
                 if not isinstance(model, nn.Module):
-                    what = "None" if model is None else f"a {type(model).__name__}"
-                    raise MupError(f"build({size!r}) returns {what}; it must return a new model, parametrized.")
-                for block, kind, step, value in _measure(model, batches, lr, steps, optimizer, loss, silent):
-                    records.append(
-                        {
-                            "size": size,
-                            "seed": seed,
-                            "step": step,
-                            "block": block,
-                            "kind": kind,
-                            "value": value,
-                        }
-                    )
+                    raise MupError(f"build({size!r}) returns {model!r}; it must return a new model, parametrized.")
+                measured = _measure(model, batches, lr, steps, optimizer, loss or _relative_l2, silent)
+                records += [{"size": size, "seed": seed, **record} for record in measured]
     if silent:
         said = ", ".join(f"{block} (a {kind})" for block, kind in silent.items())
         warnings.warn(
@@ -407,6 +281,19 @@ def _listed(what: str, values: Any) -> list:
     return list(values)
 
 
+def _check_batches(batches: list, loss: Any) -> None:
+    for batch in batches:
+        if not isinstance(batch, Mapping):
+            raise MupError(
+                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
+            )
+        if loss is None and "y" not in batch:
+            raise MupError(
+                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
+                "give it, or a loss=… that does without."
+            )
+
+
 @contextmanager
 def _own_random_state() -> Iterator[None]:
     """Random numbers in here are seeded; outside they go on as if nothing had happened, on CUDA too."""
@@ -418,14 +305,12 @@ def _own_random_state() -> Iterator[None]:
         torch.cuda.manual_seed_all(torch.initial_seed())
 
 
-def _measure(model, batches, lr, steps, optimizer, loss, silent):
-    """Yield (block, kind, step, RMS) for one model; blocks without features are put into ``silent``."""
+def _measure(model, batches, lr, steps, optimizer, loss, silent) -> Iterator[dict[str, Any]]:
+    """Records of one model, without size and seed; blocks without features are put into ``silent``."""
     if batches[0].keys() == {"x", "y"}:
         check_grid(model, tuple(batches[0]["x"].shape[2:]))
-    loss = loss or _relative_l2
-    opt = optimizer(model, lr)
-    start, without = features_and_silent(model, inputs_of(batches[0]))
-    silent.update(without)
+    opt, probe = optimizer(model, lr), inputs_of(batches[0])
+    start = features(model, probe, silent)
     if not start:
         raise MupError(
             f"No block of this {type(model).__name__} returns a tensor of numbers, so there is nothing to measure: a block "
@@ -433,7 +318,7 @@ def _measure(model, batches, lr, steps, optimizer, loss, silent):
             "of them."
         )
     for block, value in start.items():
-        yield block, "init", 0, rms(value)
+        yield {"step": 0, "block": block, "kind": "init", "value": rms(value)}
     for step in range(1, steps[-1] + 1):
         model.train()
         batch = batches[(step - 1) % len(batches)]
@@ -441,41 +326,37 @@ def _measure(model, batches, lr, steps, optimizer, loss, silent):
         loss(call(model, inputs_of(batch)), **batch).backward()
         opt.step()
         if step in steps:
-            now = features(model, inputs_of(batches[0]))
-            if (shapes := _shapes(now)) != (before := _shapes(start)):
-                block = next(b for b in {**before, **shapes} if shapes.get(b) != before.get(b))
-                raise MupError(
-                    f"What {block} returns on the first batch went from {before.get(block, 'nothing')} to "
-                    f"{shapes.get(block, 'nothing')} by step {step}, so the change of its features is not defined: check a "
-                    "model that returns the same shapes throughout."
-                )
+            now = features(model, probe)
+            _check_shapes(start, now, step)
             for block, value in now.items():
-                yield block, "update", step, rms(value - start[block])
+                yield {"step": step, "block": block, "kind": "update", "value": rms(value - start[block])}
 
 
-def _shapes(values: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    return {block: tuple(value.shape) for block, value in values.items()}
+def _check_shapes(start: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor], step: int) -> None:
+    """Features of other shapes have no difference."""
+    before, after = ({block: tuple(value.shape) for block, value in values.items()} for values in (start, now))
+    for block in {**before, **after}:
+        if before.get(block) != after.get(block):
+            raise MupError(
+                f"What {block} returns on the first batch went from {before.get(block, 'nothing')} to "
+                f"{after.get(block, 'nothing')} by step {step}, so the change of its features is not defined: check a "
+                "model that returns the same shapes throughout."
+            )
 
 
 def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
     return ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
 
 
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    if not all(math.isfinite(v) and v > 0 for _, v in points):
-        return math.nan
-    xs, ys = [math.log(s) for s, _ in points], [math.log(v) for _, v in points]
-    mx, my = fmean(xs), fmean(ys)
-    return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
-
-
-def _pooled(seeds: Sequence[Sequence[tuple[float, float]]]) -> float:
+def _slope(seeds: Sequence[Sequence[tuple[float, float]]]) -> float:
     """Slope of the root mean square over seeds; each seed is a list of (size, value)."""
-    return _slope([(same[0][0], math.sqrt(fmean(v * v for _, v in same))) for same in zip(*seeds, strict=True)])
+    xs = [math.log(size) for size, _ in seeds[0]]
+    ys = [math.log(math.sqrt(fmean(value**2 for _, value in same))) for same in zip(*seeds, strict=True)]
+    return linear_regression(xs, ys).slope
 
 
 def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
-    """Half the width of the 95 % interval of :func:`_pooled`: a jackknife over seeds with Student's t; None for one seed.
+    """Half the width of the 95 % interval of :func:`_slope`: a jackknife over seeds with Student's t; None for one seed.
 
     With θᵢ the slope without seed i, the variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)² (Efron & Stein 1981).
     """
@@ -484,30 +365,6 @@ def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
     n = len(seeds)
     if n == 1:
         return None
-    without = [_pooled([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
+    without = [_slope([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
     mean = fmean(without)
     return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) / n * sum((slope - mean) ** 2 for slope in without))
-
-
-def _excess(row: Mapping[str, Any]) -> float:
-    """How far slope and interval reach beyond the limits, the worst first; not finite before all."""
-    (low, high), slope = row["limits"], row["slope"]
-    if math.isnan(slope):
-        return math.inf
-    reach = row["reach"] or 0.0
-    return max(slope + reach - high, low - slope + reach) / max(high - low, 1e-12)
-
-
-def _described(row: Mapping[str, Any]) -> str:
-    """``the update of fno_blocks.2 at t = 1, slope +0.10 ± 0.05 (−0.25 to +0.25 passes)``."""
-    update, (low, high) = row["kind"] == "update", row["limits"]
-    what = f"the update of {row['block']} at t = {row['step']}" if update else f"{row['block']} at init"
-    if math.isnan(row["slope"]):
-        return f"{what} is zero or not finite for some seed"
-    return f"{what}, slope {_number(row)} ({low:+.2f} to {high:+.2f} passes)"
-
-
-def _number(row: Mapping[str, Any]) -> str:
-    """``+0.10 ± 0.05``."""
-    reach = row["reach"]
-    return f"{row['slope']:+.2f}" + ("" if reach is None else f" ± {reach:.{2 if reach < 10 else 0}f}")

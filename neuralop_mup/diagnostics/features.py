@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from neuralop_mup.core.parts import keeps_arguments
-
-__all__ = ["call", "evaluating", "features", "features_and_silent", "inputs_of", "rms"]
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -36,7 +35,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def features(
+    model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor], silent: dict[str, str] | None = None
+) -> dict[str, torch.Tensor]:
     """Output of every block of ``model`` at ``x`` (several inputs: by name), from input to output.
 
     A block is a child of the model that holds parameters (each member of a ModuleList or ModuleDict counts as one; of a
@@ -44,57 +45,43 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
     called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, … Of a
     block that returns several tensors each is an entry, by its index, key or attribute: ``encoder[0]``, ``encoder.out``, …
     Features are real or complex tensors of one number or more: indices and masks are none.
+
+    Blocks that were called and returned none are put into ``silent``, with the type that they returned.
     """
-    return features_and_silent(model, x)[0]
-
-
-def features_and_silent(
-    model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """:func:`features`, and the blocks that were called and returned none, with the type that they returned."""
     seen: list[tuple[str, torch.Tensor]] = []
-    silent: dict[str, str] = {}
 
     def look(name: str, output: Any) -> None:
-        found = _tensors(name, output)
-        seen.extend(found)
-        if not found:
+        found = list(_leaves(name, output))
+        seen.extend([(name, found[0][1])] if len(found) == 1 else found)
+        if not found and silent is not None:
             silent[name] = type(output).__name__
 
-    hooks = [
-        module.register_forward_hook(lambda _m, _in, out, name=name: look(name, out)) for name, module in _blocks(model)
-    ]
-    try:
-        with evaluating(model), torch.no_grad():
-            call(model, x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    names = [name for name, _ in seen]
-    calls: dict[str, int] = {}
+    with ExitStack() as hooks, evaluating(model), torch.no_grad():
+        for name, block in _blocks(model):
+            hooks.enter_context(block.register_forward_hook(lambda _m, _in, out, name=name: look(name, out)))
+        call(model, x)
+    counts, calls = Counter(name for name, _ in seen), Counter[str]()
     result = {}
     for name, value in seen:
-        index = calls[name] = calls.get(name, -1) + 1
-        result[f"{name}.{index}" if names.count(name) > 1 else name] = value
-    return result, silent
-
-
-def _tensors(name: str, output: Any) -> list[tuple[str, torch.Tensor]]:
-    """What a block returned, tensor by tensor; a single one goes by the block's own name."""
-    found = list(_leaves("", output))
-    return [(name if len(found) == 1 else name + key, value.detach()) for key, value in found]
+        result[f"{name}.{calls[name]}" if counts[name] > 1 else name] = value
+        calls[name] += 1
+    return result
 
 
 def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of numbers in what a block returned, each by how it is reached."""
+    entries: dict[str, Any] = {}
     if isinstance(output, torch.Tensor):
         if output.numel() and (output.is_floating_point() or output.is_complex()):
-            yield key, output
-    elif isinstance(output, (tuple, list, Mapping)):
-        for k, value in output.items() if isinstance(output, Mapping) else enumerate(output):
-            yield from _leaves(f"{key}[{k}]", value)
+            yield key, output.detach()
+    elif isinstance(output, Mapping):
+        entries = {f"{key}[{k}]": value for k, value in output.items()}
+    elif isinstance(output, (tuple, list)):
+        entries = {f"{key}[{i}]": value for i, value in enumerate(output)}
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        for field in dataclasses.fields(output):
-            yield from _leaves(f"{key}.{field.name}", getattr(output, field.name, None))
+        entries = {f"{key}.{field.name}": getattr(output, field.name, None) for field in dataclasses.fields(output)}
+    for name, value in entries.items():
+        yield from _leaves(name, value)
 
 
 def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:

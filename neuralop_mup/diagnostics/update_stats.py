@@ -7,23 +7,26 @@ Yoo, Yang, arXiv:2506.19396, Theorem 3.5), and the features' change is what the 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from tltorch.factorized_tensors.core import FactorizedTensor
+from tltorch.factorized_tensors.factorized_tensors import TTTensor
 from torch import nn
 
-from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.core.parametrize import kernels_and_axes
+from neuralop_mup.core.unwrap import is_sharded, unwrap
 from neuralop_mup.diagnostics.features import features, rms
-from neuralop_mup.diagnostics.kernel_norms import kernel_norm, kernels_of
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.follow import effective_lrs
 
-__all__ = ["Inputs", "Record", "Step", "by_name", "check_inputs", "update_stats"]
-
 Inputs = torch.Tensor | Mapping[str, Any]
 Record = dict[str, Any]
+
+_EXACT = 1 << 20  # numbers times the smaller side: up to here all blocks are decomposed outright
+_CANDIDATES = 4
+_ITERATIONS = 3
 
 
 def update_stats(
@@ -121,9 +124,76 @@ def check_inputs(inputs: Any) -> Inputs | None:
     return inputs
 
 
-def by_name(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs:
-    """The arguments of a call of ``model`` as :func:`update_stats` takes them."""
-    if len(args) == 1 and not kwargs:
-        return args[0]
-    names = list(inspect.signature(unwrap(model).forward).parameters)
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], tuple[str, ...]]]:
+    """For each kernel, by its convolution's name, a function that reads it (complex, whole) and the kinds of its axes."""
+    if is_sharded(model):
+        raise MupError(
+            f"The parameters of this {type(model).__name__} are sharded, so that no process has a whole kernel: measure "
+            "updates in a run on one device, or under DistributedDataParallel."
+        )
+    tensors: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, FactorizedTensor)}
+    result: dict[str, tuple[Callable[[], torch.Tensor], tuple[str, ...]]] = {}
+    for name, kinds in kernels_and_axes(model).items():
+        holder = next((tensor for tensor in tensors if name.startswith(f"{tensor}.")), None)
+        axes = tuple(kind for kind in kinds if kind != "pair")
+        if holder is None:
+            # A layer of somebody else's: a plain parameter with channels and modes is a kernel.
+            if any(kind.startswith("modes") for kind in axes) and not any(kind.startswith("rank") for kind in axes):
+                result[name] = (_read_plain(model.get_parameter(name), kinds), axes)
+            continue
+        if ".factors." in name:  # of (size, rank), a tensor train's of (rank, size, rank)
+            axes = axes[1:2] if isinstance(tensors[holder], TTTensor) else axes[:1]
+        elif name != f"{holder}.tensor":
+            axes = ()  # what stands between the factors
+        convolution = holder.removesuffix(".weight")
+        _, before = result.get(convolution, (None, ()))
+        result[convolution] = (tensors[holder].to_tensor, (*before, *axes))
+    return result
+
+
+def _read_plain(parameter: nn.Parameter, kinds: Sequence[str]) -> Callable[[], torch.Tensor]:
+    if "pair" not in kinds:
+        return lambda: parameter
+    return lambda: torch.view_as_complex(parameter.movedim(kinds.index("pair"), -1).contiguous())
+
+
+def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
+    """Largest operator norm over a kernel's modes.
+
+    Parameters
+    ----------
+    kernel : torch.Tensor
+        Complex, one axis for each of ``axes``.
+    axes : sequence of str
+        Kinds of axis; channels are ``in…`` and ``out…``, all others number the blocks.
+    """
+    if torch.finfo(kernel.dtype).bits < 32:
+        kernel = kernel.to(torch.complex64 if kernel.is_complex() else torch.float32)
+    ins = [i for i, kind in enumerate(axes) if kind.startswith("in")]
+    outs = [i for i, kind in enumerate(axes) if kind.startswith("out")]
+    if not ins or not outs:
+        return kernel.abs().max().item()
+    rest = [i for i in range(len(axes)) if i not in (*ins, *outs)]
+    return largest_norm(kernel.permute(*rest, *ins, *outs).flatten(0, len(rest) - 1))
+
+
+def largest_norm(blocks: torch.Tensor) -> float:
+    """Largest spectral norm of a stack of matrices ``(n, a, b)``; NaN if a number is not finite.
+
+    Exact for small stacks. In others a few steps of power iteration estimate every norm, the better quarter goes on, and
+    so forth; the last few blocks are decomposed. The result is the norm of one of the blocks, and within some 4 % of the
+    largest where they are all alike (Gaussian noise); where some stand out, as in training, it is the largest.
+    """
+    if not torch.isfinite(torch.view_as_real(blocks) if blocks.is_complex() else blocks).all():
+        return float("nan")
+    if blocks.numel() * min(blocks.shape[-2:]) > _EXACT and len(blocks) > _CANDIDATES:
+        generator = torch.Generator(blocks.device).manual_seed(0)  # the training's random state is left alone
+        v = torch.randn(len(blocks), blocks.shape[-1], 1, dtype=blocks.dtype, device=blocks.device, generator=generator)
+        while len(blocks) > _CANDIDATES:
+            for _ in range(_ITERATIONS):
+                v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+                u = blocks @ v
+                v = blocks.mH @ u
+            best = u.norm(dim=(1, 2)).topk(max(_CANDIDATES, len(blocks) // 4)).indices
+            blocks, v = blocks[best], v[best]
+    return torch.linalg.svdvals(blocks).max().item()

@@ -35,7 +35,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,11 +46,8 @@ from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.features import call, evaluating, inputs_of
-from neuralop_mup.diagnostics.kernel_norms import kernels_of
-from neuralop_mup.diagnostics.update_stats import check_inputs
+from neuralop_mup.diagnostics.update_stats import check_inputs, kernels_of
 from neuralop_mup.errors import MupError
-
-__all__ = ["Kernels", "kernels"]
 
 
 @dataclass(frozen=True)
@@ -196,45 +195,33 @@ def kernels(
     if inputs is None:
         raise MupError("kernels needs a batch: give the model's input as a tensor, or several by name.")
     model = unwrap(model)
-    names = list(kernels_of(model))
-    if not names:
+    calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in kernels_of(model)}
+    if not calls:
         raise MupError(f"{type(model).__name__} has no Fourier layer, and these kernels are of those.")
-    calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in names}
     with torch.enable_grad():
-        prediction = _called(model, inputs, calls)
-        number = _number(prediction, output)
-        layers = _told_apart(model, calls, len(number))
-        gradients = _gradients(number, layers)
-    forward, backward, mixed, tangent = {}, {}, {}, {}
-    for (name, (v, s)), g in zip(layers.items(), gradients, strict=True):
-        v, s = v.detach(), s.detach()
-        width = s[0].numel()
-        forward[name] = _gram(v, v) / v[0].numel()
-        backward[name] = _gram(g, g) * width
-        mixed[name] = _gram(s, g)
-        tangent[name] = _tangent(model.get_submodule(name), v, g)
-    return Kernels(forward, backward, mixed, tangent)
+        number = _number(_called(model, inputs, calls), output)
+        layers = _with_gradients(number, _told_apart(model, calls, len(number)))
+    return Kernels(
+        forward={name: _gram(v, v) / v[0].numel() for name, (v, _, _) in layers.items()},
+        backward={name: _gram(g, g) * g[0].numel() for name, (_, _, g) in layers.items()},
+        mixed={name: _gram(s, g) for name, (_, s, g) in layers.items()},
+        _tangent={name: _tangent(model.get_submodule(name), v, g) for name, (v, _, g) in layers.items()},
+    )
 
 
 def _called(model: nn.Module, inputs: Any, calls: dict[str, list]) -> Any:
     """The prediction; what enters and leaves each layer is put into ``calls``."""
+    with ExitStack() as hooks, evaluating(model):
+        for name, seen in calls.items():
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(_keep, seen)))
+        return call(model, inputs)
 
-    def hook(name: str) -> Callable:
-        def keep(module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
-            if not out.requires_grad:
-                out.requires_grad_()  # a frozen model
-            calls[name].append((args[0], out))
-            return out.clone()  # what follows may change it in place
 
-        return keep
-
-    handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in calls]
-    try:
-        with evaluating(model):
-            return call(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+def _keep(seen: list, module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
+    if not out.requires_grad:
+        out.requires_grad_()  # a frozen model
+    seen.append((args[0], out))
+    return out.clone()  # what follows may change it in place
 
 
 def _told_apart(model: nn.Module, calls: dict[str, list], samples: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -281,7 +268,10 @@ def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> to
     return number
 
 
-def _gradients(number: torch.Tensor, layers: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+def _with_gradients(
+    number: torch.Tensor, layers: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """What entered each layer, what left it, and the output's gradient by that."""
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
     for name, gradient in zip(layers, gradients, strict=True):
         if gradient is None:
@@ -289,7 +279,7 @@ def _gradients(number: torch.Tensor, layers: Mapping[str, tuple[torch.Tensor, to
                 f"The output does not follow from {name!r}, or the model cuts its gradient off there: give an output=… "
                 "that every Fourier layer has a part in."
             )
-    return list(gradients)
+    return {name: (v.detach(), s.detach(), g) for (name, (v, s)), g in zip(layers.items(), gradients, strict=True)}
 
 
 def _gram(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.diagnostics.kernel_norms import kernels_of
-from neuralop_mup.diagnostics.update_stats import Inputs, Record, Step, by_name, check_inputs
+from neuralop_mup.diagnostics.update_stats import Inputs, Record, Step, check_inputs, kernels_of
 from neuralop_mup.errors import MupError
-from neuralop_mup.instruments.loggers import CsvLogger, make_logger
 from neuralop_mup.optim.on_plan import unwrap_optimizer
 from neuralop_mup.validation import check_count
-
-__all__ = ["Monitor"]
 
 
 class Monitor:
@@ -31,10 +29,9 @@ class Monitor:
         The model, wrapped as it is called in training.
     optimizer : torch.optim.Optimizer
         Its optimizer.
-    to : path, str, SummaryWriter or callable, optional
-        A path ending in ``.csv`` (rows ``step, kind, name, value``; appended to on resume), ``"wandb"`` (as neuralop does:
-        only while a run is active; with its Trainer the last measurement of an epoch is kept), ``"tensorboard"``, a
-        SummaryWriter, or a function of the list of records. ``.latest`` holds the last measurement in any case.
+    to : callable, optional
+        Called with the records of each measured step, a list of dicts: ``records.extend``, or a function that writes or
+        logs them. ``.latest`` holds the last measurement in any case.
     every : int, default 100
         Steps 1, 1 + every, 1 + 2·every, … are measured.
     probe : tensor or dict, optional
@@ -50,8 +47,8 @@ class Monitor:
     Raises
     ------
     MupError
-        If an argument is not usable, ``model`` holds a parameter of unknown kind, or the package for ``to`` is missing. In
-        the first step: if the CSV file holds another run's records, or there is no probe and the model was not called.
+        If an argument is not usable, or ``model`` is sharded. In a measured step: if there is no probe and the model was not
+        called.
 
     Examples
     --------
@@ -60,10 +57,11 @@ class Monitor:
     >>> import neuralop_mup as nm
     >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
     >>> optimizer = nm.MuAdam(model)
-    >>> with nm.Monitor(model, optimizer, to="updates.csv", every=100) as monitor:
+    >>> records = []
+    >>> with nm.Monitor(model, optimizer, to=records.extend, every=100):
     ...     model(torch.ones(2, 1, 16)).square().mean().backward()
     ...     optimizer.step()
-    >>> monitor.latest[0]["step"], monitor.latest[0]["kind"], monitor.latest[0]["name"]
+    >>> records[0]["step"], records[0]["kind"], records[0]["name"]
     (1, 'kernel_update', 'fno_blocks.convs.0')
     """
 
@@ -71,7 +69,7 @@ class Monitor:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        to: Any = None,
+        to: Callable[[list[Record]], Any] | None = None,
         *,
         every: int = 100,
         probe: Inputs | None = None,
@@ -80,34 +78,33 @@ class Monitor:
         check_count("every", every, "steps")
         if start is not None:
             check_count("start", start, "steps taken before", least=0)
+        if to is not None and not callable(to):
+            raise MupError(f"to is {to!r}; give a function of a list of records, such as records.extend of a list.")
         if not isinstance(model, nn.Module):
             raise MupError(f"Expected a model to monitor, got {type(model).__name__}.")
         optimizer = unwrap_optimizer(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer.")
+        kernels_of(unwrap(model))  # what cannot be measured is said now
         self.latest: list[Record] = []
-        self._model, self._every, self._probe, self._start = model, every, check_inputs(probe), start
-        self._steps: int | None = None
+        self._model, self._to, self._every, self._probe = model, to, every, check_inputs(probe)
+        self._steps = start  # None: not known before the first step, when a resumed run's state was loaded
         self._called_with: Inputs | None = None
         self._step: Step | None = None
         self._handles: list[Any] = []
-        kernels_of(unwrap(model))  # what cannot be measured is said now
-        if not _is_first():
-            return
-        self._log = make_logger(to)
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-        ]
-        if probe is None:
-            self._handles.append(model.register_forward_pre_hook(self._call, with_kwargs=True))
+        if _is_first():
+            self._handles = [
+                optimizer.register_step_pre_hook(self._before),
+                optimizer.register_step_post_hook(self._after),
+                model.register_forward_pre_hook(self._call, with_kwargs=True),
+            ]
 
     def close(self) -> None:
         """Take the hooks off.
 
         Examples
         --------
-        >>> monitor = nm.Monitor(model, nm.MuAdam(model), to="updates.csv")
+        >>> monitor = nm.Monitor(model, optimizer)
         >>> monitor.close()
         """
         for handle in self._handles:
@@ -123,18 +120,33 @@ class Monitor:
     def _call(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
         # Evaluation, and the monitor's own look, are without gradients. Before the first step it is not known yet where a
         # resumed run stands, so that batch is kept too.
-        if torch.is_grad_enabled() and (self._steps or 0) % self._every == 0:
-            self._called_with = by_name(model, args, kwargs)
+        if torch.is_grad_enabled() and self._probe is None and (self._steps or 0) % self._every == 0:
+            self._called_with = _by_name(model, args, kwargs)
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if self._steps is None:
-            steps = _steps_taken(optimizer) if self._start is None else self._start
-            if isinstance(self._log, CsvLogger):
-                self._log.resume(steps)
-            self._steps = steps
+            self._steps = _steps_taken(optimizer)
+        self._step = None  # of a step that raised
         if self._steps % self._every:
             self._called_with = None
-            return
+            return None
+        # torch takes a closure by place or by name.
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._look()
+            return None
+
+        def looked_after() -> Any:
+            # The model is called in there, the first time too (Lightning). Only the first call is before the step.
+            loss = closure()
+            if self._step is None:
+                self._look()
+            return loss
+
+        rest = {key: value for key, value in kwargs.items() if key != "closure"}
+        return (args[0], looked_after, *args[2:]), rest
+
+    def _look(self) -> None:
         inputs = self._called_with if self._probe is None else self._probe
         if inputs is None:
             raise MupError(
@@ -149,8 +161,16 @@ class Monitor:
             return
         step, self._step, self._called_with = self._step, None, None
         self.latest = [{"step": self._steps, **record} for record in step.compare(optimizer)]
-        if self._log is not None:
-            self._log(self._steps, self.latest)
+        if self._to is not None:
+            self._to(self.latest)
+
+
+def _by_name(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs:
+    """The arguments of a call of ``model`` as :func:`~neuralop_mup.update_stats` takes them."""
+    if len(args) == 1 and not kwargs:
+        return args[0]
+    names = list(inspect.signature(unwrap(model).forward).parameters)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _is_first() -> bool:

@@ -33,7 +33,7 @@ def plot_coord_check(
     Parameters
     ----------
     records, slopes : sequence of mapping
-        ``records`` of a :class:`neuralop_mup.CoordCheck`, and its slopes as it judges them.
+        ``records`` of a :class:`neuralop_mup.CoordCheck`, and its slopes as they are judged.
     path : str or Path
         Where to write; the suffix picks the format.
     size_name : str
