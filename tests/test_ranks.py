@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.distributed as dist
+from neuralop_mup.optim.matrix.ranks import owners
 
 import neuralop_mup as nm
-from neuralop_mup.optim.matrix.ranks import owners
 from support import in_double, random_gradients, small_fno
 
 KINDS = (nm.MuMuon, nm.MuSOAP)

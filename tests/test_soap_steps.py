@@ -9,11 +9,11 @@ import warnings
 
 import pytest
 import torch
+from neuralop_mup.optim.matrix.length import LengthCheck
+from neuralop_mup.optim.matrix.soap import usual_lr
 from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
-from neuralop_mup.optim.matrix.length import LengthCheck
-from neuralop_mup.optim.matrix.soap import usual_lr
 from neuralop_mup.tuning.settings import build_optimizer
 from support import random_gradients, small_fno
 

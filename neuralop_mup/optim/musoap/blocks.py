@@ -187,6 +187,7 @@ class Blocks:
 
     def turn(self, period: int) -> Turn:
         """The modes of the next step."""
+        period = min(period, max(self._sizes[-1], default=1))
         key = (period, self.step % period)
         if key not in self._turns:
             self._turns[key] = self._new_turn(period)
