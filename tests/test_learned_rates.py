@@ -18,7 +18,6 @@ OPTIMIZERS = {
     "adam": lambda model, **k: nm.MuAdam(model, lr=2e-3, **k),
     "adamw": lambda model, **k: nm.MuAdamW(model, lr=2e-3, weight_decay=0.1, **k),
     "sgd": lambda model, **k: nm.MuSGD(model, lr=1e-2, momentum=0.9, weight_decay=0.1, **k),
-    "muon": lambda model, **k: nm.MuMuon(model, lr=0.02, weight_decay=0.1, **k),
     "soap": lambda model, **k: nm.MuSOAP(model, lr=0.02, weight_decay=0.1, **k),
 }
 every_optimizer = pytest.mark.parametrize("build", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -52,7 +51,7 @@ def values(rates, kind):
 
 
 @pytest.mark.parametrize(
-    ("by", "name"), [*(("role", name) for name in OPTIMIZERS), ("layer", "adamw"), ("layer", "muon"), ("group", "soap")]
+    ("by", "name"), [*(("role", name) for name in OPTIMIZERS), ("layer", "adamw"), ("layer", "soap"), ("group", "soap")]
 )
 def test_hypergradient_is_the_derivative_of_the_next_loss(by, name, monkeypatch):
     """Against central differences of the loss in each log multiplier, through a whole step of the optimizer, in float64."""
@@ -77,7 +76,7 @@ def test_hypergradient_is_the_derivative_of_the_next_loss(by, name, monkeypatch)
         train(other, other_optimizer, [3])
         return loss_of(other, 4).item()
 
-    step = 3e-3  # MuMuon rounds to float32 on its way
+    step = 3e-3
     units = list(used) if by == "role" else list(used)[:3]
     for unit in units:
         exact = (next_loss(unit, step) - next_loss(unit, -step)) / (2 * step)
@@ -181,7 +180,7 @@ def test_multipliers_of_roles_that_are_not_learned_are_handed_on():
 
 def test_a_refused_step_leaves_no_last_update():
     """The first one is, and a state holds no weights in the place of updates then."""
-    model, optimizer, _ = learned(OPTIMIZERS["muon"])
+    model, optimizer, _ = learned(OPTIMIZERS["soap"])
     loss_of(model, 0).backward()
     next(model.parameters()).grad.fill_(math.nan)
     with pytest.raises(nm.MupError, match="not finite"):
@@ -194,11 +193,11 @@ def test_groups_are_split_with_what_belongs_to_their_parameters():
     assert len(optimizer.param_groups) == 1
     rates = nm.LearnedRates(optimizer)
     assert set(rates.mults) == {group["name"] for group in optimizer.param_groups} == set(nm.rules.ROLES)
-    _, muon, _ = learned(nm.MuMuon, by="layer")
-    for group in muon.param_groups:
+    _, soap, _ = learned(nm.MuSOAP, by="layer")
+    for group in soap.param_groups:
         assert len(group["param_names"]) == len(group["params"])
         assert group["layouts"] is None or len(group["layouts"]) == len(group["params"])
-    assert len({group["name"] for group in muon.param_groups}) == len(muon.param_groups)
+    assert len({group["name"] for group in soap.param_groups}) == len(soap.param_groups)
 
 
 def test_roles_that_are_not_named_keep_their_rates_and_are_trained_alike():

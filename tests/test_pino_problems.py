@@ -135,7 +135,7 @@ def test_kernels_train_on_the_equation_by_orthogonalized_momentum_too(tmp_path, 
         "base": {"hidden_channels": 4},
         "rule": "none",
         "batch_size": 4,
-        "optimizer": "muon",
+        "optimizer": "soap",
         "lr": 0.02,
     }
     short, longer = (train_run({**config, "epochs": epochs}) for epochs in (1, 20))

@@ -195,7 +195,6 @@ FOLLOWING = {
     "MuAdam, masters": lambda m: nm.MuAdam(m, lr=1e-3, lr_mult={"spectral": 3.0, "readout": 0.1}),
     "MuAdamW": lambda m: nm.MuAdamW(m, lr=1e-3),
     "MuSGD": lambda m: nm.MuSGD(m, lr=1e-3),
-    "MuMuon": lambda m: nm.MuMuon(m),
     "neuralop's AdamW": lambda m: nm.MuAdamW(m, impl=neuralop.training.AdamW),
     "copied": lambda m: copy.deepcopy(nm.MuAdam(m, lr=1e-3)),
     "pickled": lambda m: pickle.loads(pickle.dumps(nm.MuAdam(m, lr=1e-3))),

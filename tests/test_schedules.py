@@ -146,10 +146,10 @@ def test_a_callback_that_sets_one_number(value):
     assert "have the same learning rate, 0.002" in message
 
 
-def test_muons_two_base_learning_rates():
+def test_musoaps_two_base_learning_rates():
     """Its maps follow lr and the rest aux_lr · lr_mult: each has ratios of its own, and one number for all breaks them."""
     model = build()
-    optimizer = nm.MuMuon(model, 0.02, 4e-3, base_depth=None)
+    optimizer = nm.MuSOAP(model, 0.02, 4e-3, base_depth=None)
     assert {g["lr_mult"] for g in optimizer.param_groups if not g["layouts"]} == {1.0, 0.5}
     assert [g["lr"] for g in optimizer.param_groups] == [0.02, 0.02, 4e-3, 2e-3]
     nm.follow_plan(model, optimizer)  # is followed already
@@ -168,7 +168,7 @@ def two_rates(kind=nm.MuSOAP, lr=0.02, aux_lr=4e-3, layers=4):
     return model, optimizer
 
 
-@pytest.mark.parametrize("kind", [nm.MuMuon, nm.MuSOAP])
+@pytest.mark.parametrize("kind", [nm.MuSOAP])
 @pytest.mark.parametrize("key", BREAKING)
 @pytest.mark.parametrize("layers", [1, 4])
 def test_a_scheduler_that_gives_kernels_and_the_rest_the_same_number_is_warned_of(key, layers, kind):
@@ -177,7 +177,7 @@ def test_a_scheduler_that_gives_kernels_and_the_rest_the_same_number_is_warned_o
     assert len(told(optimizer, BREAKING[key])) == 1
 
 
-@pytest.mark.parametrize("kind", [nm.MuMuon, nm.MuSOAP])
+@pytest.mark.parametrize("kind", [nm.MuSOAP])
 def test_a_check_sees_the_same_number_before_the_first_step(kind):
     for absolute, match in (
         (lambda g: 0.02, "have the same learning rate"),

@@ -9,11 +9,11 @@ import warnings
 
 import pytest
 import torch
-from neuralop_mup.optim.matrix.length import LengthCheck
-from neuralop_mup.optim.matrix.soap import usual_lr
 from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
+from neuralop_mup.optim.musoap.length import LengthCheck
+from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning.settings import build_optimizer
 from support import random_gradients, small_fno
 
@@ -69,7 +69,7 @@ def test_the_rate_by_hand(steps, lr):
 
 
 def test_it_is_the_rule_of_lengths_and_never_more_than_one(monkeypatch):
-    monkeypatch.setattr("neuralop_mup.optim.matrix.soap.length_factor", lambda size, base: base.steps / size.steps)
+    monkeypatch.setattr("neuralop_mup.optim.musoap.optimizer.length_factor", lambda steps, base: base / steps)
     assert (usual_lr(3000), usual_lr(10)) == (pytest.approx(0.01), 1.0)  # 0.03 / 3; 0.03 · 100 = 3
     assert nm.MuSOAP(small_fno(width=4), steps=10).param_groups[0]["base_lr"] == 1.0
 

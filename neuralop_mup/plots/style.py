@@ -35,7 +35,6 @@ _FIXED = {
     "adamw": (PALETTE[5], "v"),
     "neuralop-adamw": (PALETTE[2], "D"),
     "sgd": (PALETTE[7], "<"),
-    "muon": (PALETTE[3], "P"),
     "soap": (PALETTE[4], "X"),
 }
 

@@ -160,7 +160,7 @@ def direction(
             if settings.measure_rank:
                 averages.low_rank.copy_(_low_rank(u, norm, settings, scratch))
             norm.mul_(averages.low_rank)
-    u.mul_((share * size).div_(norm.add_(_TINY)).unsqueeze(parts))
+    u.mul_((share / norm.add_(_TINY)).mul_(size).unsqueeze(parts))
     return _rotated_back(u, averages.bases, scratch), share
 
 
@@ -176,7 +176,7 @@ def _shares(x: torch.Tensor, r: int, precision: float, scratch: Scratch) -> tupl
     total, least = squares.sum(mixed, keepdim=True), _ROOM * torch.finfo(x.dtype).tiny
     sound = total > least
     if prod(total.shape[1:]) == 1:
-        return sound, sound
+        return sound.to(x.dtype), sound
     filled = (squares > 0).sum(mixed, keepdim=True, dtype=x.dtype)
     ratio = total / total.amax(others, keepdim=True).clamp_min_(least)
     share = ratio.div_(ratio + precision**2).mul_(filled / filled.amax(others, keepdim=True).clamp_min_(1))

@@ -450,9 +450,10 @@ class MuSOAP(torch.optim.Optimizer):
         )
         lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
         update, share = direction(x, ahead, turn.averages, settings, lr * batch.scale, scratch)
-        if group["weight_decay"] != 0:
-            decays = batch.of_modes(lr * share, turn)  # a mode that is hardly moved hardly decays
-            add_product_each_(turn.weights, turn.weights, decays, value=-group["weight_decay"])
+        if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
+            mult, share = (1.0, lr * share) if torch.is_tensor(lr) else (lr, share)
+            decays = batch.of_modes(share, turn)
+            add_product_each_(turn.weights, turn.weights, decays, value=-mult * group["weight_decay"])
         sub_each_(turn.weights, batch.of_params(update, turn, scratch))
         batch.taken()
 
