@@ -1,8 +1,8 @@
 """The direction of MuSOAP, as pure functions of stacked gradients and state.
 
 Gradients are read as real tensors X of shape (layers, d_1, …, d_r, parts, channels, *modes): d_1 … d_r are the axes of a
-block, for a dense kernel its input and output channels, *channels* those that do not mix, and parts the real and the imaginary
-one. All modes of a layer and all other axes share an axis's basis.
+block, for a dense kernel its input and output channels, *channels* those that do not mix, and parts the real and the
+imaginary one. All modes of a layer and all other axes share an axis's basis.
 
 Modes of which a gradient holds rounding errors alone would, all being brought to one size, be moved as far as any other, in
 random directions. Rounding shows in two ways. What a sum of float32 numbers leaves is about 1e-7 of the layer's largest
@@ -168,8 +168,8 @@ def _shares(x: torch.Tensor, r: int, precision: float, scratch: Scratch) -> tupl
     """Of its full update what each mode gets, and whether it has a gradient at all (layers, 1, …, 1, channels, *modes).
 
     r² / (r² + (ε max r)²) · n / max n, with r the norm of a mode's gradient, n how many of its numbers, complex ones whole,
-    are not exactly zero, ε the precision of the gradient's type, and the maxima over the modes of a layer: 1 but for rounding
-    where a gradient is sound, 0 without one. A layer's only mode can be compared with nothing.
+    are not exactly zero, ε the precision of the gradient's type, and the maxima over the modes of a layer: 1 but for
+    rounding where a gradient is sound, 0 without one. A layer's only mode can be compared with nothing.
     """
     squares = _squares(x, r + 1, scratch)
     mixed, others = tuple(range(1, r + 1)), tuple(range(r + 1, squares.ndim))
