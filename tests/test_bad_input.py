@@ -176,7 +176,7 @@ def test_optimizer_without_a_plan(build):
         build(CASE.build().parameters(), lr=0.01)
 
 
-@pytest.mark.parametrize("build", [nm.MuAdam, nm.MuSGD, nm.MuMuon])
+@pytest.mark.parametrize("build", [nm.MuAdam, nm.MuSGD])
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -243,7 +243,7 @@ def plan_of_weights_that_are_not_drawn():
 def optimizer_of_changed_axes():
     model = parametrized()
     model.fno_blocks.convs[0].weight.tensor = torch.nn.Parameter(torch.zeros(3, 3, dtype=torch.cfloat))
-    return nm.MuMuon(model, lr=0.02)
+    return nm.MuSOAP(model, lr=0.02)
 
 
 def optimizer_of_one_more_layer():

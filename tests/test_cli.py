@@ -18,7 +18,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup.cli import main, transfer
 from neuralop_mup.cli.coord_check import _Seeds
-from neuralop_mup.optim.matrix.muon import LR as MUON_LR
+from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
 from neuralop_mup.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.tuning import Results, looking, pipeline
 from neuralop_mup.tuning.fno import FNOs
@@ -294,22 +294,22 @@ def test_search_storage_and_sampler(fake, sampler):
     assert type(search)(call["study"].space, 7, sampler).next([], []) == first  # seeded
 
 
-def test_muon_has_learning_rates_of_its_own(fake):
+def test_soap_has_learning_rates_of_its_own(fake):
     """Those of Adam are no sizes of updates: the usual one times √(1000/80), since proxy and target have 80 steps."""
-    assert main(words("transfer darcy --optimizer muon")) == 0
-    assert main(words("transfer darcy --optimizer muon --lr 0.02,0.04")) == 0
+    assert main(words("transfer darcy --optimizer soap")) == 0
+    assert main(words("transfer darcy --optimizer soap --lr 0.02,0.04")) == 0
     stock, given = (list(call["study"].space["lr"]) for call in fake.calls)
-    assert stock == pytest.approx([MUON_LR * 12.5**0.5 * 2**i for i in (-2, -1, 0, 1, 2)], rel=5e-3) and given == [
+    assert stock == pytest.approx([SOAP_LR * 12.5**0.5 * 2**i for i in (-2, -1, 0, 1, 2)], rel=5e-3) and given == [
         0.02,
         0.04,
     ]
 
 
-def test_muon_tells_its_own_learning_rate_and_the_others_have_none(fake, capsys):
-    assert main(words("transfer --optimizer muon")) == 0
+def test_soap_tells_its_own_learning_rate_and_the_others_have_none(fake, capsys):
+    assert main(words("transfer --optimizer soap")) == 0
     assert "aux_lr 0.004" in capsys.readouterr().out
-    assert main(words("transfer --optimizer muon --aux_lr 0.008")) == 0
-    assert main(words("transfer --optimizer muon --search.aux_lr 0.002,0.004")) == 0
+    assert main(words("transfer --optimizer soap --aux_lr 0.008")) == 0
+    assert main(words("transfer --optimizer soap --search.aux_lr 0.002,0.004")) == 0
     assert main(words("transfer --optimizer adam")) == 0
     stock, given, searched, adam = [call["study"].fixed for call in fake.calls]
     assert (stock["aux_lr"], given["aux_lr"], adam["aux_lr"]) == (0.004, 0.008, None) and "aux_lr" not in searched

@@ -238,9 +238,9 @@ def test_check_optimizer_knows_that_maps_have_one_learning_rate_at_every_size():
 class Kernels(nn.Module):
     """A kernel of 4 inputs, 4 outputs and 3 modes, again with its axes in another order, and twice in pairs of reals."""
 
-    def __init__(self):
+    def __init__(self, width=4):
         super().__init__()
-        self.whole = nn.Parameter(torch.randn(4, 4, 3, dtype=torch.cfloat) / 2)
+        self.whole = nn.Parameter(torch.randn(width, width, 3, dtype=torch.cfloat) / 2)
         self.turned, self.last, self.leading = (nn.Parameter(x) for x in self.others(self.whole.detach()))
 
     @staticmethod
@@ -256,7 +256,7 @@ nm.register_layer(Kernels, {name: nm.Param("spectral", axes, init=lambda s: 0.5)
 
 def test_a_kernel_moves_alike_however_it_lies():
     """AFNO's lead: real and imaginary parts were taken for two kernels; axes in another order raised."""
-    model = nm.parametrize(Kernels(), base=Kernels, rule="none", init=False)
+    model = nm.parametrize(Kernels(), base=Kernels(8), rule="none", init=False)
     start, optimizer = model.whole.detach().clone(), nm.MuSOAP(model)
     for seed in range(3):
         random_gradients(model, seed)
@@ -374,7 +374,7 @@ def test_a_learning_rate_of_adams_size_is_told():
 def test_models_it_does_not_take():
     with pytest.raises(nm.MupError, match="not parametrized"):
         nm.MuSOAP(FNO((8,), 1, 1, 8))
-    mlp = nm.parametrize(nn.Sequential(nn.Linear(4, 4)), base=nn.Sequential(nn.Linear(4, 4)))
+    mlp = nm.parametrize(nn.Sequential(nn.Linear(4, 4)), base=nn.Sequential(nn.Linear(8, 8)))
     with pytest.raises(nm.MupError, match="has no Fourier kernel, and MuSOAP is for those"):
         nm.MuSOAP(mlp)
 

@@ -5,16 +5,15 @@ import torch
 import torch.distributed as dist
 
 import neuralop_mup as nm
-from neuralop_mup.optim.matrix.ranks import owners
+from neuralop_mup.optim.musoap.ranks import owners
 from support import in_double, random_gradients, small_fno
 
-KINDS = (nm.MuMuon, nm.MuSOAP)
 STEPS = 12  # beyond the first regular renewal of bases
 
 
-def run(kind, model, **settings):
+def run(model, **settings):
     """Weights and averages after some steps on gradients that all processes have, and messages of the last step."""
-    optimizer = kind(model, lr=0.05, weight_decay=0.1, **settings)
+    optimizer = nm.MuSOAP(model, lr=0.05, weight_decay=0.1, **settings)
     sent = []
     for seed in range(STEPS):
         sent.clear()
@@ -46,11 +45,11 @@ def distributed(x, like):
 def worker(rank, world, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    result = {}
-    for kind in KINDS:
-        result[kind.__name__, "plain"] = run(kind, in_double(small_fno(width=6)))
-        result[kind.__name__, "shared"] = run(kind, in_double(small_fno(width=6)), process_group=dist.group.WORLD)
-        result[kind.__name__, "sharded"] = run(kind, nm.shard(in_double(small_fno(width=6))))
+    result = {
+        "plain": run(in_double(small_fno(width=6))),
+        "shared": run(in_double(small_fno(width=6)), process_group=dist.group.WORLD),
+        "sharded": run(nm.shard(in_double(small_fno(width=6)))),
+    }
     torch.save(result, f"{folder}/{rank}.pt")
     dist.barrier()
     model = small_fno()
@@ -71,24 +70,22 @@ def ranks(request, tmp_path_factory):
     return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(request.param)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["shared", "sharded"])
-def test_processes_are_one(kind, how, ranks):
-    weights, states, _ = ranks[0][kind.__name__, "plain"]
+def test_processes_are_one(how, ranks):
+    weights, states, _ = ranks[0]["plain"]
     for result in ranks:
-        got = result[kind.__name__, how]
+        got = result[how]
         torch.testing.assert_close(got[0], weights, rtol=0, atol=0)
         torch.testing.assert_close(got[1], states, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_messages_of_a_step(kind, ranks):
+def test_messages_of_a_step(ranks):
     """One broadcast from each process; with shards two exchanges for kernels, which are complex, two for the rest, and the
     check of gradients."""
     for result in ranks:
-        assert result[kind.__name__, "plain"][2] == []
-        assert result[kind.__name__, "shared"][2] == ["broadcast"] * len(ranks)
-        sharded = result[kind.__name__, "sharded"][2]
+        assert result["plain"][2] == []
+        assert result["shared"][2] == ["broadcast"] * len(ranks)
+        sharded = result["sharded"][2]
         assert sharded.count("all_to_all_single") == 4 and set(sharded) <= {"all_to_all_single", "all_reduce"}
 
 

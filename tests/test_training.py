@@ -99,16 +99,16 @@ def test_settings_are_typed_completed_once_and_gather_masters():
     settings = Settings.of({"epochs": 2, "lr_mult.spectral": 2.0, "lr_mult": {"readout": 3.0}})
     assert settings.lr_mult == {"spectral": 2.0, "readout": 3.0} and settings.schedule == "cosine" and settings.seed == 0
     assert Settings.of(settings) is settings
-    assert (Settings.of({"optimizer": "muon"}).lr, Settings.of({}).lr) == (0.02, 1e-3)
+    assert (Settings.of({"optimizer": "soap"}).lr, Settings.of({}).lr) == (0.03, 1e-3)
     with pytest.raises(AttributeError):
         settings.lr = 1.0
 
 
-@pytest.mark.parametrize(("optimizer", "decay"), [("soap", 0.01), ("muon", 0.0), ("adam", 0.0)])
+@pytest.mark.parametrize(("optimizer", "decay"), [("soap", 0.01), ("adam", 0.0)])
 def test_a_run_that_is_given_no_weight_decay_has_its_optimizers(optimizer, decay):
     model = small_fno()
     groups = build_optimizer(model, {"optimizer": optimizer}).param_groups
-    made = {"soap": nm.MuSOAP, "muon": nm.MuMuon, "adam": nm.MuAdam}[optimizer](model).param_groups
+    made = {"soap": nm.MuSOAP, "adam": nm.MuAdam}[optimizer](model).param_groups
     for group, own in zip(groups, made, strict=True):
         # Independent of the factor on the rate: at the base size of four layers both are what was given.
         assert group["weight_decay"] * group.get("rule_mult", 1) == pytest.approx(decay)
@@ -164,17 +164,17 @@ def test_schedules_that_do_not_exist(schedule):
         train_run({**TINY, "schedule": schedule})
 
 
-def test_muon_has_a_learning_rate_and_settings_of_its_own():
-    """Four layers, so that √(4 / depth) is 1; Adam's 0.001 would be a twentieth of muon's."""
+def test_soap_has_a_learning_rate_and_settings_of_its_own():
+    """Four layers, so that √(4 / depth) is 1; Adam's 0.001 would be a thirtieth of soap's."""
     model = nm.parametrize(FNO((8,), 1, 1, 8, n_layers=4), base={"hidden_channels": 4})
-    assert build_optimizer(model, {"optimizer": "muon"}).param_groups[0]["lr"] == pytest.approx(0.02)
+    assert build_optimizer(model, {"optimizer": "soap"}).param_groups[0]["lr"] == pytest.approx(0.03)
     assert build_optimizer(model, {"optimizer": "adam"}).param_groups[0]["lr"] == pytest.approx(1e-3)
-    muon = {"period": 2, "damping": 0.7, "base_depth": 1}
-    group = build_optimizer(model, {"optimizer": "muon", "lr": 0.04, "muon": muon}).param_groups[0]
-    assert (group["period"], group["damping"], group["lr"]) == (2, 0.7, pytest.approx(0.02))
+    soap = {"period": 3, "momentum": 0.7, "base_depth": 1}
+    group = build_optimizer(model, {"optimizer": "soap", "lr": 0.04, "soap": soap}).param_groups[0]
+    assert (group["period"], group["momentum"], group["lr"]) == (3, 0.7, pytest.approx(0.02))
     for optimizer, given, told in (
-        ("adam", muon, "belongs to the optimizer muon"),
-        ("muon", {"perod": 2}, "no argument 'perod'; did you mean 'period'"),
+        ("adam", soap, "belongs to the optimizer soap"),
+        ("soap", {"perod": 2}, "no argument 'perod'; did you mean 'period'"),
     ):
         with pytest.raises(nm.MupError, match=told):
-            build_optimizer(model, {"optimizer": optimizer, "muon": given})
+            build_optimizer(model, {"optimizer": optimizer, "soap": given})

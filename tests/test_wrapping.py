@@ -19,7 +19,7 @@ from support import assert_same, in_double, parametrized, rates
 
 CASE = BY_NAME["1d"]
 LR, STEPS = 5e-3, 10
-KERNEL_OPTIMIZERS = (nm.MuMuon, nm.MuSOAP)
+KERNEL_OPTIMIZERS = (nm.MuSOAP,)
 
 
 def adam(model):

@@ -14,6 +14,7 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
+from experiments.contenders import FORMER
 from experiments.kept import metrics_of, missing
 from experiments.pages import table
 from neuralop_mup.core.rules import RULE_VERSION
@@ -35,6 +36,12 @@ _MAKE: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
     "mup": (lambda model, lr: mup.MuAdam(model.parameters(), lr=lr), 8e-3),
     "soap": (nm.MuSOAP, 0.03),
 }
+
+
+def _arguments(optimizer: str) -> dict[str, str]:
+    """Arguments of an optimizer with their defaults, and those that it had when checks were kept."""
+    own = {p.name: str(p.default) for p in signature(_MAKE[optimizer][0]).parameters.values() if p.name != "unknown"}
+    return {**{name: str(value) for name, value in FORMER.get(optimizer, {}).items()}, **own}
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Checks:
             {
                 "train": "checks",
                 "rules": RULE_VERSION,
-                "optimizer": {p.name: str(p.default) for p in signature(_MAKE[CHECKS[name][2]][0]).parameters.values()},
+                "optimizer": _arguments(CHECKS[name][2]),
                 **config,
             },
             config,

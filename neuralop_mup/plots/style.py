@@ -35,7 +35,7 @@ _FIXED = {
     "adamw": (PALETTE[5], "v"),
     "neuralop-adamw": (PALETTE[2], "D"),
     "sgd": (PALETTE[7], "<"),
-    "muon": (PALETTE[3], "P"),
+    "muon": (PALETTE[3], "P"),  # of which evidence is kept
     "soap": (PALETTE[4], "X"),
 }
 

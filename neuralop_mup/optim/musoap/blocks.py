@@ -1,7 +1,7 @@
 """Parameters as one batch of equal blocks, so that one operator moves all of them.
 
-A tensor of a parameter (itself, its gradient, its averages) is read as a real one with the real and imaginary parts on an axis
-of their own, its other axes put into the order in which a direction works, and of its modes those taken whose turn it is.
+A tensor of a parameter (itself, its gradient, its averages) is read as a real one with the real and imaginary parts on an
+axis of their own, its other axes put into the order in which a direction works, and of its modes those taken that are due.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Turn(NamedTuple):
     ----------
     period : int
         After how many steps all modes have moved.
-    index : tuple
+    modes : tuple
         What takes them out of a tensor of a parameter's shape in the batch's order; () where all move.
     shape : tuple of int
         (layers, d_1, …, d_r, parts, channels, *modes), as :mod:`neuralop_mup.optim.musoap.direction` has them.
@@ -89,7 +89,7 @@ class Turn(NamedTuple):
     """
 
     period: int
-    index: tuple
+    modes: tuple
     shape: tuple[int, ...]
     opened: tuple[int, ...]
     weights: list[torch.Tensor]
@@ -100,8 +100,8 @@ class Turn(NamedTuple):
 class Blocks:
     """Parameters that move together, alike in all sizes.
 
-    Second moments, Gram matrices, bases and ranks of all of them lie in one buffer each, of which the entries of their states
-    become views.
+    Second moments, Gram matrices, bases and ranks of all of them lie in one buffer each, of which the entries of their
+    states become views.
 
     Parameters
     ----------
@@ -115,6 +115,7 @@ class Blocks:
         self.params = [p for p, _ in members]
         self.states = [states[p] for p in self.params]
         self.step: int = self.states[0]["step"]
+        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # of gradients
         self._axes = [axes_of(p, layout) for p, layout in members]
         self._views: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
         self._turns: dict[tuple[int, int], Turn] = {}
@@ -187,6 +188,7 @@ class Blocks:
 
     def turn(self, period: int) -> Turn:
         """The modes of the next step."""
+        period = min(period, max(self._sizes[-1], default=1))
         key = (period, self.step % period)
         if key not in self._turns:
             self._turns[key] = self._new_turn(period)
@@ -207,7 +209,7 @@ class Blocks:
             weights = [torch.view_as_real(x) for x in weights]
         return Turn(
             period=period,
-            index=index,
+            modes=index,
             shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
             opened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
             weights=weights if self._parts == 2 else [x.unsqueeze(-1) for x in weights],
@@ -222,7 +224,7 @@ class Blocks:
 
     def gradients(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
         """The batch of the gradients of the modes that move."""
-        return self._read(self._in_order([p.grad for p in self.params], turn.index), turn, scratch, "gradients")
+        return self._read(self._in_order([p.grad for p in self.params], turn.modes), turn, scratch, "gradients")
 
     def momenta(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
         """The batch of their means."""
@@ -261,7 +263,7 @@ class Blocks:
 def changed(
     p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int, step: int, renews: bool
 ) -> list[torch.Tensor]:
-    """What a step changes of a parameter and of its state, as real views: of weights and second moments the modes that move."""
+    """What a step changes of a parameter and its state, as real views: of weights and second moments the modes that move."""
     axes = axes_of(p, layout)
     plain = [axis for axis, letter in enumerate(layout) if letter != PAIR]
     axis, due, _ = due_modes([p.shape[axis] for axis in axes.modes], period, step)

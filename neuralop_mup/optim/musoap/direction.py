@@ -1,8 +1,8 @@
 """The direction of MuSOAP, as pure functions of stacked gradients and state.
 
 Gradients are read as real tensors X of shape (layers, d_1, …, d_r, parts, channels, *modes): d_1 … d_r are the axes of a
-block, for a dense kernel its input and output channels, *channels* those that do not mix, and parts the real and the imaginary
-one. All modes of a layer and all other axes share an axis's basis.
+block, for a dense kernel its input and output channels, *channels* those that do not mix, and parts the real and the
+imaginary one. All modes of a layer and all other axes share an axis's basis.
 
 Modes of which a gradient holds rounding errors alone would, all being brought to one size, be moved as far as any other, in
 random directions. Rounding shows in two ways. What a sum of float32 numbers leaves is about 1e-7 of the layer's largest
@@ -153,14 +153,14 @@ def direction(
     norm = _squares(u, parts, scratch).sum(mixed, keepdim=True).sqrt_()
     if min(m, n) == 1:  # channels that do not mix are one block of a mode, of which the norm is exact
         norm = norm.amax(parts, keepdim=True)
-        factor = share / norm.add_(_TINY)
     else:
-        if settings.measure_rank and averages.low_rank is not None:
-            averages.low_rank.copy_(_low_rank(u, norm, settings.first))
         # Operator norm over Frobenius norm of random entries, a first-order estimate.
-        factor = share * (sqrt(m * n) / (sqrt(m) + sqrt(n)))
-        factor.div_((norm if averages.low_rank is None else norm * averages.low_rank).add_(_TINY))
-    u.mul_((factor * size).unsqueeze(parts))
+        size = size * (sqrt(m * n) / (sqrt(m) + sqrt(n)))
+        if averages.low_rank is not None:
+            if settings.measure_rank:
+                averages.low_rank.copy_(_low_rank(u, norm, settings, scratch))
+            norm.mul_(averages.low_rank)
+    u.mul_((share / norm.add_(_TINY)).mul_(size).unsqueeze(parts))
     return _rotated_back(u, averages.bases, scratch), share
 
 
@@ -168,15 +168,15 @@ def _shares(x: torch.Tensor, r: int, precision: float, scratch: Scratch) -> tupl
     """Of its full update what each mode gets, and whether it has a gradient at all (layers, 1, …, 1, channels, *modes).
 
     r² / (r² + (ε max r)²) · n / max n, with r the norm of a mode's gradient, n how many of its numbers, complex ones whole,
-    are not exactly zero, ε the precision of the gradient's type, and the maxima over the modes of a layer: 1 but for rounding
-    where a gradient is sound, 0 without one. A layer's only mode can be compared with nothing.
+    are not exactly zero, ε the precision of the gradient's type, and the maxima over the modes of a layer: 1 but for
+    rounding where a gradient is sound, 0 without one. A layer's only mode can be compared with nothing.
     """
     squares = _squares(x, r + 1, scratch)
     mixed, others = tuple(range(1, r + 1)), tuple(range(r + 1, squares.ndim))
     total, least = squares.sum(mixed, keepdim=True), _ROOM * torch.finfo(x.dtype).tiny
     sound = total > least
     if prod(total.shape[1:]) == 1:
-        return sound, sound
+        return sound.to(x.dtype), sound
     filled = (squares > 0).sum(mixed, keepdim=True, dtype=x.dtype)
     ratio = total / total.amax(others, keepdim=True).clamp_min_(least)
     share = ratio.div_(ratio + precision**2).mul_(filled / filled.amax(others, keepdim=True).clamp_min_(1))
@@ -212,31 +212,33 @@ def _squares(x: torch.Tensor, parts: int, scratch: Scratch) -> torch.Tensor:
     return squares
 
 
-def _low_rank(u: torch.Tensor, norm: torch.Tensor, first: tuple[bool, ...]) -> torch.Tensor:
+def _low_rank(u: torch.Tensor, norm: torch.Tensor, settings: Settings, scratch: Scratch) -> torch.Tensor:
     """(Σσ⁴)^(1/4) over (Σσ²)^(1/2), and that over its value for random entries: 1 at full rank, more at low rank.
 
     Complex entries of unit variance have E Σσ⁴ = mn(m + n), real ones mn(m + n + 1). ``u`` is (layers, d_r, d_1, …, d_(r−1),
     parts, channels, *modes).
     """
-    r = len(first)
-    axes = list(zip([*range(2, r + 1), 1], first, strict=True))
+    r, (m, n) = len(settings.first), settings.block
+    axes = list(zip([*range(2, r + 1), 1], settings.first, strict=True))
     one, other = ([axis for axis, own in axes if own is side] for side in (True, False))
-    a = (u / (norm + _TINY).unsqueeze(r + 1)).permute(r + 1, 0, *range(r + 2, u.ndim), *one, *other)
-    m, n = (prod(u.shape[axis] for axis in side) for side in (one, other))
+    a = scratch.copy(u.permute(r + 1, 0, *range(r + 2, u.ndim), *one, *other))
+    a.div_((norm + _TINY).flatten(0, r).view(*a.shape[1 : u.ndim - r], *(1,) * r))
     of_random = ((m + n + 2 - len(a)) / (m * n)) ** 0.25
-    ratio = _fourth_powers(a.reshape(len(a), -1, m, n)).sqrt_().div_(of_random).view(norm.shape)
-    return torch.where(norm > 0, ratio, 1.0)
+    rows, columns = (prod([u.shape[axis] for axis in side]) for side in (one, other))
+    powers = _fourth_powers(a.view(len(a), -1, rows, columns), scratch)
+    return torch.where(norm > 0, powers.sqrt_().div_(of_random).view(norm.shape), 1.0)
 
 
-def _fourth_powers(a: torch.Tensor) -> torch.Tensor:
+def _fourth_powers(a: torch.Tensor, scratch: Scratch) -> torch.Tensor:
     """(Σσ⁴)^(1/2) = ‖A Aᴴ‖_F of matrices (parts, batch, m, n): (batch,), from products of the shorter side.
 
     With A = X + iY, A Aᴴ = (XXᵀ + YYᵀ) + i(YXᵀ − XYᵀ); torch's own product of complex matrices takes four times as long.
     """
     a = a.mT if a.shape[2] > a.shape[3] else a
     x, y = a[0], a[-1]
-    even = torch.bmm(x, x.mT)
+    shape = (len(x), x.shape[1], x.shape[1])
+    even = torch.bmm(x, x.mT, out=scratch.take("ahead", shape, a))  # which is no longer needed
     if len(a) == 1:
         return torch.linalg.matrix_norm(even)
-    mixed = torch.bmm(y, x.mT)
+    mixed = torch.bmm(y, x.mT, out=scratch.take("gradients", shape, a))
     return torch.hypot(torch.linalg.matrix_norm(even.baddbmm_(y, y.mT)), torch.linalg.matrix_norm(mixed - mixed.mT))

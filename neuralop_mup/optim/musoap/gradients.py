@@ -26,8 +26,8 @@ Found = list[tuple[str, torch.Tensor]]  # gradients as real tensors, by the name
 class GradientCheck:
     """Whether all gradients of a step are finite, and so are their squares.
 
-    ``now`` waits for the device, and refuses the step. ``next`` and ``skip`` make all gradients of a bad step zero and count it,
-    both on the device; ``next`` raises at the first step that finds a higher count arrived. A count that is under way is
+    ``now`` waits for the device, and refuses the step. ``next`` and ``skip`` make all gradients of a bad step zero and count
+    it, both on the device; ``next`` raises at the first step that finds a higher count arrived. A count that is under way is
     waited for, never replaced, so that no bad step is lost however far the device lags. ``off`` looks at nothing.
     """
 
@@ -83,9 +83,9 @@ class GradientCheck:
         if new > 0:
             self._told += new
             raise MupError(
-                f"A gradient of {'an earlier step' if new == 1 else f'{new} earlier steps'} was not finite, or so large that "
-                "sums of its squares overflow. All gradients counted as zero there, and this step was not taken: look at the "
-                'loss and the batch first, then lower the learning rate, clip gradients, or skip the batch; check="now" '
+                f"A gradient of {'an earlier step' if new == 1 else f'{new} earlier steps'} was not finite, or so large "
+                "that sums of its squares overflow. All gradients counted as zero there, and this step was not taken: look at "
+                'the loss and the batch first, then lower the learning rate, clip gradients, or skip the batch; check="now" '
                 'names the parameter, check="skip" goes on.'
             )
 
@@ -102,7 +102,7 @@ def _own_memory(groups: Groups) -> None:
 
 
 def _found(groups: Groups) -> Found:
-    found = []
+    found: Found = []
     for group in groups:
         names = group.get("param_names") or [f"number {i} of group {group.get('name')}" for i in range(len(group["params"]))]
         own = [(name, p.grad) for name, p in zip(names, group["params"], strict=True) if p.grad is not None]
@@ -121,7 +121,8 @@ def _fault(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     """0 where the squares of all are finite, NaN else: one number, and so one synchronisation."""
     device, types = norms[0].device, {x.dtype for x in norms}
     of_types = [_squared(torch.stack([x.to(device) for x in norms if x.dtype == dtype])) for dtype in types]
-    return torch.stack([(squares * 0).sum().float() for squares in of_types]).sum()
+    faults = [(squares * 0).sum().float() for squares in of_types]
+    return sum(faults[1:], faults[0])
 
 
 def _squared(norm: torch.Tensor) -> torch.Tensor:

@@ -222,7 +222,7 @@ class MuSOAP(torch.optim.Optimizer):
         lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
-        settings = {"steps": None if steps is None else int(steps), "momentum": momentum, "beta2": beta2}
+        settings: dict[str, Any] = {"steps": None if steps is None else int(steps), "momentum": momentum, "beta2": beta2}
         settings |= {"period": int(period), "refresh": int(refresh), "lr": lr, "weight_decay": weight_decay}
         settings |= {"betas": tuple(betas), "eps": eps, "foreach": foreach, "capturable": capturable, "check": check}
         super().__init__(groups, settings)
@@ -331,7 +331,9 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _check_usable(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Refuse what was changed under the optimizer, before anything moves; tell of a training of another length."""
-        taken, shares, steps = 0, [], groups[0].get("steps")  # of a loaded state, as its learning rates are
+        taken, steps = 0, groups[0].get("steps")  # of a loaded state, as its learning rates are
+        shares: list[float] = []
+        readable = True
         for group in groups:
             lr = group["lr"]
             if group["capturable"] and not torch.is_tensor(lr):
@@ -341,8 +343,10 @@ class MuSOAP(torch.optim.Optimizer):
                 )
             if group["layouts"] is None:
                 continue
-            readable = not torch.is_tensor(lr) and group.get("base_lr") and group.get("lr_mult")
-            shares.append(lr / (group["base_lr"] * group["lr_mult"]) if readable else None)
+            if not torch.is_tensor(lr) and group.get("base_lr") and group.get("lr_mult"):
+                shares.append(lr / (group["base_lr"] * group["lr_mult"]))
+            else:
+                readable = False
             for p in group["params"]:
                 state = self.state.get(p)
                 if not state:
@@ -354,7 +358,7 @@ class MuSOAP(torch.optim.Optimizer):
                         f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
                     )
         if steps is not None:
-            self._length.before_step(steps, taken, None if None in shares else max(shares, default=None))
+            self._length.before_step(steps, taken, max(shares, default=None) if readable else None)
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
@@ -445,14 +449,15 @@ class MuSOAP(torch.optim.Optimizer):
             beta2=group["beta2"],
             block=batch.block,
             first=batch.first,
-            precision=torch.finfo(batch.params[0].grad.dtype).eps,
+            precision=torch.finfo(batch.dtype).eps,
             measure_rank=step <= refresh or (step - 1) % refresh < turn.period,  # once for every mode
         )
         lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
         update, share = direction(x, ahead, turn.averages, settings, lr * batch.scale, scratch)
-        if group["weight_decay"] != 0:
-            decays = batch.of_modes(lr * share, turn)  # a mode that is hardly moved hardly decays
-            add_product_each_(turn.weights, turn.weights, decays, value=-group["weight_decay"])
+        if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
+            mult, share = (1.0, lr * share) if torch.is_tensor(lr) else (lr, share)
+            decays = batch.of_modes(share, turn)
+            add_product_each_(turn.weights, turn.weights, decays, value=-mult * group["weight_decay"])
         sub_each_(turn.weights, batch.of_params(update, turn, scratch))
         batch.taken()
 

@@ -1,0 +1,461 @@
+"""What a step of MuSOAP does with gradients: bad ones, tiny ones, noise, and of what a device is asked for it."""
+
+import copy
+import math
+import statistics
+import threading
+import weakref
+from collections import Counter
+
+import pytest
+import torch
+from neuralop.models import FNO
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import neuralop_mup as nm
+from neuralop_mup.optim.musoap import optimizer as module
+from neuralop_mup.optim.musoap.bases import first_basis, orthonormal, renewed
+from neuralop_mup.optim.musoap.blocks import as_real
+from neuralop_mup.optim.musoap.gradients import GradientCheck
+from support import differing, in_double, random_gradients, small_fno
+
+KERNEL = "fno_blocks.convs.0.weight.tensor"
+
+
+def bad_step(optimizer, model, seed=0, name=KERNEL, value=math.nan):
+    random_gradients(model, seed)
+    model.get_parameter(name).grad.flatten()[-1] *= value
+    optimizer.step()
+
+
+def good_step(optimizer, model, seed=0, scale=1.0):
+    random_gradients(model, seed)
+    for p in model.parameters():
+        p.grad *= scale
+    optimizer.step()
+
+
+# --------------------------------------------------------------------------------------------------------- the policy
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])
+@pytest.mark.parametrize("where", ["fno_blocks.convs.1.weight.tensor", "projection.fcs.1.bias"])
+@pytest.mark.parametrize(
+    ("factor", "told"),
+    [
+        (math.nan, "is not finite.*changed: look at the loss and the batch"),
+        (math.inf, "is not finite.*changed: look at the loss and the batch"),
+        # Finite, but averages of its squares would not be: bases were NaN some steps later.
+        (1e25, "is finite, but so large .*changed: .*clip gradients"),
+    ],
+)
+def test_now_refuses_and_nothing_changes(where, factor, told, first):
+    model = small_fno()
+    optimizer = nm.MuSOAP(model)
+    if not first:
+        good_step(optimizer, model)
+    before, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict()["state"])
+    with pytest.raises(nm.MupError, match=f"gradient of '{where}' {told}"):
+        bad_step(optimizer, model, 1, where, factor)
+    assert differing(model, before) == 0
+    torch.testing.assert_close(optimizer.state_dict()["state"], state, rtol=0, atol=0)
+
+
+def test_next_counts_a_bad_gradient_as_zero_and_raises_at_the_next_step():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, check="next", weight_decay=0.0)
+    before = copy.deepcopy(model)
+    bad_step(optimizer, model)
+    assert differing(model, before) == 0
+    with pytest.raises(nm.MupError, match="an earlier step was not finite.*counted as zero"):
+        good_step(optimizer, model)
+    good_step(optimizer, model)
+    assert all(torch.isfinite(as_real(p)).all() for p in model.parameters())
+
+
+class Lagging:
+    """An event of a device that is some steps behind."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def query(self):
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize("lag", [1, 2, 4, 7])
+def test_no_fault_is_lost_however_far_the_device_lags(lag, monkeypatch):
+    """An answer that had not been read was overwritten: of NaN at steps 3, 4 and 5 nothing was ever told."""
+
+    def ask(self, count):
+        self._answer, self._ready = count.clone(), Lagging(lag)
+
+    monkeypatch.setattr(GradientCheck, "_ask", ask)
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, check="next")
+    told = []
+    for i in range(30):
+        try:
+            (bad_step if i in (3, 4, 5) else good_step)(optimizer, model, i)
+        except nm.MupError as error:
+            told.append(str(error))
+    assert told and optimizer.bad_steps == 3
+    counts = [1 if "an earlier step" in text else int(text.split("of ")[1].split()[0]) for text in told]
+    # A bad gradient at the very step that raises was not looked at.
+    assert sum(counts) == 3
+
+
+def test_skip_counts_and_never_raises():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, check="skip", weight_decay=0.0)
+    assert optimizer.bad_steps == 0
+    before = copy.deepcopy(model)
+    for seed in range(3):
+        bad_step(optimizer, model, seed)
+    assert differing(model, before) == 0 and optimizer.bad_steps == 3
+    good_step(optimizer, model)
+    assert differing(model, before) > 0 and optimizer.bad_steps == 3
+
+
+def test_off_looks_at_nothing(monkeypatch):
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, check="off")
+    monkeypatch.setattr("neuralop_mup.optim.musoap.gradients._fault", None)
+    good_step(optimizer, model)
+    bad_step(optimizer, model)
+    assert optimizer.state[model.get_parameter(KERNEL)]["exp_avg"].isnan().any()
+
+
+@pytest.mark.parametrize("check", ["now", "next", "skip", "off"])
+def test_gradients_that_are_views_of_another_kind(check):
+    """Conjugated, as autograd leaves them, and expanded."""
+    models = [small_fno() for _ in range(2)]
+    optimizers = [nm.MuSOAP(model, check=check) for model in models]
+    for seed in range(2):
+        for i, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            random_gradients(model, seed)
+            for p in model.parameters():
+                if p.is_complex():
+                    p.grad = p.grad.conj() if i else p.grad.conj().resolve_conj()
+                elif p.ndim == 1:
+                    p.grad = p.grad[:1].expand(p.shape) if i else p.grad[:1].expand(p.shape).clone()
+            optimizer.step()
+    assert differing(*models) == 0
+
+
+def test_a_bad_gradient_that_is_conjugated_counts_as_zero():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, check="next")
+    random_gradients(model)
+    p = model.get_parameter(KERNEL)
+    p.grad = p.grad.fill_(torch.nan).conj()
+    optimizer.step()
+    assert torch.view_as_real(optimizer.state[p]["exp_avg"]).abs().max() == 0
+
+
+# ----------------------------------------------------------------------------------------------- large, small and noise
+
+
+@pytest.mark.parametrize("scale", [1e-120, 1e-60, 1e-20, 1e30, 1e100])
+def test_in_double_precision_no_scale_matters(scale):
+    """Kernels stopped below a gradient norm of 3e-18. A step is the same at every scale."""
+    models = [in_double(small_fno()) for _ in range(2)]
+    for model, own in zip(models, (1.0, scale), strict=True):
+        optimizer = nm.MuSOAP(model, lr=0.05, eps=0.0)
+        for seed in range(3):
+            good_step(optimizer, model, seed, own)
+    torch.testing.assert_close(*(model.get_parameter(KERNEL) for model in models), rtol=0, atol=1e-6)
+
+
+def test_gradients_a_million_million_times_larger_or_smaller_than_before():
+    """An update whose fourth powers underflowed was 1e18."""
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, lr=0.05, momentum=0.0, period=1, base_depth=None)
+    for seed in range(25):
+        before = model.get_parameter(KERNEL).detach().clone()
+        good_step(optimizer, model, seed, 1e12 if seed in (0, 7) else 1)
+        norms = torch.linalg.matrix_norm((model.get_parameter(KERNEL) - before).detach().permute(2, 0, 1), 2)
+        assert norms.isfinite().all() and (seed > 2 or (norms.amin() > 0.03 and norms.amax() < 0.1))
+
+
+@pytest.mark.parametrize("beta2", [0.0, 0.3, 0.55, 0.95])
+def test_momentum_that_outlives_the_second_moments(beta2):
+    """After a thousand steps without a gradient 0.55 to that power is 0, where momentum is 1e-23 still."""
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, beta2=beta2)
+    for i in range(1000):
+        good_step(optimizer, model, 0, 1.0 if i == 0 else 0.0)
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("size", [2e3, 1e-4])
+def test_parameters_in_half_precision_keep_their_averages_in_float32(size):
+    """Squares of 2e3 overflow in float16, those of 1e-4 are 0: the step is that of the same numbers in float32."""
+    ends = []
+    for dtype in (torch.float16, torch.float32):
+        model = small_fno()
+        real = {name: p for name, p in model.named_parameters() if not p.is_complex()}
+        for p in real.values():
+            p.data = p.data.half().to(dtype)
+        before = {name: p.detach().clone() for name, p in real.items()}
+        optimizer, generator = nm.MuSOAP(model, lr=0.02, aux_lr=0.02), torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for p in model.parameters():
+                grad = size * torch.randn(p.shape, generator=generator, dtype=torch.promote_types(p.dtype, torch.float32))
+                p.grad = grad if p.is_complex() else grad.half().to(p.dtype)
+            optimizer.step()
+        ends.append({name: (p - before[name]).detach().float() for name, p in real.items()})
+    for name, moved in ends[0].items():
+        assert moved.isfinite().all(), name
+        torch.testing.assert_close(moved, ends[1][name], rtol=0.05, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_adamws_step_is_counted_in_float32():
+    """bfloat16, a possible default type, holds no odd number beyond 256."""
+    model = small_fno()
+    optimizer = nm.MuSOAP(model)
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        good_step(optimizer, model)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    steps = [state["step"] for state in optimizer.state.values() if torch.is_tensor(state["step"])]
+    assert steps and {x.dtype for x in steps} == {torch.float32}
+
+
+def test_a_gradient_of_low_rank_moves_no_other_direction():
+    """Rounding errors in the null space of a gradient would otherwise be normalised like the rest."""
+    model = small_fno(width=12)
+    kernel, before = model.get_parameter(KERNEL), model.get_parameter(KERNEL).detach().clone()
+    generator = torch.Generator().manual_seed(1)
+    rows, columns = (torch.randn(12, 2, generator=generator, dtype=torch.cfloat) for _ in range(2))
+    optimizer = nm.MuSOAP(model, lr=0.05, base_depth=None, period=1, weight_decay=0.0)
+    for _ in range(3):
+        middle = torch.randn(2, 2, kernel.shape[2], generator=generator, dtype=torch.cfloat)
+        kernel.grad = torch.einsum("ia,abk,ob->iok", rows, middle, columns)
+        optimizer.step()
+    values = torch.linalg.svdvals((kernel - before).detach().permute(2, 0, 1))
+    assert (values[:, 2] < 0.1 * values[:, 0]).all()
+
+
+def test_first_gradients_that_are_zero_or_of_rank_one():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, lr=0.05)
+    kernel = model.get_parameter(KERNEL)
+    before = kernel.detach().clone()
+    good_step(optimizer, model, scale=0.0)
+    assert torch.equal(kernel, before)
+    random_gradients(model)
+    kernel.grad = kernel.grad[:1, :1] * torch.ones_like(kernel)
+    optimizer.step()
+    assert all(torch.isfinite(as_real(p)).all() for p in model.parameters()) and (kernel != before).any()
+
+
+def of_modes(t):
+    """Norm of each mode's block."""
+    return t.detach().abs().square().sum((0, 1)).sqrt()
+
+
+def test_modes_of_pure_noise_are_not_trained():
+    """Gradients of 1e-13 beside 1e-3 are what rounding leaves: in a hundred steps they once moved by 5 from a norm of 2."""
+    model = small_fno()
+    kernel = model.get_parameter(KERNEL)
+    before, optimizer = kernel.detach().clone(), nm.MuSOAP(model)
+    scale = torch.where(torch.arange(kernel.shape[-1]) < 2, 1e-3, 1e-13)
+    for seed in range(100):
+        random_gradients(model, seed)
+        kernel.grad = kernel.grad * scale
+        optimizer.step()
+    moved = of_modes(kernel - before)
+    assert moved[2:].max() < 1e-3 * moved[:2].min()
+
+
+def test_what_half_precision_leaves_of_a_mode_is_not_trained():
+    """Entries below 6e-8 are exactly zero, the others coarse: most of what is left of such a mode is noise."""
+    model = small_fno(width=16, modes=(16,))
+    kernel = model.get_parameter(KERNEL)
+    random_gradients(model)
+    scale = torch.where(torch.arange(kernel.shape[-1]) < 4, 1e-5, 1e-8)
+    exact = kernel.grad / kernel.grad.abs().mean() * scale
+    kernel.grad = torch.view_as_complex(torch.view_as_real(exact).half().float())
+    before = kernel.detach().clone()
+    nm.MuSOAP(model, period=1, weight_decay=0.0).step()
+    moved = of_modes(kernel - before)
+    assert moved[4:].max() < 0.1 * moved.max() and moved[:4].min() > 0.5 * moved.max()
+
+
+# -------------------------------------------------------------------------------------------------------------- bases
+
+
+def gram(x):
+    """Σ x xᵀ along the second axis."""
+    return x.flatten(2) @ x.flatten(2).mT
+
+
+def test_bases_become_eigenvectors():
+    """Orthogonal iteration on a Gram matrix that stays the same: it is diagonal in the basis, largest first."""
+    x = torch.randn(1, 5, 40, 1, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    c = gram(x * torch.tensor([9, 5, 3, 2, 1]).view(5, 1, 1, 1))
+    q = first_basis(torch.eye(5, dtype=c.dtype)[None])
+    for _ in range(60):
+        q = renewed(c, q)
+    values = (q.mT @ c @ q).diagonal(dim1=1, dim2=2)
+    assert (values.diff() < 0).all()
+    assert torch.allclose(q @ torch.diag_embed(values) @ q.mT, c, atol=1e-6 * c.abs().max())
+    assert torch.equal(renewed(torch.zeros_like(c), q), q)
+    for scale in (1e-28, 1e-18, 1e18, 1e28):  # the squares of Gram matrices, squares themselves, would leave float32
+        assert torch.allclose(renewed(c.float() * scale, q.float()), renewed(c, q).float(), atol=1e-5)
+
+
+@pytest.mark.parametrize("d", [4, 200])
+@pytest.mark.parametrize("kind", ["full", "low rank", "decaying"])
+def test_products_alone_are_as_accurate_as_householders(kind, d):
+    """Cholesky QR, which runs where there is no CPU: orthogonal, and its columns Householder's but for their signs, whatever
+    the eigenvalues; C + ε as :func:`renewed` has it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, d, 4 * d if kind == "full" else 3, generator=generator, dtype=torch.float64)
+    if kind == "decaying":
+        x = torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=torch.float64)).Q
+        x = x * torch.logspace(0, -3, d, dtype=torch.float64)
+    c = x @ x.mT
+    c = c / c.abs().amax() + 2.0**-24 * torch.eye(d, dtype=torch.float64)
+    y = c @ torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=torch.float64)).Q
+    got, want = orthonormal(y), torch.linalg.qr(y).Q
+    assert (got.mT @ got - torch.eye(d, dtype=torch.float64)).abs().max() < 1e-12
+    assert ((got * want).sum(1).abs() - 1).abs().max() < 1e-5
+
+
+# ------------------------------------------------------------------------------------- what a step asks of its process
+
+
+def test_a_step_inside_autocast_is_as_outside():
+    """Products were made in bfloat16, and it raised in the middle of the step."""
+    outside, inside = small_fno(), small_fno()
+    usual, within = nm.MuSOAP(outside), nm.MuSOAP(inside)
+    for seed in range(3):
+        good_step(usual, outside, seed)
+        with torch.autocast("cpu", torch.bfloat16):
+            good_step(within, inside, seed)
+            assert torch.is_autocast_enabled("cpu")
+    assert differing(outside, inside) == 0
+
+
+def test_precision_of_products_stays_as_the_user_has_it():
+    """After a step under a global "tf32" a global "ieee" had no effect, and another thread saw the step's own setting."""
+    seen, model = [], small_fno()
+    optimizer = nm.MuSOAP(model)
+
+    def look():
+        seen.append((torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision))
+
+    def hook(*args):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    try:
+        torch.backends.fp32_precision = "tf32"
+        with pytest.MonkeyPatch.context() as patch:
+            plain = module.direction
+            patch.setattr(module, "direction", lambda *args: hook() or plain(*args))
+            good_step(optimizer, model)
+        assert set(seen) == {("tf32", "tf32")}
+        with module.full_precision(), module.full_precision():  # as steps on CUDA have it, two at a time
+            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        look()
+        torch.backends.fp32_precision = "ieee"
+        look()
+        assert seen[-2:] == [("tf32", "tf32"), ("ieee", "ieee")]
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        with module.full_precision():
+            pass
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.fp32_precision = "none"
+
+
+WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "linalg_eigh", "_linalg_eigh"}
+# Beside views, what makes no kernel run: memory, and numbers that torch makes tensors of.
+NO_WORK = {"_local_scalar_dense", "empty", "empty_like", "empty_strided", "scalar_tensor", "lift_fresh", "promote_types"}
+NO_WORK |= {"detach", "alias"}
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators but for views, and the most memory that new tensors held at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts, self.held, self.most = Counter(), 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        name = function.__name__.partition(".")[0]
+        is_view = any(a.alias_info is not None and not a.alias_info.is_write for a in function._schema.arguments)
+        if not is_view and not name.startswith("_record_function"):
+            self.counts[name] += 1
+        if isinstance(out, torch.Tensor) and not is_view and not any(r.alias_info for r in function._schema.returns):
+            storage = out.untyped_storage()
+            self.held += storage.nbytes()
+            self.most = max(self.most, self.held)
+            weakref.finalize(storage, self._free, storage.nbytes())
+        return out
+
+    def _free(self, n):
+        self.held -= n
+
+
+def counted(model, n_steps, skip, monkeypatch, **settings):
+    """Operators of steps as on a device that is no CPU."""
+    monkeypatch.setattr(module, "_CHUNK", {})
+    monkeypatch.setattr(GradientCheck, "_ask", lambda *args: None)  # on a GPU the answer is read from the host's memory
+    optimizer = nm.MuSOAP(model, foreach=True, check="next", **settings)
+    found = []
+    for seed in range(n_steps):
+        random_gradients(model, seed)
+        with Operators() as operators, torch.no_grad():
+            optimizer._step()  # without the hook before it, which reads learning rates that are on a CPU
+        found.append(operators)
+    return found[skip:]
+
+
+def test_operators_of_a_step(monkeypatch):
+    """An FNO of 4 layers in 2D: at most 200, in the median of 20 steps."""
+    model = nm.parametrize(FNO((16, 16), 1, 1, 32), base={"hidden_channels": 16})
+    steps = counted(model, 30, 10, monkeypatch)
+    numbers = [sum(n for name, n in step.counts.items() if name not in NO_WORK) for step in steps]
+    assert statistics.median(numbers) <= 200
+
+
+def test_no_step_waits(monkeypatch):
+    """Without AdamW, which on a CPU reads the number of its steps there. Only the first step decomposes Gram matrices."""
+    monkeypatch.setattr(module, "adamw", lambda *args, **kwargs: None)
+    model = nm.parametrize(FNO((8, 8), 1, 1, 8), base={"hidden_channels": 4})
+    steps = counted(model, 22, 1, monkeypatch, capturable=True)
+    assert [WAITS & set(step.counts) for step in steps] == [set()] * 21
+
+
+def test_temporaries(monkeypatch):
+    """At most 2.6 times the bytes of one kernel, where kernels are large enough for a batch of their own."""
+    monkeypatch.setattr(module, "_CHUNK_ELSEWHERE", 2**14)
+    model = nm.parametrize(FNO((32, 32), 1, 1, 32, n_layers=2), base={"hidden_channels": 16})
+    kernel = model.get_parameter("fno_blocks.convs.0.weight.tensor")
+    steps = counted(model, 12, 2, monkeypatch)
+    assert max(step.most for step in steps) <= 2.6 * kernel.numel() * kernel.element_size()
+
+
+def test_a_capturable_step_is_the_same_and_refuses_a_learning_rate_that_is_a_number():
+    weights = []
+    for capturable in (False, True):
+        model = small_fno()
+        optimizer = nm.MuSOAP(model, capturable=capturable)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
+        for seed in range(4):
+            good_step(optimizer, model, seed)
+            schedule.step()
+        weights.append([p.detach() for p in model.parameters()])
+    torch.testing.assert_close(*weights)
+    assert optimizer.cycle == 10
+    optimizer.param_groups[0]["lr"] = float(optimizer.param_groups[0]["lr"])
+    with pytest.raises(nm.MupError, match="learning rate of group 'hidden' is the number 0.0.*fill_"):
+        optimizer.step()

@@ -1,0 +1,232 @@
+"""States of MuSOAP: resumed, of another precision or release, refused; and batches that are kept from step to step."""
+
+import copy
+import io
+
+import pytest
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+from cases import BY_NAME
+from support import differing, in_double, random_gradients, small_fno, train
+
+KERNEL = "fno_blocks.convs.0.weight.tensor"
+
+
+def step(optimizer, model, seed=0):
+    random_gradients(model, seed)
+    optimizer.step()
+
+
+def assert_goes_on_alike(model, optimizer, resumed, other, state=None):
+    """Load one into the other: the next step of both is the same, bit for bit."""
+    other.load_state_dict(state or copy.deepcopy(optimizer.state_dict()))
+    resumed.load_state_dict(model.state_dict())
+    step(optimizer, model, seed=12)
+    step(other, resumed, seed=12)
+    assert differing(model, resumed) == 0
+
+
+def test_a_file_resumes_bit_for_bit():
+    """In the middle between two renewals of the bases."""
+    case = BY_NAME["2d"]
+    model = nm.parametrize(case.build(), base=case.base)
+    optimizer = nm.MuSOAP(model, refresh=4)
+    train(case, model, optimizer, steps=6)
+    torch.save(optimizer.state_dict(), file := io.BytesIO())
+    file.seek(0)
+    resumed = copy.deepcopy(model)
+    other = nm.MuSOAP(resumed, lr=0.5)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert {g["refresh"] for g in other.param_groups} == {4}  # settings come with the state, as in torch
+    train(case, model, optimizer, steps=4)
+    train(case, resumed, other, steps=4)
+    assert differing(model, resumed) == 0
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["to float32", "to float64"])
+def test_a_state_takes_the_precision_of_the_model(wide):
+    """It was refused at the next step, with the advice that was followed. Averages are the same numbers, rounded."""
+    one, other = in_double(small_fno()), small_fno()
+    one, other = (other, one) if wide else (one, other)
+    optimizer, resumed = nm.MuSOAP(one), nm.MuSOAP(other)
+    for seed in range(4):
+        step(optimizer, one, seed)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        q.data.copy_(p.data)
+        for name, value in resumed.state[q].items():
+            if torch.is_tensor(value) and name != "step":
+                assert value.dtype == (q.dtype if value.is_complex() else q.dtype.to_real()), name
+                torch.testing.assert_close(value, optimizer.state[p][name].to(value.dtype), rtol=0, atol=0)
+    random_gradients(one, 4)
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        q.grad = p.grad.to(q.dtype)
+    optimizer.step()
+    resumed.step()
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p.to(q.dtype), q, rtol=0, atol=1e-3)
+
+
+def test_bases_of_half_precision_stay_in_single_when_loaded():
+    """torch casts states to their parameters' type: a run that was resumed went on with other bases."""
+    models = [small_fno(), small_fno()]
+    for p in (p for model in models for p in model.parameters() if not p.is_complex()):
+        p.data = p.data.bfloat16()
+    optimizer, other = map(nm.MuSOAP, models)
+    for seed in range(12):
+        step(optimizer, models[0], seed)
+    assert_goes_on_alike(models[0], optimizer, models[1], other)
+
+
+@pytest.mark.parametrize("release", ["0.1", "0.2"])
+def test_states_of_former_releases_load(release):
+    """0.1 had neither foreach nor capturable nor check nor steps; 0.2 had settings of which only the defaults are left."""
+    models = [small_fno(), small_fno()]
+    optimizer, resumed = map(nm.MuSOAP, models)
+    step(optimizer, models[0])
+    old = copy.deepcopy(optimizer.state_dict())
+    for group in old["param_groups"]:
+        group.update(nesterov=True, size="schatten", basis_beta=0.95)
+        for key in ("foreach", "capturable", "check", "steps") if release == "0.1" else ():
+            del group[key]
+    assert_goes_on_alike(models[0], optimizer, models[1], resumed, old)
+    assert not {"nesterov", "size", "basis_beta"} & set(resumed.state_dict()["param_groups"][0])
+
+
+def test_a_state_that_is_empty_for_some_parameters():
+    """``optimizer.state[p]`` makes an empty one of a parameter that has not moved, and it was refused when loaded."""
+    model = small_fno()
+    random_gradients(model)
+    frozen = model.get_parameter(KERNEL)
+    frozen.grad = None
+    optimizer, other = nm.MuSOAP(model), nm.MuSOAP(copied := copy.deepcopy(model))
+    optimizer.step()
+    assert not optimizer.state[frozen]
+    assert_goes_on_alike(model, optimizer, copied, other)
+
+
+def saved(**changes):
+    """A state after a step, with other settings."""
+    optimizer = nm.MuSOAP(model := small_fno())
+    step(optimizer, model)
+    state = optimizer.state_dict()
+    state["param_groups"][0].update(changes)
+    return state
+
+
+def of_another_width():
+    """Of base size, so that multipliers agree."""
+    model = nm.parametrize(FNO((8,), 2, 3, 12, n_layers=2), base={"hidden_channels": 12})
+    optimizer = nm.MuSOAP(model)
+    step(optimizer, model)
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (lambda: nm.MuSOAP(small_fno(separable=True)).state_dict(), "layouts differ"),
+        (lambda: nm.MuAdam(small_fno()).state_dict(), "layouts differ"),
+        (lambda: {"model": {}}, "layouts differ"),
+        (lambda: [], "layouts differ"),
+        # The same parameters under another base: torch would take AdamW's learning rates from the file.
+        (
+            lambda: nm.MuSOAP(nm.parametrize(FNO((8,), 2, 3, 12, n_layers=2), base={"hidden_channels": 6})).state_dict(),
+            "(r?u?l?e?_?mult) of group 'aux readout'",
+        ),
+        (lambda: saved(size="rms"), "saved with size='rms', which MuSOAP has no more"),
+        (lambda: saved(nesterov=False), "saved with nesterov=False"),
+        (lambda: saved(basis_beta=0.99), "saved with basis_beta=0.99"),
+        (of_another_width, "other averages"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(state, message):
+    model = (
+        nm.parametrize(FNO((8,), 2, 3, 6, n_layers=2), base={"hidden_channels": 6}) if "averages" in message else small_fno()
+    )
+    optimizer = nm.MuSOAP(model)
+    before = [g["lr"] for g in optimizer.param_groups]
+    with pytest.raises(nm.MupError, match=message):
+        optimizer.load_state_dict(state())
+    assert [g["lr"] for g in optimizer.param_groups] == before
+
+
+@pytest.mark.parametrize("name", ["1d", "separable", "legacy_dense"])
+def test_states_of_kernels_take_less_memory_than_adams(name):
+    """One and a half buffers of the kernels' size, beside Adam's two."""
+    case = BY_NAME[name]
+    model = nm.parametrize(case.build(), base=case.base)
+    random_gradients(model)
+    taken = []
+    for optimizer in (nm.MuSOAP(model), nm.MuAdam(model)):
+        optimizer.step()
+        kernels = [p for n, p in model.named_parameters() if nm.summary(model)[n].role == "spectral"]
+        buffers = [t for p in kernels for key, t in optimizer.state[p].items() if key.startswith("exp_avg")]
+        taken.append(sum(t.numel() * t.element_size() for t in buffers))
+    assert taken[0] == taken[1] * 0.75
+
+
+# ---------------------------------------------------------------------------------------------- batches that are kept
+
+
+def moved_states(model, optimizer):
+    for value in (x for state in optimizer.state.values() for x in state.values() if torch.is_tensor(x)):
+        value.data = value.data.clone()
+
+
+def new_weights(model, optimizer):
+    for p in model.parameters():
+        p.data = p.data.clone() * 0.5
+
+
+def no_gradients(model, optimizer):
+    for p in list(model.parameters())[::2]:
+        p.grad = None
+
+
+def of_period(n):
+    def change(model, optimizer):
+        for group in optimizer.param_groups:
+            group["period"] = n
+
+    return change
+
+
+CHANGES = {
+    "period 1": of_period(1),
+    "period 3": of_period(3),
+    "states moved": moved_states,
+    "weights replaced": new_weights,
+    "some without a gradient": no_gradients,
+    "state loaded": lambda model, optimizer: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_seen(change):
+    """Batches are made anew where anything that they are made of has changed."""
+    models = [in_double(small_fno()) for _ in range(2)]
+    optimizers = [nm.MuSOAP(model, lr=0.05) for model in models]
+    for seed in range(6):
+        for i, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            random_gradients(model, seed)
+            if seed == 3:
+                CHANGES[change](model, optimizer)
+            if i:
+                optimizer._batches.clear()
+            optimizer.step()
+    assert differing(*models) == 0
+
+
+def test_a_model_that_was_converted_after_a_step_is_refused():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model)
+    step(optimizer, model)
+    in_double(model)
+    random_gradients(model)
+    before = copy.deepcopy(model)
+    with pytest.raises(nm.MupError, match="are torch.float64 now, and their averages torch.float32: convert the model"):
+        optimizer.step()
+    assert differing(model, before) == 0
