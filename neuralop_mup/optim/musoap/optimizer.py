@@ -42,8 +42,8 @@ AUX_LR = 4e-3
 # As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
 BASE_DEPTH = 4
-# Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches hold
-# no more, few operators do not matter; elsewhere they fill the device.
+# Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches
+# hold no more, few operators do not matter; elsewhere they fill the device.
 _CHUNK = {"cpu": 2**17}
 _CHUNK_ELSEWHERE = 2**24
 _SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
@@ -68,8 +68,8 @@ class MuSOAP(torch.optim.Optimizer):
     signs these are the whole sums; with ``complex_data=True`` real bases are a choice. In these coordinates each entry of
     each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
-    size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the mean
-    that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4) times
+    size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
+    mean that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4) times
     (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. The block of a separable kernel is
     diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
     one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
@@ -109,8 +109,8 @@ class MuSOAP(torch.optim.Optimizer):
         Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
     base_depth : int or None, default 4
         ``lr`` goes as √(base_depth / depth), where depth is the model's number of Fourier layers: updates of all layers add
-        up, and four times as many want half the learning rate (docs/evidence/transfer.md). The default is the number of layers
-        that neuralop's FNO has. None leaves ``lr`` as it is at every depth.
+        up, and four times as many want half the learning rate (docs/evidence/transfer.md). The default is the number of
+        layers that neuralop's FNO has. None leaves ``lr`` as it is at every depth.
     process_group : torch.distributed.ProcessGroup, optional
         Ranks that hold the same gradients (DDP's) and share the work: each moves some of the parameters and sends them,
         with their state, to the others. Not kept by copies and pickles of the optimizer.
@@ -124,10 +124,12 @@ class MuSOAP(torch.optim.Optimizer):
         Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
         does repeats every ``cycle`` steps, so that as many are captured and replayed in turn.
     check : {"now", "next", "skip", "off"}, optional
-        What is done about gradients that are not finite, or so large that sums of their squares overflow. ``now``: the step is
-        refused at once, which waits for the device; the default on a CPU. ``next``: all gradients of such a step count as zero,
-        and the first step that finds this known raises; the default elsewhere. ``skip``: they count as zero, and ``bad_steps``
-        counts such steps. ``off``: nothing is looked at.
+        What is done about gradients that are not finite, or so large that sums of their squares overflow. ``now``: the step
+        is refused at once, which waits for the device; the default on a CPU. ``next``: all gradients of such a step count as
+        zero, and the first step that finds this known raises; the default elsewhere. ``skip``: they count as zero, and
+        ``bad_steps`` counts such steps. ``off``: nothing is looked at.
+    **unknown
+        Refused, with the name that is nearest.
 
     Raises
     ------
@@ -242,8 +244,8 @@ class MuSOAP(torch.optim.Optimizer):
             raise MupError("A parameter of this group is in the optimizer already: give each parameter one group.")
         if "lr" not in param_group:
             raise MupError(
-                "This group has no lr, and MuSOAP has two (that of kernels and hidden layers, and AdamW's aux_lr): say which "
-                "it is to be."
+                "This group has no lr, and MuSOAP has two (that of kernels and hidden layers, and AdamW's aux_lr): say "
+                "which it is to be."
             )
         if self.param_groups and "param_names" not in param_group:
             raise MupError(
@@ -267,8 +269,10 @@ class MuSOAP(torch.optim.Optimizer):
 
     @property
     def bad_steps(self) -> int:
-        """How many steps had a gradient that was not finite and counted as zero (``check`` is "next" or "skip"); it waits for
-        the device."""
+        """How many steps had a gradient that was not finite and counted as zero (``check`` is "next" or "skip").
+
+        To read it waits for the device.
+        """
         return 0 if self._check.count is None else int(self._check.count)
 
     @torch.no_grad()
@@ -355,7 +359,8 @@ class MuSOAP(torch.optim.Optimizer):
                 if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
                     raise MupError(
                         f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
-                        f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
+                        f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state "
+                        "then."
                     )
         if steps is not None:
             self._length.before_step(steps, taken, max(shares, default=None) if readable else None)
@@ -380,7 +385,7 @@ class MuSOAP(torch.optim.Optimizer):
             [state["step"] for state in states],
             foreach=group["foreach"] if capturable or not torch.is_tensor(group["lr"]) else False,
             capturable=capturable,
-            has_complex=any([p.is_complex() for p in params]),
+            has_complex=any([p.is_complex() for p in params]),  # noqa: C419  a generator is a call for each
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -408,7 +413,7 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
         """Move parameters, those that are this process's to move; what each process has to send to the others."""
-        if any([hasattr(p, "placements") for p, _ in members]):
+        if any([hasattr(p, "placements") for p, _ in members]):  # noqa: C419
             ranks.through_owners(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
             return []
         if self._process_group is None:
@@ -427,9 +432,9 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
         """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
-        found = [(p, p.data_ptr(), p.dtype, id(states[p]), states[p]["exp_avg"].data_ptr()) for p, _ in members]
+        found = [(id(p), p.data_ptr(), p.dtype, id(states[p]), states[p]["exp_avg"].data_ptr()) for p, _ in members]
         known, batches = self._batches.get(index, ([], []))
-        if known != found or not all([batch.is_current() for batch in batches]):
+        if known != found or not all([batch.is_current() for batch in batches]):  # noqa: C419
             batches = _batches_of(members, states, group["period"])
             if index is not None:
                 self._batches[index] = found, batches
