@@ -500,8 +500,8 @@ def test_coord_check_names_the_furthest_beyond_its_limits_first():
     slopes = [{"block": b, "kind": k, "step": int(k == "update"), "slope": s, "reach": 0.0} for b, k, s in found]
     assert _verdict(judged(slopes), 3) == (
         "did not pass",
-        "did not pass: the update of output at t = 1 is zero or not finite for some seed; the update of body at t = 1, slope "
-        "-0.80 ± 0.00 (-0.25 to +0.25 passes); body at init, slope +0.11 ± 0.00 (-0.10 to +0.10 passes).",
+        "did not pass: the update of output at t = 1 is zero or not finite for some seed; the update of body at t = 1, "
+        "slope -0.80 ± 0.00 (-0.25 to +0.25 passes); body at init, slope +0.11 ± 0.00 (-0.10 to +0.10 passes).",
     )
 
 
