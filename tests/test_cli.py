@@ -17,7 +17,8 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 from neuralop_mup.cli import main, transfer
-from neuralop_mup.cli.coord_check import _Seeds
+from neuralop_mup.cli.coord_check import _Seeds, _verdict
+from neuralop_mup.diagnostics.coord_check import judged
 from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
 from neuralop_mup.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.tuning import Results, looking, pipeline
@@ -491,6 +492,17 @@ def test_coord_check_says_what_the_slopes_show(power, code, capsys, monkeypatch)
         "did not pass: body at init, slope +1.00 ± 0.00" if code else "passed: the steepest is the update of body at t = 1"
     )
     assert said in out and said in Path("out/coord_check.md").read_text()
+
+
+def test_coord_check_names_the_furthest_beyond_its_limits_first():
+    """In multiples of what passes: 0.55 of 0.5, 0.01 of 0.2."""
+    found = (("body", "init", 0.11), ("body", "update", -0.8), ("output", "update", float("nan")))
+    slopes = [{"block": b, "kind": k, "step": int(k == "update"), "slope": s, "reach": 0.0} for b, k, s in found]
+    assert _verdict(judged(slopes), 3) == (
+        "did not pass",
+        "did not pass: the update of output at t = 1 is zero or not finite for some seed; the update of body at t = 1, "
+        "slope -0.80 ± 0.00 (-0.25 to +0.25 passes); body at init, slope +0.11 ± 0.00 (-0.10 to +0.10 passes).",
+    )
 
 
 def test_coord_check_goes_on_where_it_was_and_calls_one_seed_too_few(capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Base:
         Whether shapes are those of the active modes: mup's files have those of tensors.
     """
 
-    shapes: Mapping[str, tuple]
+    shapes: Mapping[str, Sequence[int | None]]
     found: Mapping[str, ParameterInfo]
     source: str
     is_reference: bool = False

@@ -94,7 +94,7 @@ def measure(
 def _matched(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, Layers]:
     """What each parameter is compared with, where base has the same parameters but for its number of layers."""
     for name, info in found.items():
-        if info.shared in base.shapes:
+        if info.shared is not None and info.shared in base.shapes:
             raise shared(info.shared, name)
     kernels = [name for name, info in found.items() if info.param.role == "spectral"]
     layers = match_layers(found.keys(), base.shapes.keys(), kernels)

@@ -250,11 +250,8 @@ class LearnedRates:
         if not self._inside:  # else a hook that torch calls twice, or the step before this one raised
             self._learn()
         self._inside = True
-        for p in (p for params in self._learning().values() for p in params):
-            if p in self._last:
-                self._last[p].copy_(p)
-            else:
-                self._last[p] = p.detach().clone()
+        self._last = {}  # before copies are made: there is memory for one
+        self._last = {p: p.detach().clone() for params in self._learning().values() for p in params}
 
     @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:

@@ -12,7 +12,7 @@ from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor,
 from torch import nn
 
 from neuralop_mup.core import draws
-from neuralop_mup.core.layers import Description, Param, layer_type
+from neuralop_mup.core.layers import Alias, Copy, Description, Param, layer_type
 from neuralop_mup.errors import MupError
 
 
@@ -99,7 +99,7 @@ def convolution_params(
         *(("out",) if separable else ("in", "out")),
         *mode_kinds,
     )
-    params: dict[str, Param] = {}
+    params: dict[str, Param | Alias | Copy] = {}
     for prefix, weight in weights.items():
         params.update(kernel(weight, prefix, axes, (*lead, *channels, *mode_sizes), init))
     prefix, one = next(iter(weights.items()))

@@ -85,8 +85,8 @@ class GradientCheck:
             raise MupError(
                 f"A gradient of {'an earlier step' if new == 1 else f'{new} earlier steps'} was not finite, or so large "
                 "that sums of its squares overflow. All gradients counted as zero there, and this step was not taken: look "
-                'at the loss and the batch first, then lower the learning rate, clip gradients, or skip the batch; check="now" '
-                'names the parameter, check="skip" goes on.'
+                "at the loss and the batch first, then lower the learning rate, clip gradients, or skip the batch; "
+                'check="now" names the parameter, check="skip" goes on.'
             )
 
 
