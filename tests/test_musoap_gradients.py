@@ -436,12 +436,12 @@ def test_no_step_waits(monkeypatch):
 
 
 def test_temporaries(monkeypatch):
-    """At most 2.6 times the bytes of one kernel, where kernels are large enough for a batch of their own."""
+    """At most 2.5 times and a few numbers beside the bytes of one kernel, where kernels are large enough for a batch of their own."""
     monkeypatch.setattr(module, "_CHUNK_ELSEWHERE", 2**14)
     model = nm.parametrize(FNO((32, 32), 1, 1, 32, n_layers=2), base={"hidden_channels": 16})
     kernel = model.get_parameter("fno_blocks.convs.0.weight.tensor")
     steps = counted(model, 12, 2, monkeypatch)
-    assert max(step.most for step in steps) <= 2.6 * kernel.numel() * kernel.element_size()
+    assert max(step.most for step in steps) <= 2.51 * kernel.numel() * kernel.element_size()
 
 
 def test_a_capturable_step_is_the_same_and_refuses_a_learning_rate_that_is_a_number():
