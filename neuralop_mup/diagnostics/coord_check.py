@@ -4,16 +4,13 @@ In μP the root-mean-square feature of every block, and its change after a few s
 "Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size that is a slope of zero.
 """
 
-from __future__ import annotations
-
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, linear_regression
+from statistics import fmean, linear_regression, pvariance
 from typing import Any
 
 import torch
@@ -114,7 +111,7 @@ class CoordCheck:
 
     def plot(
         self,
-        path: str | os.PathLike,
+        path: str | Path,
         tolerance: float = TOLERANCE,
         init_tolerance: float = INIT_TOLERANCE,
         *,
@@ -145,7 +142,7 @@ class CoordCheck:
         from neuralop_mup.plots import plot_coord_check
 
         slopes = judged(self.slopes, tolerance, init_tolerance)
-        plot_coord_check(self.records, slopes, Path(path), size_name=self.size_name, title=title)
+        plot_coord_check(self.records, slopes, path, size_name=self.size_name, title=title)
 
 
 def judged(
@@ -327,21 +324,15 @@ def _measure(model, batches, lr, steps, optimizer, loss, silent) -> Iterator[dic
         opt.step()
         if step in steps:
             now = features(model, probe)
-            _check_shapes(start, now, step)
+            for block in {**start, **now}:
+                shapes = [tuple(of[block].shape) if block in of else "nothing" for of in (start, now)]
+                if shapes[0] != shapes[1]:
+                    raise MupError(
+                        f"What {block} returns on the first batch went from {shapes[0]} to {shapes[1]} by step {step}, so the "
+                        "change of its features is not defined: check a model that returns the same shapes throughout."
+                    )
             for block, value in now.items():
                 yield {"step": step, "block": block, "kind": "update", "value": rms(value - start[block])}
-
-
-def _check_shapes(start: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor], step: int) -> None:
-    """Features of other shapes have no difference."""
-    before, after = ({block: tuple(value.shape) for block, value in values.items()} for values in (start, now))
-    for block in {**before, **after}:
-        if before.get(block) != after.get(block):
-            raise MupError(
-                f"What {block} returns on the first batch went from {before.get(block, 'nothing')} to "
-                f"{after.get(block, 'nothing')} by step {step}, so the change of its features is not defined: check a "
-                "model that returns the same shapes throughout."
-            )
 
 
 def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -366,5 +357,4 @@ def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
     if n == 1:
         return None
     without = [_slope([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
-    mean = fmean(without)
-    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) / n * sum((slope - mean) ** 2 for slope in without))
+    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) * pvariance(without))

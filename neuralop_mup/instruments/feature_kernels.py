@@ -35,7 +35,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,7 +44,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.diagnostics.features import call, evaluating, inputs_of
+from neuralop_mup.diagnostics.features import call_with_hooks, inputs_of
 from neuralop_mup.diagnostics.update_stats import check_inputs, kernels_of
 from neuralop_mup.errors import MupError
 
@@ -199,8 +198,8 @@ def kernels(
     if not calls:
         raise MupError(f"{type(model).__name__} has no Fourier layer, and these kernels are of those.")
     with torch.enable_grad():
-        number = _number(_called(model, inputs, calls), output)
-        layers = _with_gradients(number, _told_apart(model, calls, len(number)))
+        prediction = call_with_hooks(model, inputs, {name: partial(_keep, seen) for name, seen in calls.items()})
+        layers = _with_gradients(model, _number(prediction, output), calls)
     return Kernels(
         forward={name: _gram(v, v) / v[0].numel() for name, (v, _, _) in layers.items()},
         backward={name: _gram(g, g) * g[0].numel() for name, (_, _, g) in layers.items()},
@@ -209,38 +208,11 @@ def kernels(
     )
 
 
-def _called(model: nn.Module, inputs: Any, calls: dict[str, list]) -> Any:
-    """The prediction; what enters and leaves each layer is put into ``calls``."""
-    with ExitStack() as hooks, evaluating(model):
-        for name, seen in calls.items():
-            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(_keep, seen)))
-        return call(model, inputs)
-
-
 def _keep(seen: list, module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
     if not out.requires_grad:
         out.requires_grad_()  # a frozen model
     seen.append((args[0], out))
     return out.clone()  # what follows may change it in place
-
-
-def _told_apart(model: nn.Module, calls: dict[str, list], samples: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """What entered and left each layer. Rows must be samples: nothing else tells what a first dimension means."""
-    for name, seen in calls.items():
-        if len(seen) != 1:
-            how = "is not called" if not seen else f"is called {len(seen)} times"
-            raise MupError(
-                f"{name!r} of this {type(model).__name__} {how} when the model is, so its kernels cannot be told apart: "
-                "kernels are for models that call each Fourier layer once."
-            )
-        ((v, s),) = seen
-        if not len(v) == len(s) == samples:
-            raise MupError(
-                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
-                f"the output is {samples} numbers, so the rows are not the samples: kernels are for models that hand each "
-                "Fourier layer the batch sample by sample, with an output of one number a sample."
-            )
-    return {name: seen[0] for name, seen in calls.items()}
 
 
 def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
@@ -269,9 +241,24 @@ def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> to
 
 
 def _with_gradients(
-    number: torch.Tensor, layers: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    model: nn.Module, number: torch.Tensor, calls: Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """What entered each layer, what left it, and the output's gradient by that."""
+    """What entered each layer, what left it, and the output's gradient by that, a row a sample."""
+    for name, seen in calls.items():
+        if len(seen) != 1:
+            how = "is not called" if not seen else f"is called {len(seen)} times"
+            raise MupError(
+                f"{name!r} of this {type(model).__name__} {how} when the model is, so its kernels cannot be told apart: "
+                "kernels are for models that call each Fourier layer once."
+            )
+        ((v, s),) = seen
+        if not len(v) == len(s) == len(number):  # nothing else tells what a first dimension means
+            raise MupError(
+                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
+                f"the output is {len(number)} numbers, so the rows are not the samples: kernels are for models that hand "
+                "each Fourier layer the batch sample by sample, with an output of one number a sample."
+            )
+    layers = {name: seen[0] for name, seen in calls.items()}
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
     for name, gradient in zip(layers, gradients, strict=True):
         if gradient is None:
