@@ -7,7 +7,6 @@ In μP the root-mean-square feature of every block, and its change after a few s
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, linear_regression, pvariance
@@ -251,7 +250,8 @@ def coord_check(
         )
     records: list[dict[str, Any]] = []
     silent: dict[str, str] = {}
-    with _own_random_state():
+    on_cuda = torch.cuda.is_initialized()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_cuda else []):
         for size in sizes:
             for seed in seeds:
                 torch.manual_seed(seed)
@@ -262,6 +262,9 @@ def coord_check(
                     raise MupError(f"build({size!r}) returns {model!r}; it must return a new model, parametrized.")
                 measured = _measure(model, batches, lr, steps, optimizer, loss or _relative_l2, silent)
                 records += [{"size": size, "seed": seed, **record} for record in measured]
+    if not on_cuda:
+        # Nothing was drawn on CUDA before, so its state was the seed alone. Without a GPU this does nothing.
+        torch.cuda.manual_seed_all(torch.initial_seed())
     if silent:
         said = ", ".join(f"{block} (a {kind})" for block, kind in silent.items())
         warnings.warn(
@@ -291,17 +294,6 @@ def _check_batches(batches: list, loss: Any) -> None:
             )
 
 
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Random numbers in here are seeded; outside they go on as if nothing had happened, on CUDA too."""
-    started = torch.cuda.is_initialized()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if started else []):
-        yield
-    if not started:
-        # Nothing was drawn on CUDA before, so its state was the seed alone. Without a GPU this does nothing.
-        torch.cuda.manual_seed_all(torch.initial_seed())
-
-
 def _measure(model, batches, lr, steps, optimizer, loss, silent) -> Iterator[dict[str, Any]]:
     """Records of one model, without size and seed; blocks without features are put into ``silent``."""
     if batches[0].keys() == {"x", "y"}:
@@ -328,8 +320,8 @@ def _measure(model, batches, lr, steps, optimizer, loss, silent) -> Iterator[dic
                 shapes = [tuple(of[block].shape) if block in of else "nothing" for of in (start, now)]
                 if shapes[0] != shapes[1]:
                     raise MupError(
-                        f"What {block} returns on the first batch went from {shapes[0]} to {shapes[1]} by step {step}, so the "
-                        "change of its features is not defined: check a model that returns the same shapes throughout."
+                        f"What {block} returns on the first batch went from {shapes[0]} to {shapes[1]} by step {step}, so "
+                        "the change of its features is not defined: check a model that returns the same shapes throughout."
                     )
             for block, value in now.items():
                 yield {"step": step, "block": block, "kind": "update", "value": rms(value - start[block])}

@@ -30,8 +30,6 @@ Learning in the Proportional Limit", for Φ, G and Q: work in progress, known he
 (Marty Mukherjee, 24 November 2025).
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -102,7 +100,7 @@ class Kernels:
                 raise MupError(f"The tangent kernel of {layer!r} is not known: {value}. Φ, G and Q are there.")
         return {layer: value for layer, value in self._tangent.items() if not isinstance(value, str)}
 
-    def change(self, before: Kernels) -> list[dict[str, Any]]:
+    def change(self, before: "Kernels") -> list[dict[str, Any]]:
         """How far kernels have moved since ``before``: ‖K − K₀‖ / ‖K₀‖ in the Frobenius norm.
 
         Parameters
@@ -209,9 +207,7 @@ def kernels(
 
 
 def _keep(seen: list, module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
-    if not out.requires_grad:
-        out.requires_grad_()  # a frozen model
-    seen.append((args[0], out))
+    seen.append((args[0], out.requires_grad_()))  # a frozen model's does not
     return out.clone()  # what follows may change it in place
 
 
@@ -260,12 +256,11 @@ def _with_gradients(
             )
     layers = {name: seen[0] for name, seen in calls.items()}
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
-    for name, gradient in zip(layers, gradients, strict=True):
-        if gradient is None:
-            raise MupError(
-                f"The output does not follow from {name!r}, or the model cuts its gradient off there: give an output=… "
-                "that every Fourier layer has a part in."
-            )
+    if cut := [name for name, gradient in zip(layers, gradients, strict=True) if gradient is None]:
+        raise MupError(
+            f"The output does not follow from {cut[0]!r}, or the model cuts its gradient off there: give an output=… that "
+            "every Fourier layer has a part in."
+        )
     return {name: (v.detach(), s.detach(), g) for (name, (v, s)), g in zip(layers.items(), gradients, strict=True)}
 
 
