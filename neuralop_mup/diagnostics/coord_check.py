@@ -238,7 +238,16 @@ def coord_check(
     """
     sizes, steps = (sorted(set(_listed(what, v))) for what, v in (("sizes", sizes), ("steps", steps)))
     batches = _listed("batches", batches)
-    _check_batches(batches, loss)
+    for batch in batches:
+        if not isinstance(batch, Mapping):
+            raise MupError(
+                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
+            )
+        if loss is None and "y" not in batch:
+            raise MupError(
+                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
+                "give it, or a loss=… that does without."
+            )
     if not isinstance(seeds, Iterable):
         check_count("seeds", seeds, "seeds", least=0)
         seeds = range(seeds)
@@ -279,19 +288,6 @@ def _listed(what: str, values: Any) -> list:
     if not isinstance(values, Iterable):
         raise MupError(f"{what} is {values!r}; give several, as a list.")
     return list(values)
-
-
-def _check_batches(batches: list, loss: Any) -> None:
-    for batch in batches:
-        if not isinstance(batch, Mapping):
-            raise MupError(
-                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
-            )
-        if loss is None and "y" not in batch:
-            raise MupError(
-                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
-                "give it, or a loss=… that does without."
-            )
 
 
 def _measure(model, batches, lr, steps, optimizer, loss, silent) -> Iterator[dict[str, Any]]:

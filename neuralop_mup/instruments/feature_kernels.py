@@ -212,14 +212,11 @@ def _keep(seen: list, module: nn.Module, args: tuple, out: torch.Tensor) -> torc
 
 
 def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
-    if output is not None:
-        number = output(prediction)
-    elif isinstance(prediction, torch.Tensor):
-        number = (prediction.real if prediction.is_complex() else prediction).flatten(1).mean(1)
-    else:
+    if output is None and not isinstance(prediction, torch.Tensor):
         raise MupError(
             f"The model returns a {type(prediction).__name__}: give output=…, a function from it to one number a sample."
         )
+    number = prediction.real.flatten(1).mean(1) if output is None else output(prediction)
     if not isinstance(number, torch.Tensor) or number.ndim != 1 or number.is_complex():
         shape = tuple(number.shape) if isinstance(number, torch.Tensor) else type(number).__name__
         raise MupError(f"output gives {shape}; it must give one real number a sample, of shape (samples,).")

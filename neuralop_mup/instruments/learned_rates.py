@@ -36,7 +36,7 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
-from neuralop_mup.optim.follow import Follower, follower_of, set_mult, step_lr
+from neuralop_mup.optim.follow import follower_of, set_mult, step_lr
 from neuralop_mup.optim.groups import number_equal_names
 from neuralop_mup.optim.on_plan import unwrap_optimizer
 from neuralop_mup.validation import check_count, is_multiplier, is_number
@@ -115,7 +115,19 @@ class LearnedRates:
     ) -> None:
         _check_settings(by, hyper_lr, roles, bounds, until)
         optimizer = unwrap_optimizer(optimizer)
-        follower = _followed(optimizer)
+        follower = follower_of(optimizer)
+        if follower is None:
+            raise MupError(
+                f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build "
+                "it as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan."
+            )
+        if getattr(optimizer, _LEARNING, False):
+            raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
+        if is_sharded(follower.model):
+            raise MupError(
+                f"The parameters of this {type(follower.model).__name__} are sharded, and LearnedRates takes inner products "
+                "of whole ones: learn rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
+            )
         groups = _split(optimizer.param_groups, _units_of(follower.model, optimizer, by, roles))
         if len(groups) != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
             # A scheduler keeps one number for each group that it found.
@@ -372,24 +384,6 @@ def _check_settings(by: Any, hyper_lr: Any, roles: Any, bounds: Any, until: Any)
         isinstance(roles, Collection) and not isinstance(roles, str) and all(isinstance(role, str) for role in roles)
     ):
         raise MupError(f"roles is {roles!r}; give a list of roles, such as ['spectral', 'hidden'].")
-
-
-def _followed(optimizer: Any) -> Follower:
-    """What holds the optimizer to its plan, if its rates can be learned."""
-    follower = follower_of(optimizer)
-    if follower is None:
-        raise MupError(
-            f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build it "
-            "as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan for it."
-        )
-    if getattr(optimizer, _LEARNING, False):
-        raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
-    if is_sharded(follower.model):
-        raise MupError(
-            f"The parameters of this {type(follower.model).__name__} are sharded, and LearnedRates takes inner products of "
-            "whole ones: learn the rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
-        )
-    return follower
 
 
 # Units, and param groups of one unit each
