@@ -283,9 +283,8 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     dims = tuple(range(-order, 0))
     adjoint = {"forward": "backward", "backward": "forward", "ortho": "ortho"}[conv.fft_norm or "backward"]
     v_hat = torch.fft.rfftn(v.double(), norm=conv.fft_norm, dim=dims)[index]
-    g_hat = torch.fft.rfftn(g.double(), norm=adjoint, dim=dims)[index]
     alone = (axes[-1] == 0) | (2 * axes[-1] == grid[-1])  # their own conjugates along the last axis
-    g_hat = g_hat * (2.0 - alone.double())
+    g_hat = torch.fft.rfftn(g.double(), norm=adjoint, dim=dims)[index] * (2.0 - alone.double())
     # A dense kernel contracts channels within a mode; a separable one has a number of its own for each channel.
     v_hat, g_hat = (x.flatten(2).transpose(1, 2) for x in (v_hat, g_hat))  # (samples, modes, channels)
     if conv.separable:

@@ -332,8 +332,7 @@ class LearnedRates:
                 "first and build LearnedRates after."
             )
         parameters, last = dict(enumerate(_parameters(optimizer))), saved.get("last")
-        shapes = {i: p.shape for i, p in parameters.items()}
-        if last is None or any(shapes.get(i) != update.shape for i, update in last.items()):
+        if last is None or any(i not in parameters or parameters[i].shape != u.shape for i, u in last.items()):
             raise MupError(
                 "The last updates in this optimizer state do not fit its parameters (their numbers or shapes differ): it "
                 "was cut off or edited; load it as optimizer.state_dict() gave it."
