@@ -4,16 +4,12 @@ In μP the root-mean-square feature of every block, and its change after a few s
 "Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size that is a slope of zero.
 """
 
-from __future__ import annotations
-
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, linear_regression
+from statistics import fmean, linear_regression, pvariance
 from typing import Any
 
 import torch
@@ -114,7 +110,7 @@ class CoordCheck:
 
     def plot(
         self,
-        path: str | os.PathLike,
+        path: str | Path,
         tolerance: float = TOLERANCE,
         init_tolerance: float = INIT_TOLERANCE,
         *,
@@ -145,7 +141,7 @@ class CoordCheck:
         from neuralop_mup.plots import plot_coord_check
 
         slopes = judged(self.slopes, tolerance, init_tolerance)
-        plot_coord_check(self.records, slopes, Path(path), size_name=self.size_name, title=title)
+        plot_coord_check(self.records, slopes, path, size_name=self.size_name, title=title)
 
 
 def judged(
@@ -242,7 +238,16 @@ def coord_check(
     """
     sizes, steps = (sorted(set(_listed(what, v))) for what, v in (("sizes", sizes), ("steps", steps)))
     batches = _listed("batches", batches)
-    _check_batches(batches, loss)
+    for batch in batches:
+        if not isinstance(batch, Mapping):
+            raise MupError(
+                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
+            )
+        if loss is None and "y" not in batch:
+            raise MupError(
+                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
+                "give it, or a loss=… that does without."
+            )
     if not isinstance(seeds, Iterable):
         check_count("seeds", seeds, "seeds", least=0)
         seeds = range(seeds)
@@ -254,7 +259,8 @@ def coord_check(
         )
     records: list[dict[str, Any]] = []
     silent: dict[str, str] = {}
-    with _own_random_state():
+    on_cuda = torch.cuda.is_initialized()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_cuda else []):
         for size in sizes:
             for seed in seeds:
                 torch.manual_seed(seed)
@@ -265,6 +271,9 @@ def coord_check(
                     raise MupError(f"build({size!r}) returns {model!r}; it must return a new model, parametrized.")
                 measured = _measure(model, batches, lr, steps, optimizer, loss or _relative_l2, silent)
                 records += [{"size": size, "seed": seed, **record} for record in measured]
+    if not on_cuda:
+        # Nothing was drawn on CUDA before, so its state was the seed alone. Without a GPU this does nothing.
+        torch.cuda.manual_seed_all(torch.initial_seed())
     if silent:
         said = ", ".join(f"{block} (a {kind})" for block, kind in silent.items())
         warnings.warn(
@@ -279,30 +288,6 @@ def _listed(what: str, values: Any) -> list:
     if not isinstance(values, Iterable):
         raise MupError(f"{what} is {values!r}; give several, as a list.")
     return list(values)
-
-
-def _check_batches(batches: list, loss: Any) -> None:
-    for batch in batches:
-        if not isinstance(batch, Mapping):
-            raise MupError(
-                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
-            )
-        if loss is None and "y" not in batch:
-            raise MupError(
-                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
-                "give it, or a loss=… that does without."
-            )
-
-
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Random numbers in here are seeded; outside they go on as if nothing had happened, on CUDA too."""
-    started = torch.cuda.is_initialized()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if started else []):
-        yield
-    if not started:
-        # Nothing was drawn on CUDA before, so its state was the seed alone. Without a GPU this does nothing.
-        torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def _measure(model, batches, lr, steps, optimizer, loss, silent) -> Iterator[dict[str, Any]]:
@@ -327,21 +312,15 @@ def _measure(model, batches, lr, steps, optimizer, loss, silent) -> Iterator[dic
         opt.step()
         if step in steps:
             now = features(model, probe)
-            _check_shapes(start, now, step)
+            for block in {**start, **now}:
+                shapes = [tuple(of[block].shape) if block in of else "nothing" for of in (start, now)]
+                if shapes[0] != shapes[1]:
+                    raise MupError(
+                        f"What {block} returns on the first batch went from {shapes[0]} to {shapes[1]} by step {step}, so "
+                        "the change of its features is not defined: check a model that returns the same shapes throughout."
+                    )
             for block, value in now.items():
                 yield {"step": step, "block": block, "kind": "update", "value": rms(value - start[block])}
-
-
-def _check_shapes(start: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor], step: int) -> None:
-    """Features of other shapes have no difference."""
-    before, after = ({block: tuple(value.shape) for block, value in values.items()} for values in (start, now))
-    for block in {**before, **after}:
-        if before.get(block) != after.get(block):
-            raise MupError(
-                f"What {block} returns on the first batch went from {before.get(block, 'nothing')} to "
-                f"{after.get(block, 'nothing')} by step {step}, so the change of its features is not defined: check a "
-                "model that returns the same shapes throughout."
-            )
 
 
 def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -366,5 +345,4 @@ def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
     if n == 1:
         return None
     without = [_slope([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
-    mean = fmean(without)
-    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) / n * sum((slope - mean) ** 2 for slope in without))
+    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) * pvariance(without))

@@ -1,11 +1,10 @@
 """What the blocks of a model return, and how large it is."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,16 +22,15 @@ def call(model: nn.Module, inputs: torch.Tensor | Mapping[str, torch.Tensor]) ->
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards each of its parts as it was: a part may be in eval mode by itself."""
-    training = [(module, module.training) for module in model.modules()]
-    try:
+def call_with_hooks(model: nn.Module, inputs: Any, hooks: Mapping[str, Callable]) -> Any:
+    """The output in evaluation mode, with a forward hook on each of these modules. Afterwards all is as it was."""
+    with ExitStack() as afterwards:
+        for module in model.modules():  # a part may be in eval mode by itself
+            afterwards.callback(setattr, module, "training", module.training)
+        for name, hook in hooks.items():
+            afterwards.enter_context(model.get_submodule(name).register_forward_hook(hook))
         model.eval()
-        yield
-    finally:
-        for module, mode in training:
-            module.training = mode
+        return call(model, inputs)
 
 
 def features(
@@ -48,18 +46,16 @@ def features(
 
     Blocks that were called and returned none are put into ``silent``, with the type that they returned.
     """
-    seen: list[tuple[str, torch.Tensor]] = []
+    returned: list[tuple[str, str, list[tuple[str, torch.Tensor]]]] = []
 
-    def look(name: str, output: Any) -> None:
-        found = list(_leaves(name, output))
-        seen.extend([(name, found[0][1])] if len(found) == 1 else found)
-        if not found and silent is not None:
-            silent[name] = type(output).__name__
+    def look(block: str, _module: nn.Module, _args: tuple, output: Any) -> None:
+        returned.append((block, type(output).__name__, list(_leaves(block, output))))
 
-    with ExitStack() as hooks, evaluating(model), torch.no_grad():
-        for name, block in _blocks(model):
-            hooks.enter_context(block.register_forward_hook(lambda _m, _in, out, name=name: look(name, out)))
-        call(model, x)
+    with torch.no_grad():
+        call_with_hooks(model, x, {block: partial(look, block) for block in _blocks(model)})
+    if silent is not None:
+        silent.update({block: kind for block, kind, found in returned if not found})
+    seen = [(key if len(found) > 1 else block, value) for block, _, found in returned for key, value in found]
     counts, calls = Counter(name for name, _ in seen), Counter[str]()
     result = {}
     for name, value in seen:
@@ -70,30 +66,26 @@ def features(
 
 def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors of numbers in what a block returned, each by how it is reached."""
-    entries: dict[str, Any] = {}
-    if isinstance(output, torch.Tensor):
-        if output.numel() and (output.is_floating_point() or output.is_complex()):
-            yield key, output.detach()
-    elif isinstance(output, Mapping):
-        entries = {f"{key}[{k}]": value for k, value in output.items()}
-    elif isinstance(output, (tuple, list)):
-        entries = {f"{key}[{i}]": value for i, value in enumerate(output)}
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        entries = {f"{key}.{field.name}": getattr(output, field.name, None) for field in dataclasses.fields(output)}
-    for name, value in entries.items():
-        yield from _leaves(name, value)
+    if isinstance(output, (tuple, list)):
+        output = dict(enumerate(output))
+    if isinstance(output, Mapping):
+        for k, value in output.items():
+            yield from _leaves(f"{key}[{k}]", value)
+    elif dataclasses.is_dataclass(output):
+        for field in dataclasses.fields(output):
+            yield from _leaves(f"{key}.{field.name}", getattr(output, field.name, None))
+    elif isinstance(output, torch.Tensor) and output.numel() and (output.is_floating_point() or output.is_complex()):
+        yield key, output.detach()
 
 
-def _blocks(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
-    blocks = []
+def _blocks(model: nn.Module, prefix: str = "") -> Iterator[str]:
     for name, child in model.named_children():
         # A class that only wraps a model has that model's blocks.
-        wraps = not keeps_arguments(model) and keeps_arguments(child) and bool(_blocks(child))
+        wraps = not keeps_arguments(model) and keeps_arguments(child) and any(_blocks(child))
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)) or wraps:
-            blocks += _blocks(child, f"{prefix}{name}.")
+            yield from _blocks(child, f"{prefix}{name}.")
         elif any(True for _ in child.parameters()):
-            blocks.append((prefix + name, child))
-    return blocks
+            yield prefix + name
 
 
 def rms(x: torch.Tensor) -> float:

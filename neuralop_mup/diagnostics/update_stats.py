@@ -5,8 +5,6 @@ A kernel is block-diagonal over Fourier modes, so the operator norm of its updat
 Yoo, Yang, arXiv:2506.19396, Theorem 3.5), and the features' change is what the coordinate check looks at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,8 +101,10 @@ class Step:
         ]
         for name, now in self._look().items():
             before = self._features[name]
-            records.append({"kind": "feature", "name": name, "value": rms(before)})
-            records.append({"kind": "feature_update", "name": name, "value": rms(now - before)})
+            records += [
+                {"kind": "feature", "name": name, "value": rms(before)},
+                {"kind": "feature_update", "name": name, "value": rms(now - before)},
+            ]
         records += [{"kind": "lr", "name": name, "value": lr} for name, lr in effective_lrs(optimizer).items()]
         return records + [
             {"kind": mult, "name": group.get("name", str(i)), "value": group[mult]}

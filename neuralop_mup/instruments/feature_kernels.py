@@ -30,12 +30,9 @@ Learning in the Proportional Limit", for Φ, G and Q: work in progress, known he
 (Marty Mukherjee, 24 November 2025).
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,7 +42,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from torch import nn
 
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.diagnostics.features import call, evaluating, inputs_of
+from neuralop_mup.diagnostics.features import call_with_hooks, inputs_of
 from neuralop_mup.diagnostics.update_stats import check_inputs, kernels_of
 from neuralop_mup.errors import MupError
 
@@ -103,7 +100,7 @@ class Kernels:
                 raise MupError(f"The tangent kernel of {layer!r} is not known: {value}. Φ, G and Q are there.")
         return {layer: value for layer, value in self._tangent.items() if not isinstance(value, str)}
 
-    def change(self, before: Kernels) -> list[dict[str, Any]]:
+    def change(self, before: "Kernels") -> list[dict[str, Any]]:
         """How far kernels have moved since ``before``: ‖K − K₀‖ / ‖K₀‖ in the Frobenius norm.
 
         Parameters
@@ -199,8 +196,8 @@ def kernels(
     if not calls:
         raise MupError(f"{type(model).__name__} has no Fourier layer, and these kernels are of those.")
     with torch.enable_grad():
-        number = _number(_called(model, inputs, calls), output)
-        layers = _with_gradients(number, _told_apart(model, calls, len(number)))
+        prediction = call_with_hooks(model, inputs, {name: partial(_keep, seen) for name, seen in calls.items()})
+        layers = _with_gradients(model, _number(prediction, output), calls)
     return Kernels(
         forward={name: _gram(v, v) / v[0].numel() for name, (v, _, _) in layers.items()},
         backward={name: _gram(g, g) * g[0].numel() for name, (_, _, g) in layers.items()},
@@ -209,49 +206,17 @@ def kernels(
     )
 
 
-def _called(model: nn.Module, inputs: Any, calls: dict[str, list]) -> Any:
-    """The prediction; what enters and leaves each layer is put into ``calls``."""
-    with ExitStack() as hooks, evaluating(model):
-        for name, seen in calls.items():
-            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(_keep, seen)))
-        return call(model, inputs)
-
-
 def _keep(seen: list, module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
-    if not out.requires_grad:
-        out.requires_grad_()  # a frozen model
-    seen.append((args[0], out))
+    seen.append((args[0], out.requires_grad_()))  # a frozen model's does not
     return out.clone()  # what follows may change it in place
 
 
-def _told_apart(model: nn.Module, calls: dict[str, list], samples: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """What entered and left each layer. Rows must be samples: nothing else tells what a first dimension means."""
-    for name, seen in calls.items():
-        if len(seen) != 1:
-            how = "is not called" if not seen else f"is called {len(seen)} times"
-            raise MupError(
-                f"{name!r} of this {type(model).__name__} {how} when the model is, so its kernels cannot be told apart: "
-                "kernels are for models that call each Fourier layer once."
-            )
-        ((v, s),) = seen
-        if not len(v) == len(s) == samples:
-            raise MupError(
-                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
-                f"the output is {samples} numbers, so the rows are not the samples: kernels are for models that hand each "
-                "Fourier layer the batch sample by sample, with an output of one number a sample."
-            )
-    return {name: seen[0] for name, seen in calls.items()}
-
-
 def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
-    if output is not None:
-        number = output(prediction)
-    elif isinstance(prediction, torch.Tensor):
-        number = (prediction.real if prediction.is_complex() else prediction).flatten(1).mean(1)
-    else:
+    if output is None and not isinstance(prediction, torch.Tensor):
         raise MupError(
             f"The model returns a {type(prediction).__name__}: give output=…, a function from it to one number a sample."
         )
+    number = prediction.real.flatten(1).mean(1) if output is None else output(prediction)
     if not isinstance(number, torch.Tensor) or number.ndim != 1 or number.is_complex():
         shape = tuple(number.shape) if isinstance(number, torch.Tensor) else type(number).__name__
         raise MupError(f"output gives {shape}; it must give one real number a sample, of shape (samples,).")
@@ -269,16 +234,30 @@ def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> to
 
 
 def _with_gradients(
-    number: torch.Tensor, layers: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    model: nn.Module, number: torch.Tensor, calls: Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """What entered each layer, what left it, and the output's gradient by that."""
-    gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
-    for name, gradient in zip(layers, gradients, strict=True):
-        if gradient is None:
+    """What entered each layer, what left it, and the output's gradient by that, a row a sample."""
+    for name, seen in calls.items():
+        if len(seen) != 1:
+            how = "is not called" if not seen else f"is called {len(seen)} times"
             raise MupError(
-                f"The output does not follow from {name!r}, or the model cuts its gradient off there: give an output=… "
-                "that every Fourier layer has a part in."
+                f"{name!r} of this {type(model).__name__} {how} when the model is, so its kernels cannot be told apart: "
+                "kernels are for models that call each Fourier layer once."
             )
+        ((v, s),) = seen
+        if not len(v) == len(s) == len(number):  # nothing else tells what a first dimension means
+            raise MupError(
+                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
+                f"the output is {len(number)} numbers, so the rows are not the samples: kernels are for models that hand "
+                "each Fourier layer the batch sample by sample, with an output of one number a sample."
+            )
+    layers = {name: seen[0] for name, seen in calls.items()}
+    gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
+    if cut := [name for name, gradient in zip(layers, gradients, strict=True) if gradient is None]:
+        raise MupError(
+            f"The output does not follow from {cut[0]!r}, or the model cuts its gradient off there: give an output=… that "
+            "every Fourier layer has a part in."
+        )
     return {name: (v.detach(), s.detach(), g) for (name, (v, s)), g in zip(layers.items(), gradients, strict=True)}
 
 
@@ -304,9 +283,8 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     dims = tuple(range(-order, 0))
     adjoint = {"forward": "backward", "backward": "forward", "ortho": "ortho"}[conv.fft_norm or "backward"]
     v_hat = torch.fft.rfftn(v.double(), norm=conv.fft_norm, dim=dims)[index]
-    g_hat = torch.fft.rfftn(g.double(), norm=adjoint, dim=dims)[index]
     alone = (axes[-1] == 0) | (2 * axes[-1] == grid[-1])  # their own conjugates along the last axis
-    g_hat = g_hat * (2.0 - alone.double())
+    g_hat = torch.fft.rfftn(g.double(), norm=adjoint, dim=dims)[index] * (2.0 - alone.double())
     # A dense kernel contracts channels within a mode; a separable one has a number of its own for each channel.
     v_hat, g_hat = (x.flatten(2).transpose(1, 2) for x in (v_hat, g_hat))  # (samples, modes, channels)
     if conv.separable:

@@ -25,8 +25,6 @@ What it cannot see: the loss one step ahead is not the loss at the end (Wu et al
 Stochastic Meta-Optimization", ICLR 2018, arXiv:1803.02021).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -38,7 +36,7 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
-from neuralop_mup.optim.follow import Follower, follower_of, set_mult, step_lr
+from neuralop_mup.optim.follow import follower_of, set_mult, step_lr
 from neuralop_mup.optim.groups import number_equal_names
 from neuralop_mup.optim.on_plan import unwrap_optimizer
 from neuralop_mup.validation import check_count, is_multiplier, is_number
@@ -117,9 +115,26 @@ class LearnedRates:
     ) -> None:
         _check_settings(by, hyper_lr, roles, bounds, until)
         optimizer = unwrap_optimizer(optimizer)
-        follower = _followed(optimizer)
+        follower = follower_of(optimizer)
+        if follower is None:
+            raise MupError(
+                f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build "
+                "it as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan."
+            )
+        if getattr(optimizer, _LEARNING, False):
+            raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
+        if is_sharded(follower.model):
+            raise MupError(
+                f"The parameters of this {type(follower.model).__name__} are sharded, and LearnedRates takes inner products "
+                "of whole ones: learn rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
+            )
         groups = _split(optimizer.param_groups, _units_of(follower.model, optimizer, by, roles))
-        _check_schedulers(optimizer, len(groups))
+        if len(groups) != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
+            # A scheduler keeps one number for each group that it found.
+            raise MupError(
+                f"This optimizer has a scheduler already, and to learn the rates its {len(optimizer.param_groups)} groups "
+                f"must become {len(groups)}: build LearnedRates before the scheduler."
+            )
         self.optimizer, self.by = optimizer, by
         self.hyper_lr, self.until = hyper_lr, until
         self.latest: list[dict[str, Any]] = []
@@ -182,8 +197,7 @@ class LearnedRates:
             if "learned" in group:
                 found[group["learned"]["of"]] = group["learned_mult"] * own
             elif own != 1:  # of roles that are not learned
-                roles = group["name"].removeprefix("aux ").split()[0]
-                found |= dict.fromkeys(roles.split("+"), own)
+                found |= dict.fromkeys(group["name"].removeprefix("aux ").split()[0].split("+"), own)
         return found
 
     def summary(self) -> str:
@@ -258,8 +272,7 @@ class LearnedRates:
         if not self._inside:
             return
         self._inside = False
-        moved = {p for params in self._learning().values() for p in params}
-        self._last = {p: torch.sub(p, before, out=before) for p, before in self._last.items() if p in moved}
+        self._last = {p: torch.sub(p, before, out=before) for p, before in self._last.items()}
         for groups in self._groups().values():
             for group in groups:
                 group["learned"]["steps"] += 1
@@ -268,7 +281,7 @@ class LearnedRates:
         """One step of every multiplier; nothing is changed if one of them cannot be made."""
         units = self._groups()
         products = {unit: _products(params, self._last) for unit, params in self._learning().items()}
-        sums = {unit: total for unit, total in products.items() if total is not None}
+        sums = {unit: torch.stack(each).sum(0) for unit, each in products.items() if each}
         if not sums:
             return
         device = next(iter(sums.values())).device
@@ -309,19 +322,17 @@ class LearnedRates:
     def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         saved = state.get("learned_rates")
         ours, theirs = (
-            [group["learned"]["of"] if "learned" in group else None for group in groups]
+            [group.get("learned", {}).get("of") for group in groups]
             for groups in (optimizer.param_groups, state.get("param_groups", []))
         )
         if not isinstance(saved, Mapping) or ours != theirs:
-            by = f"with rates learned by {saved.get('by')!r} over other units" if isinstance(saved, Mapping) else None
             raise MupError(
-                f"This optimizer state was saved {by or 'without learned rates'}, and here they are learned by {self.by!r}: "
-                "build LearnedRates as it was when the state was saved, or load the state first and build LearnedRates "
-                "after."
+                "This optimizer state was saved without learned rates, or with rates learned over other units, and here "
+                f"they are learned by {self.by!r}: build LearnedRates as it was when the state was saved, or load the state "
+                "first and build LearnedRates after."
             )
         parameters, last = dict(enumerate(_parameters(optimizer))), saved.get("last")
-        shapes = {i: p.shape for i, p in parameters.items()}
-        if last is None or any(shapes.get(i) != update.shape for i, update in last.items()):
+        if last is None or any(i not in parameters or parameters[i].shape != u.shape for i, u in last.items()):
             raise MupError(
                 "The last updates in this optimizer state do not fit its parameters (their numbers or shapes differ): it "
                 "was cut off or edited; load it as optimizer.state_dict() gave it."
@@ -330,15 +341,10 @@ class LearnedRates:
         self._inside = False
 
 
-def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Tensor]) -> torch.Tensor | None:
-    """⟨g, Δ⟩, ‖g‖² and ‖Δ‖² over the parameters that have both; None if none has."""
-    total = None
-    for p in params:
-        if p in last and p.grad is not None:
-            g, update = _flat(p.grad), _flat(last[p])
-            own = torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double()
-            total = own if total is None else total + own
-    return total
+def _products(params: Sequence[torch.Tensor], last: dict[torch.Tensor, torch.Tensor]) -> list[torch.Tensor]:
+    """⟨g, Δ⟩, ‖g‖² and ‖Δ‖² of each parameter that has both."""
+    pairs = ((_flat(p.grad), _flat(last[p])) for p in params if p in last and p.grad is not None)
+    return [torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double() for g, update in pairs]
 
 
 def _cosine(unit: str, h: float, of_gradient: float, of_update: float) -> float:
@@ -379,24 +385,6 @@ def _check_settings(by: Any, hyper_lr: Any, roles: Any, bounds: Any, until: Any)
         raise MupError(f"roles is {roles!r}; give a list of roles, such as ['spectral', 'hidden'].")
 
 
-def _followed(optimizer: Any) -> Follower:
-    """What holds the optimizer to its plan, if its rates can be learned."""
-    follower = follower_of(optimizer)
-    if follower is None:
-        raise MupError(
-            f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build it "
-            "as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan for it."
-        )
-    if getattr(optimizer, _LEARNING, False):
-        raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
-    if is_sharded(follower.model):
-        raise MupError(
-            f"The parameters of this {type(follower.model).__name__} are sharded, and LearnedRates takes inner products of "
-            "whole ones: learn the rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
-        )
-    return follower
-
-
 # Units, and param groups of one unit each
 
 
@@ -405,19 +393,16 @@ def _units_of(
 ) -> dict[torch.Tensor, str]:
     """The unit of each parameter that has one."""
     rows = {row.name: row for row in get_plan(model).rows}
-    here = {row.role for row in rows.values()}
-    for role in roles or ():
-        if role not in here:
-            known = nearest(role, ROLES) if role not in ROLES else f"this model has {', '.join(sorted(here))}."
-            raise MupError(f"There is no role {role!r} to learn a rate for: {known}")
+    here = sorted({row.role for row in rows.values()})
+    if unknown := [role for role in roles or () if role not in here]:
+        raise MupError(f"There is no role {unknown[0]!r} to learn a rate for: {nearest(unknown[0], here)}")
     group_of = {p: str(g.get("name", i)) for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
     held = {name: p for name, p in model.named_parameters() if p in group_of}
-    for name in held:
-        if name not in rows:
-            raise MupError(
-                f"Parameter {name!r} was added to the model after parametrize, so that it has no role and no rule: "
-                "parametrize the finished model, or leave the parameter to an optimizer of its own."
-            )
+    if added := [name for name in held if name not in rows]:
+        raise MupError(
+            f"Parameter {added[0]!r} was added to the model after parametrize, so that it has no role and no rule: "
+            "parametrize the finished model, or leave the parameter to an optimizer of its own."
+        )
     return {
         p: {"role": rows[name].role, "layer": rows[name].owner, "group": group_of[p]}[by]
         for name, p in held.items()
@@ -438,24 +423,13 @@ def _split(groups: Sequence[dict[str, Any]], units: dict[torch.Tensor, str]) -> 
                 if key != "learned"
             }
             if len(own) > 1:
-                part["name"] = _part_name(str(group.get("name", "")), unit or "the rest")
+                name, of = str(group.get("name", "")), unit or "the rest"
+                # A role takes the place of the roles in its group's name ("aux input+vector": "aux input").
+                words = [of if "+" in word else word for word in name.split()]
+                part["name"] = " ".join(words) if of in ROLES else f"{name} / {of}"
             if unit is not None:
                 set_mult(part, "learned_mult", group.get("learned_mult", 1.0))
                 part["learned"] = {"steps": 0, "at_bound": 0, **group.get("learned", {}), "of": unit}
             parts.append(part)
     number_equal_names([part for part in parts if "name" in part])
     return parts
-
-
-def _part_name(group: str, unit: str) -> str:
-    """A role takes the place of the roles in its group's name ("aux input+vector": "aux input"); others stand behind it."""
-    return " ".join(unit if "+" in word else word for word in group.split()) if unit in ROLES else f"{group} / {unit}"
-
-
-def _check_schedulers(optimizer: torch.optim.Optimizer, wanted: int) -> None:
-    """A scheduler keeps one number for each group that it found."""
-    if wanted != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
-        raise MupError(
-            f"This optimizer has a scheduler already, and to learn the rates its {len(optimizer.param_groups)} groups must "
-            f"become {wanted}: build LearnedRates before the scheduler."
-        )

@@ -1,9 +1,7 @@
 """The coordinate check and the update check while a model trains."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -92,7 +90,8 @@ class Monitor:
         self._called_with: Inputs | None = None
         self._step: Step | None = None
         self._handles: list[Any] = []
-        if _is_first():
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not distributed or torch.distributed.get_rank() == 0:
             self._handles = [
                 optimizer.register_step_pre_hook(self._before),
                 optimizer.register_step_post_hook(self._after),
@@ -111,7 +110,7 @@ class Monitor:
             handle.remove()
         self._handles, self._called_with, self._step = [], None, None
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> "Monitor":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -121,11 +120,14 @@ class Monitor:
         # Evaluation, and the monitor's own look, are without gradients. Before the first step it is not known yet where a
         # resumed run stands, so that batch is kept too.
         if torch.is_grad_enabled() and self._probe is None and (self._steps or 0) % self._every == 0:
-            self._called_with = _by_name(model, args, kwargs)
+            names = inspect.signature(unwrap(model).forward).parameters
+            by_name = {**dict(zip(names, args, strict=False)), **kwargs}
+            self._called_with = args[0] if len(args) == 1 and not kwargs else by_name
 
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if self._steps is None:
-            self._steps = _steps_taken(optimizer)
+            taken = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
+            self._steps = int(max(taken, default=0))
         self._step = None  # of a step that raised
         if self._steps % self._every:
             self._called_with = None
@@ -163,20 +165,3 @@ class Monitor:
         self.latest = [{"step": self._steps, **record} for record in step.compare(optimizer)]
         if self._to is not None:
             self._to(self.latest)
-
-
-def _by_name(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs:
-    """The arguments of a call of ``model`` as :func:`~neuralop_mup.update_stats` takes them."""
-    if len(args) == 1 and not kwargs:
-        return args[0]
-    names = list(inspect.signature(unwrap(model).forward).parameters)
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _is_first() -> bool:
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
-
-
-def _steps_taken(optimizer: torch.optim.Optimizer) -> int:
-    return int(max((float(state["step"]) for state in optimizer.state.values() if "step" in state), default=0))

@@ -1,6 +1,5 @@
 """Between physical fields, in which equations hold, and normalised ones, which models like."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,7 +46,7 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
         raise MupError(f"A mollifier needs at least 3 points along each axis, but the grid is {tuple(grid)}.")
     product = torch.tensor(scale, dtype=torch.float64)
     for n in grid:
-        sine = torch.sin(math.pi * torch.linspace(0, 1, n, dtype=torch.float64))
+        sine = torch.sin(torch.pi * torch.linspace(0, 1, n, dtype=torch.float64))
         sine[0] = sine[-1] = 0  # sin(π) is 1e-16 in floating point
         product = product[..., None] * sine
     return product
