@@ -27,10 +27,9 @@ from neuralop_mup.integrations.fsdp import shard
 from neuralop_mup.integrations.plan_files import load_plan, save_plan
 from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
-from neuralop_mup.optim.follow import follow_plan
 from neuralop_mup.optim.groups import param_groups
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
-from neuralop_mup.optim.on_plan import check_optimizer
+from neuralop_mup.optim.on_plan import check_optimizer, follow_plan
 from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from torch import nn
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import bind
-from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.groups import groups_of
-from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
+from neuralop_mup.optim.on_plan import check_optimizer_state, family_of, follow
 
 # torch's optimizers that add weight decay to the gradient before they divide it by its size.
 _COUPLED = (

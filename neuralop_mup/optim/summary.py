@@ -12,7 +12,7 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.follow import step_lr
+from neuralop_mup.optim.on_plan import step_lr
 
 
 def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Plan:
