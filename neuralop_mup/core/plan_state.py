@@ -10,10 +10,11 @@ dict is another thing.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -28,6 +29,8 @@ PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the 
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
 _NEURALOPS = "_metadata"  # constructor arguments, which state_dict() of neuralop's models holds beside the tensors
+# What is called when a model is given a plan, for those above this folder whose work begins then.
+on_first_plan: list[Callable[[], Any]] = []
 
 
 def attach_hooks(model: nn.Module) -> None:
@@ -55,6 +58,42 @@ def attach_shapes(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if name in plan and not hasattr(parameter, "infshape"):
             parameter.infshape = plan[name].mup_shape(of)  # type: ignore[attr-defined]
+
+
+class CopiesShapes:
+    """Gives the parameters of a deep copy the ``infshape`` of those of ``model``, which holds this.
+
+    torch copies parameters without their attributes; a pickle keeps them. This is copied and pickled with the model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or None
+        The bare model; None where something else was copied with this.
+
+    Attributes
+    ----------
+    made : int
+        How often a model of this process was given a plan: whoever asks again sees whether there is another one since.
+    """
+
+    made: ClassVar[int] = 0
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._model = (lambda: None) if model is None else weakref.ref(model)
+        CopiesShapes.made += 1
+        while on_first_plan:
+            on_first_plan.pop()()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CopiesShapes:
+        # The memo has the new model, and the new parameters, which a module holds before what was put into it later.
+        model = self._model()
+        for parameter in () if model is None else model.parameters():
+            if id(parameter) in memo and hasattr(parameter, "infshape"):
+                memo[id(parameter)].infshape = parameter.infshape
+        return CopiesShapes(memo.get(id(model)))
+
+    def __reduce__(self) -> tuple:
+        return CopiesShapes, (self._model(),)
 
 
 @mark_public

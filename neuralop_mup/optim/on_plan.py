@@ -22,11 +22,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.parts import active_modes
-from neuralop_mup.core.planned import CopiesShapes, on_first_plan
+from neuralop_mup.core.plan_state import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind
+from neuralop_mup.optim.binding import Binding, bind, mode_kernels, present_plan
 from neuralop_mup.optim.groups import FAMILIES, check_family, rule_mult
-from neuralop_mup.optim.modes import mode_kernels, present_plan
 from neuralop_mup.torch_private import not_compiled
 from neuralop_mup.validation import check_number
 
