@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuralop.models import FNO, TFNO, UNO
 from neuralop.models.gino import GINO
+from torch import nn
 
 import neuralop_mup as nm
+from cases import BY_NAME
 from neuralop_mup import MupError
-from neuralop_mup.core.depth import match_layers
+from neuralop_mup.core.depth import fourier_depth, match_layers, stands_beside
 from neuralop_mup.core.plan import Plan
 
 
@@ -117,3 +119,20 @@ def test_matching_counts(here, base, lists):
     for name, layers in found.items():
         assert layers.at_base(name) in theirs and layers.lacking == (name not in theirs)
         assert layers.at_base(name).split(".")[4:] == name.split(".")[4:]
+
+
+def test_layers_beside_each_other_count_once():
+    """Of six parallel gates two follow each other in a cell of RNO; UQNO's models stand beside each other."""
+
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gates = nn.ModuleList(nn.Identity() for _ in range(6))
+
+    stands_beside(Cell, "gates.0", "gates.1", "gates.2", "gates.3")
+    model = nn.Sequential(Cell(), Cell())
+    assert fourier_depth(model, [f"{i}.gates.{j}" for i in range(2) for j in range(6)]) == 4
+    depths = {"uqno": 1, "rno": 4}  # one layer each; two cells
+    for name in depths.keys() & BY_NAME.keys():
+        model = nm.parametrize(BY_NAME[name].build())
+        assert fourier_depth(model, {row.owner for row in nm.summary(model) if row.role == "spectral"}) == depths[name]

@@ -108,7 +108,7 @@ class _Odd(nn.Module):
 
 @pytest.mark.parametrize(("buffer", "name"), [(True, "extra.grid"), (False, "extra.weight")])
 def test_unknown_init_is_refused(buffer, name):
-    nm.register_layer(_Odd, {"weight": nm.Param("vector", ("out",))})
+    nm.register_layer(_Odd, lambda layer: {} if buffer else {"weight": nm.Param("vector", ("out",))})
     with torch.device("meta"):
         model = CASE.build()
         model.lifting.extra = _Odd(buffer)

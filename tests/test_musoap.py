@@ -230,8 +230,8 @@ def test_names_defaults_and_schedulers():
 def test_check_optimizer_knows_that_maps_have_one_learning_rate_at_every_size():
     model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 8, "n_modes": (4,)})
     nm.check_optimizer(model, optimizer := nm.MuSOAP(model))
-    optimizer.param_groups[-1]["rule_mult"] *= 2
-    with pytest.raises(nm.MupError, match="does not follow the plan"):
+    optimizer.param_groups[-1]["lr"] *= 2
+    with pytest.raises(nm.MupError, match="do not stand in the plan's ratios"):
         nm.check_optimizer(model, optimizer)
 
 

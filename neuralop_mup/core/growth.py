@@ -13,7 +13,7 @@ from neuralop_mup.core.base import Base
 from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers import UNKNOWN, Param
-from neuralop_mup.core.reading import ParameterInfo
+from neuralop_mup.core.reading import ParameterInfo, shared
 from neuralop_mup.errors import MupError
 
 Shapes = dict[str, tuple[int, ...]]
@@ -230,8 +230,3 @@ def placed(param: Param, grows: tuple[bool, ...]) -> Param:
 def does_not_grow(param: Param) -> bool:
     """Whether nothing of a placed parameter grows, with width or modes: it is left as it is."""
     return GROWS.isdisjoint(param.axes)
-
-
-def shared(name: str, other: str) -> MupError:
-    """What is said of a tensor with two names."""
-    return MupError(f"{name!r} is shared with {other!r}, and one tensor cannot follow two rules: give each its own.")

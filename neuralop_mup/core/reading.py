@@ -88,6 +88,8 @@ def read(model: nn.Module) -> dict[str, ParameterInfo]:
             found[name] = _info(name, what or Param("vector", ("fixed",) * tensor.ndim, UNKNOWN), tensor, layer, owner)
     for name, info in found.items():
         if missing := [other for other in info.init_of if other not in found]:
+            if missing[0] in tensors:
+                raise shared(missing[0], first_name[id(tensors[missing[0]])])
             raise MupError(
                 f"The description of {info.layer} says that the init of {name!r} follows {missing[0]!r}, which the model "
                 "does not have: give init_of the name of a parameter of the same layer."
@@ -105,6 +107,11 @@ def read_layer(model: nn.Module, owner: str) -> dict[str, ParameterInfo]:
         for name, (what, _) in describe(layer).items()
         if isinstance(what, Param) and name in tensors
     }
+
+
+def shared(name: str, other: str) -> MupError:
+    """What is said of a tensor with two names."""
+    return MupError(f"{name!r} is shared with {other!r}, and one tensor cannot follow two rules: give each its own.")
 
 
 def _described(model: nn.Module) -> Iterator[tuple[str, tuple[str, str, Param | Alias]]]:
