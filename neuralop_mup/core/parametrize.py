@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from neuralop_mup.core.default_init import check_drawable
-from neuralop_mup.core.freshness import check_fresh
+from neuralop_mup.core.default_init import check_drawable, check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import (

@@ -125,17 +125,16 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
         and any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
     ):
         setattr(module, PLAN_CONFIRMED, True)
-        warnings.warn(_UNKNOWN.format(type(module).__name__), UserWarning, stacklevel=2)
+        warnings.warn(
+            "These weights say nothing of a plan: copied into a plain dict, they lost what state_dict() knows of itself. If "
+            f"they are of a model as neuralop builds it, they are not scaled as this {type(module).__name__} says: "
+            "parametrize a model with init=False and load them there. If they are of a model with this plan, all is well; "
+            "neuralop_mup.load_plan(model, file) says so beforehand. copy.deepcopy(state) keeps the plan, and so does "
+            "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, 'module.'). (Said once for each model.)",
+            UserWarning,
+            stacklevel=2,
+        )
     setattr(module, _LOADED, text)
-
-
-_UNKNOWN = (
-    "These weights say nothing of a plan: copied into a plain dict, they lost what state_dict() knows of itself. If they "
-    "are of a model as neuralop builds it, they are not scaled as this {} says: parametrize a model with init=False and "
-    "load them there. If they are of a model with this plan, all is well; neuralop_mup.load_plan(model, file) says so "
-    "beforehand. copy.deepcopy(state) keeps the plan, and so does "
-    "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, 'module.'). (Said once for each model.)"
-)
 
 
 @lru_cache(maxsize=4)

@@ -17,12 +17,15 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.parametrize import get_plan
-from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.planning import size_of
 from neuralop_mup.core.reading import ParameterInfo, read_layer
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.core.unwrap import unwrap
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
+
+# Of optimizers whose updates do not scale with the gradient, and of those whose do.
+FAMILIES = ("adam", "sgd")
 
 
 @dataclass(frozen=True)
@@ -151,3 +154,15 @@ def growing_kernels(model: nn.Module, plan: Plan) -> dict[str, str]:
 def _uses_part(conv: Any) -> bool:
     is_legacy = getattr(conv, "incremental_n_modes", None) is not None  # the legacy convolution's name for it
     return is_legacy or list(getattr(conv, "max_n_modes", None) or conv.n_modes) != list(conv.n_modes)
+
+
+def rule_mult(row: Row, family: str) -> float:
+    """The rule's factor on a learning rate."""
+    return row.lr_mult if family == "adam" else row.sgd_lr_mult
+
+
+def check_family(family: str) -> str:
+    """Refuse what is no column of a plan."""
+    if family not in FAMILIES:
+        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
+    return family

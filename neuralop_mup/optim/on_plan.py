@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from statistics import median_low
 from typing import Any
@@ -21,11 +22,13 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from neuralop_mup.core.infshape import MupShape
+from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.parts import active_modes
+from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import CopiesShapes, on_first_plan
+from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind, mode_kernels, present_plan
-from neuralop_mup.optim.groups import FAMILIES, check_family, rule_mult
+from neuralop_mup.optim.binding import FAMILIES, Binding, bind, check_family, mode_kernels, present_plan, rule_mult
 from neuralop_mup.torch_private import not_compiled
 from neuralop_mup.validation import check_number
 
@@ -482,3 +485,57 @@ def step_lr(group: Mapping[str, Any]) -> float:
 def effective_lrs(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The learning rate that each param group's step is made with, by the group's name; also during a step."""
     return {group.get("name", str(i)): step_lr(group) for i, group in enumerate(optimizer.param_groups)}
+
+
+def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Plan:
+    """What was made of each parameter: print it, or take ``.to_markdown()`` or ``.to_json()``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    optimizer : torch.optim.Optimizer, optional
+        Built for the model: the table then has each parameter's present learning rate, too. The column ``lr ×`` is for
+        Adam-like optimizers; MuSOAP moves kernels and hidden layers by updates of the size ``lr``, scaled with depth
+        alone, which the column ``lr`` marks by "size". With ``MuSOAP(model, steps=…)`` this is the size that followed
+        from the number of steps, times what a scheduler has made of it.
+
+    Returns
+    -------
+    Plan
+        ``str()`` of it is the table as text; with an optimizer it has the learning rates, too.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, or the optimizer holds none of its parameters.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16})
+    >>> plan = nm.summary(model, nm.MuAdam(model, lr=8e-3))
+    >>> plan.rule, plan["lifting.fcs.1.weight"].lr_mult
+    ('operator-norm', 0.5)
+    >>> print(str(plan).splitlines()[0])
+    μP plan, rule 'operator-norm', 40 parameters (lr × is for Adam-like)
+    """
+    plan = get_plan(model)
+    if optimizer is None:
+        return plan
+    group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    parameters = dict(unwrap(model).named_parameters())
+    if not any(id(p) in group_of for p in parameters.values()):
+        raise MupError(
+            f"This {type(optimizer).__name__} holds no parameter of the model: pass the optimizer that was built for it."
+        )
+    lrs = {row.name: _lr_in(group_of.get(id(parameters[row.name]))) for row in plan.rows}
+    return replace(plan, lrs=lrs)
+
+
+def _lr_in(group: Mapping | None) -> str:
+    """A parameter's learning rate in words, from its param group."""
+    if group is None:
+        return "not in it"
+    return f"{'size ' if group.get('layouts') else ''}{step_lr(group):.4g}"
