@@ -13,7 +13,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -109,8 +108,10 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
         # neuralop's models take this entry out when they load; a class that holds one does not, and would refuse it.
         del state[_NEURALOPS]
     text = local_metadata.get(KEY)
+    theirs = None
     if text is not None:
-        check_same_plan(plan, _read(text), "These weights belong")
+        theirs = plan if text == plan.text else Plan.from_json(text)
+        check_same_plan(plan, theirs, "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is.
         raise MupError(
@@ -134,19 +135,13 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             UserWarning,
             stacklevel=2,
         )
-    setattr(module, _LOADED, text)
-
-
-@lru_cache(maxsize=4)
-def _read(text: str) -> Plan:
-    """A plan of a ``state_dict``, which is asked for before its weights are copied and again afterwards."""
-    return Plan.from_json(text)
+    setattr(module, _LOADED, theirs)
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:
-    text = module.__dict__.pop(_LOADED, None)
+    theirs: Plan | None = vars(module).pop(_LOADED, None)
     plan: Plan = getattr(module, ATTRIBUTE)
-    scaled = text is not None and _read(text).init_applied
+    scaled = theirs is not None and theirs.init_applied
     if scaled:
         setattr(module, WEIGHTS_SCALED, True)
     if plan.init_pending and not incompatible.missing_keys and not any(p.is_meta for p in module.parameters()):

@@ -232,9 +232,8 @@ def unwrap_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-# On an optimizer: what there was when it was looked at, or that it was warned of. torch leaves it out of copies.
+# On an optimizer: what there was when it was looked at, or True if it was warned of. torch leaves it out of copies.
 _LOOKED_AT = "_neuralop_mup_looked_at"
-_WARNED = "warned"
 
 
 def _look(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -246,12 +245,12 @@ def _look(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
     """
     # Once for each optimizer, unless there is another plan, or another group, since then.
     now = (CopiesShapes.made, len(optimizer.param_groups))
-    if torch.compiler.is_compiling() or getattr(optimizer, _LOOKED_AT, None) in (now, _WARNED):
+    if torch.compiler.is_compiling() or getattr(optimizer, _LOOKED_AT, None) in (now, True):
         return
     if all(_readable(group["lr"]) and group["lr"] == 0 for group in optimizer.param_groups):
         return  # a warm-up from zero: the next step says more
     follows = _follows_its_plan(optimizer)
-    setattr(optimizer, _LOOKED_AT, now if follows else _WARNED)
+    setattr(optimizer, _LOOKED_AT, now if follows else True)
     if not follows:
         warnings.warn(_how_to_build(optimizer), UserWarning, stacklevel=3)  # where step was called
 
