@@ -27,7 +27,6 @@ WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
 PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
-_NEURALOPS = "_metadata"  # constructor arguments, which state_dict() of neuralop's models holds beside the tensors
 # What is called when a model is given a plan, for those above this folder whose work begins then.
 on_first_plan: list[Callable[[], Any]] = []
 
@@ -104,9 +103,10 @@ def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> 
 
 def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping, *_: Any) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
-    if not isinstance(state.get(_NEURALOPS, 0), (torch.Tensor, int)):
-        # neuralop's models take this entry out when they load; a class that holds one does not, and would refuse it.
-        del state[_NEURALOPS]
+    if not isinstance(state.get("_metadata", 0), (torch.Tensor, int)):
+        # Constructor arguments, which state_dict() of neuralop's models holds beside the tensors. They take this entry out
+        # when they load; a class that holds one does not, and would refuse it.
+        del state["_metadata"]
     text = local_metadata.get(KEY)
     theirs = None
     if text is not None:
@@ -168,12 +168,3 @@ def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
 def listed(lines: Sequence[str]) -> str:
     """The first four of some lines, and how many more there are."""
     return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])
-
-
-def stored_plan(state: Any) -> Plan | None:
-    """The plan in a state dict, or in a dict of several; None if there is none."""
-    states = [state, *state.values()] if isinstance(state, Mapping) else []
-    metadata = [getattr(candidate, "_metadata", None) for candidate in states if isinstance(candidate, Mapping)]
-    entries = [entry for modules in metadata if isinstance(modules, Mapping) for entry in modules.values()]
-    texts = [entry[KEY] for entry in entries if isinstance(entry, Mapping) and KEY in entry]
-    return Plan.from_json(texts[0]) if texts else None

@@ -16,7 +16,7 @@ from neuralop_mup.core.growth import place
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
-from neuralop_mup.core.plan_state import PLAN_CONFIRMED, check_same_plan, listed, stored_plan
+from neuralop_mup.core.plan_state import KEY, PLAN_CONFIRMED, check_same_plan, listed
 from neuralop_mup.core.planning import make_rows
 from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import RULES
@@ -202,14 +202,17 @@ def load_checkpoint(
 
 def plan_in(state: Any, source: str) -> Plan:
     """The plan that a state dict, or a dict of several, carries; ``source`` is what a refusal calls it."""
-    plan = stored_plan(state)
-    if plan is None:
+    states = [state, *state.values()] if isinstance(state, Mapping) else []
+    metadata = [getattr(candidate, "_metadata", None) for candidate in states if isinstance(candidate, Mapping)]
+    entries = [entry for modules in metadata if isinstance(modules, Mapping) for entry in modules.values()]
+    texts = [entry[KEY] for entry in entries if isinstance(entry, Mapping) and KEY in entry]
+    if not texts:
         raise MupError(
             f"{source} has no plan: it was saved from a model that was not parametrized, so its weights are not scaled, or "
             "its entries were copied out of the state dict. Give the file that neuralop_mup.save_plan wrote; or parametrize "
             "the model with init=False, and load the weights after."
         )
-    return plan
+    return Plan.from_json(texts[0])
 
 
 def load_file(path: Path) -> Any:

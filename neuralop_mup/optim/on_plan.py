@@ -294,10 +294,6 @@ def _how_to_build(optimizer: torch.optim.Optimizer) -> str:
     )
 
 
-# What a step's groups have for themselves; all else that a step writes into them is the group's.
-_OF_THE_STEP = ("lr", "weight_decay", "step_mults")
-
-
 def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
     """Hold an optimizer to its model's plan at every step; neuralop_mup's own optimizers do it by themselves.
 
@@ -384,7 +380,6 @@ class Follower:
         self._groups: dict[int, dict[str, Any]] = {}
         self._lrs: dict[int, torch.Tensor] = {}  # of groups whose lr is a tensor
         self._warned = False
-        self._handles: list[Any] = []
         self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
@@ -435,7 +430,8 @@ class Follower:
         if stepped is optimizer:
             return
         for group, used in zip(optimizer.param_groups, stepped.param_groups, strict=True):
-            group.update((key, value) for key, value in used.items() if key not in _OF_THE_STEP)
+            # Three are the step's own; all else that it writes into its groups is theirs.
+            group |= {key: value for key, value in used.items() if key not in ("lr", "weight_decay", "step_mults")}
             used.clear()
         vars(optimizer).update((key, value) for key, value in vars(stepped).items() if key != "param_groups")
         vars(stepped).clear()
