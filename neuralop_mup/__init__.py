@@ -22,16 +22,12 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
 from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
-from neuralop_mup.integrations.checkpoint import load_checkpoint
 from neuralop_mup.integrations.fsdp import shard
-from neuralop_mup.integrations.plan_files import load_plan, save_plan
-from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.integrations.plan_files import load_checkpoint, load_plan, save_plan
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
-from neuralop_mup.optim.follow import follow_plan
-from neuralop_mup.optim.groups import param_groups
+from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD, param_groups
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
-from neuralop_mup.optim.on_plan import check_optimizer
-from neuralop_mup.optim.summary import summary
+from neuralop_mup.optim.on_plan import check_optimizer, follow_plan, summary
 
 if TYPE_CHECKING:
     from neuralop_mup.instruments.feature_kernels import Kernels, kernels

@@ -388,7 +388,7 @@ def test_nothing_is_loaded_where_the_scheduler_cannot_take_its_state(kind, error
     assert {"param_groups": optimizer.state_dict()["param_groups"]} == states[0] and scheduler.state_dict() == states[1]
 
 
-def test_a_plan_is_written_and_read_once(monkeypatch):
+def test_a_plan_is_written_once_and_not_read_back(monkeypatch):
     """Trainers ask for a state_dict at every save: a plan in it once took twenty times a plain one's time."""
     written, read = [], []
     to_json, from_json = Plan.to_json, Plan.from_json
@@ -397,7 +397,7 @@ def test_a_plan_is_written_and_read_once(monkeypatch):
     model = small_fno(width=20)
     for _ in range(3):
         model.load_state_dict(model.state_dict())
-    assert (len(written), len(read)) == (1, 1)
+    assert (len(written), len(read)) == (1, 0)  # its own text needs no reading
 
 
 @pytest.mark.filterwarnings("ignore:Attempting to update metadata")

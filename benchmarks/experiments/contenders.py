@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.optim.adam import MuAdam
+from neuralop_mup.optim.groups import MuAdam
 from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
 

@@ -2,6 +2,6 @@
 
 In the order in which they build on one another: ``rules`` (the whole theory), ``infshape`` (mup's mechanism), ``registry``
 and ``adapters`` (what a layer's parameters are), ``classify`` (reading a model), ``base_shapes``, ``plan``, ``plan_state``
-(the plan in a state dict), ``default_init`` and ``freshness`` (neuralop's own weights: drawn, and recognised),
+(the plan in a state dict), ``default_init`` (neuralop's own weights: drawn, and recognised),
 ``parametrize`` and ``initialize``. ``unwrap`` sees a model through what a training script wraps it in.
 """

@@ -1,4 +1,4 @@
-"""neuralop's own initialisation, drawn for a model that was built without weights.
+"""neuralop's own initialisation, which is what the rules correct: drawn for a model without weights, recognised in others.
 
 Constructors draw weights as they run. A model built on the meta device, where it costs nothing, lost what they drew, so
 it is drawn again, layer by layer: by the layer's ``reset_parameters``, and as its description says where that says how
@@ -8,6 +8,7 @@ were constructed, so that in most models the random numbers fall as they do in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +17,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.layers import Alias, Copy, Describe, Description, Param, describe, described_as
+from neuralop_mup.core.infshape import GROWS
+from neuralop_mup.core.layers import Alias, Copy, Describe, Description, Param, describe, described_as, is_users
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
+
+# The RMS of this many numbers scatters by about 3 % or less; weights this far off were not drawn as neuralop draws them.
+_ENOUGH = 1024
+_TOLERANCE = 1.25
+_SAMPLE = 65536  # a kernel may hold a billion numbers
+_SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,10 @@ class _Layer:
             module.reset_parameters()
         for name, what in self.described.items():
             if isinstance(what, Copy):
-                _copy(getattr(module, what.of), getattr(module, name))
+                tensors = dict(getattr(module, what.of).state_dict(keep_vars=True))
+                for own, tensor in getattr(module, name).state_dict(keep_vars=True).items():
+                    if isinstance(tensor, torch.Tensor):  # neuralop's models keep arguments there, too
+                        tensor.copy_(tensors[own])
             elif isinstance(what, Alias):  # one tensor under two names, which to_empty makes two
                 owner, _, leaf = what.of.rpartition(".")
                 own_parameters(module.get_submodule(owner))[leaf] = _parameter(module, name)
@@ -144,13 +155,6 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter | None:
     return own_parameters(module.get_submodule(owner)).get(leaf)
 
 
-def _copy(source: nn.Module, child: nn.Module) -> None:
-    tensors = dict(source.state_dict(keep_vars=True))
-    for name, tensor in child.state_dict(keep_vars=True).items():
-        if isinstance(tensor, torch.Tensor):  # neuralop's models keep arguments there, too
-            tensor.copy_(tensors[name])
-
-
 @contextmanager
 def _gather(module: nn.Module) -> Iterator[None]:
     """Sharded parameters of ``module`` as whole tensors, of which rank 0's are distributed in the end."""
@@ -172,3 +176,61 @@ def _gather(module: nn.Module) -> Iterator[None]:
             whole = owner.get_parameter(name).detach()
             own_parameters(owner)[name] = parameter
             parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))
+
+
+def check_fresh(model: nn.Module, plan: Plan) -> None:
+    """Refuse weights that were trained, loaded or rescaled: the rule corrects neuralop's own initialisation alone.
+
+    Four things give them away: a root mean square that is not the default one; all of them together closer to this very
+    plan's multipliers than to 1 (weights that were scaled by it, then loaded into a new model); torch's uniform draw
+    left its bounds, and gates and norms are no longer ones and zeros, as happens in the first step of training.
+
+    Raises
+    ------
+    MupError
+        If the weights are not fresh.
+    """
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
+    to_fresh = to_scaled = 0.0
+    for row in plan.rows:
+        p = parameters[row.name].detach()
+        if GROWS.isdisjoint(row.axes) and row.init_mult == 1:
+            continue  # it is left as it is, whatever it is
+        claimed_by = row.layer if any(is_users(said) for _, said in describe(modules[row.owner]).values()) else None
+        if row.init == "constant" and not claimed_by and not (p == p.round().clamp(0, 1)).all():
+            raise _not_fresh(row.name, "is not constant, as its default initialisation is", claimed_by)
+        if row.default_std is None:
+            continue
+        sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]
+        ratio = sample.abs().square().mean().sqrt().item() / row.default_std
+        if p.numel() >= _ENOUGH and not 1 / _TOLERANCE < ratio < _TOLERANCE:
+            raise _not_fresh(row.name, f"has a root mean square of {ratio:.3g} times its default initialisation", claimed_by)
+        bound = 3**0.5 * row.default_std * (1 + 4 * torch.finfo(p.dtype).eps)
+        if row.init == "fan_in" and (largest := p.abs().max().item()) > bound:
+            raise _not_fresh(
+                row.name, f"reaches {largest:.4g}, beyond the {bound:.4g} of its default initialisation", claimed_by
+            )
+        if ratio > 0:
+            to_fresh += sample.numel() * math.log(ratio) ** 2
+            to_scaled += sample.numel() * math.log(ratio / row.init_mult) ** 2
+    apart = sum(min(parameters[r.name].numel(), _SAMPLE) * math.log(r.init_mult) ** 2 for r in plan.rows if r.default_std)
+    if apart > _SURE and to_scaled < to_fresh:
+        raise MupError(
+            f"The weights of this {type(model).__name__} are scaled by this very plan already, and rescaling twice would "
+            "ruin them (were they loaded from a checkpoint?): neuralop_mup.load_plan attaches the plan that they were "
+            "saved with, parametrize(…, init=False) a plan of your own."
+        )
+
+
+def _not_fresh(name: str, what: str, claimed_by: str | None) -> MupError:
+    """``claimed_by`` is the class whose registration, not ours, says how the parameter is drawn."""
+    doubt = (
+        f" If it is fresh, the registration of {claimed_by} is wrong: Param's init says how the constructor draws it "
+        "('fan_in', 'mean_fan', …, or a function of its shape that returns its root mean square)."
+        if claimed_by
+        else ""
+    )
+    return MupError(
+        f"Parameter {name!r} {what}, which the rule would correct: it was trained, rescaled or initialised in another way. "
+        f"Parametrize a freshly built model, or pass init=False to leave the weights as they are.{doubt}"
+    )

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
-
-from torch import nn
 
 from neuralop_mup.core.default_init import draw
-from neuralop_mup.core.parametrize import get_plan, scale_weights, set_plan
+from neuralop_mup.core.parametrize import Model, get_plan, scale_weights, set_plan
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def initialize(model: Model) -> Model:

@@ -12,12 +12,18 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from neuralop_mup.core.default_init import check_drawable
-from neuralop_mup.core.freshness import check_fresh
+from neuralop_mup.core.default_init import check_drawable, check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_state import ATTRIBUTE, PLAN_CONFIRMED, WEIGHTS_SCALED, attach_hooks, attach_shapes, detach_hooks
-from neuralop_mup.core.planned import CopiesShapes
+from neuralop_mup.core.plan_state import (
+    ATTRIBUTE,
+    PLAN_CONFIRMED,
+    WEIGHTS_SCALED,
+    CopiesShapes,
+    attach_hooks,
+    attach_shapes,
+    detach_hooks,
+)
 from neuralop_mup.core.planning import make_plan
 from neuralop_mup.core.reading import read
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule

@@ -10,10 +10,10 @@ dict is another thing.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -27,7 +27,8 @@ WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
 PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
-_NEURALOPS = "_metadata"  # constructor arguments, which state_dict() of neuralop's models holds beside the tensors
+# What is called when a model is given a plan, for those above this folder whose work begins then.
+on_first_plan: list[Callable[[], Any]] = []
 
 
 def attach_hooks(model: nn.Module) -> None:
@@ -57,6 +58,42 @@ def attach_shapes(model: nn.Module) -> None:
             parameter.infshape = plan[name].mup_shape(of)  # type: ignore[attr-defined]
 
 
+class CopiesShapes:
+    """Gives the parameters of a deep copy the ``infshape`` of those of ``model``, which holds this.
+
+    torch copies parameters without their attributes; a pickle keeps them. This is copied and pickled with the model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or None
+        The bare model; None where something else was copied with this.
+
+    Attributes
+    ----------
+    made : int
+        How often a model of this process was given a plan: whoever asks again sees whether there is another one since.
+    """
+
+    made: ClassVar[int] = 0
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._model = (lambda: None) if model is None else weakref.ref(model)
+        CopiesShapes.made += 1
+        while on_first_plan:
+            on_first_plan.pop()()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CopiesShapes:
+        # The memo has the new model, and the new parameters, which a module holds before what was put into it later.
+        model = self._model()
+        for parameter in () if model is None else model.parameters():
+            if id(parameter) in memo and hasattr(parameter, "infshape"):
+                memo[id(parameter)].infshape = parameter.infshape
+        return CopiesShapes(memo.get(id(model)))
+
+    def __reduce__(self) -> tuple:
+        return CopiesShapes, (self._model(),)
+
+
 @mark_public
 def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
@@ -66,12 +103,15 @@ def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> 
 
 def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping, *_: Any) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
-    if not isinstance(state.get(_NEURALOPS, 0), (torch.Tensor, int)):
-        # neuralop's models take this entry out when they load; a class that holds one does not, and would refuse it.
-        del state[_NEURALOPS]
+    if not isinstance(state.get("_metadata", 0), (torch.Tensor, int)):
+        # Constructor arguments, which state_dict() of neuralop's models holds beside the tensors. They take this entry out
+        # when they load; a class that holds one does not, and would refuse it.
+        del state["_metadata"]
     text = local_metadata.get(KEY)
+    theirs = None
     if text is not None:
-        check_same_plan(plan, _read(text), "These weights belong")
+        theirs = plan if text == plan.text else Plan.from_json(text)
+        check_same_plan(plan, theirs, "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is.
         raise MupError(
@@ -86,29 +126,22 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
         and any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
     ):
         setattr(module, PLAN_CONFIRMED, True)
-        warnings.warn(_UNKNOWN.format(type(module).__name__), UserWarning, stacklevel=2)
-    setattr(module, _LOADED, text)
-
-
-_UNKNOWN = (
-    "These weights say nothing of a plan: copied into a plain dict, they lost what state_dict() knows of itself. If they "
-    "are of a model as neuralop builds it, they are not scaled as this {} says: parametrize a model with init=False and "
-    "load them there. If they are of a model with this plan, all is well; neuralop_mup.load_plan(model, file) says so "
-    "beforehand. copy.deepcopy(state) keeps the plan, and so does "
-    "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, 'module.'). (Said once for each model.)"
-)
-
-
-@lru_cache(maxsize=4)
-def _read(text: str) -> Plan:
-    """A plan of a ``state_dict``, which is asked for before its weights are copied and again afterwards."""
-    return Plan.from_json(text)
+        warnings.warn(
+            "These weights say nothing of a plan: copied into a plain dict, they lost what state_dict() knows of itself. If "
+            f"they are of a model as neuralop builds it, they are not scaled as this {type(module).__name__} says: "
+            "parametrize a model with init=False and load them there. If they are of a model with this plan, all is well; "
+            "neuralop_mup.load_plan(model, file) says so beforehand. copy.deepcopy(state) keeps the plan, and so does "
+            "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, 'module.'). (Said once for each model.)",
+            UserWarning,
+            stacklevel=2,
+        )
+    setattr(module, _LOADED, theirs)
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:
-    text = module.__dict__.pop(_LOADED, None)
+    theirs: Plan | None = vars(module).pop(_LOADED, None)
     plan: Plan = getattr(module, ATTRIBUTE)
-    scaled = text is not None and _read(text).init_applied
+    scaled = theirs is not None and theirs.init_applied
     if scaled:
         setattr(module, WEIGHTS_SCALED, True)
     if plan.init_pending and not incompatible.missing_keys and not any(p.is_meta for p in module.parameters()):
@@ -135,12 +168,3 @@ def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
 def listed(lines: Sequence[str]) -> str:
     """The first four of some lines, and how many more there are."""
     return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])
-
-
-def stored_plan(state: Any) -> Plan | None:
-    """The plan in a state dict, or in a dict of several; None if there is none."""
-    states = [state, *state.values()] if isinstance(state, Mapping) else []
-    metadata = [getattr(candidate, "_metadata", None) for candidate in states if isinstance(candidate, Mapping)]
-    entries = [entry for modules in metadata if isinstance(modules, Mapping) for entry in modules.values()]
-    texts = [entry[KEY] for entry in entries if isinstance(entry, Mapping) and KEY in entry]
-    return Plan.from_json(texts[0]) if texts else None

@@ -19,7 +19,7 @@ from neuralop_mup.core.parametrize import WIDER
 from neuralop_mup.core.reading import check_grid
 from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.adam import MuAdam
+from neuralop_mup.optim.groups import MuAdam
 from neuralop_mup.validation import check_count
 
 #: Largest |slope| of an update, and of a block at initialisation, that passes.

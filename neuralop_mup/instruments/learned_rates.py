@@ -36,9 +36,8 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
-from neuralop_mup.optim.follow import follower_of, set_mult, step_lr
 from neuralop_mup.optim.groups import number_equal_names
-from neuralop_mup.optim.on_plan import unwrap_optimizer
+from neuralop_mup.optim.on_plan import Follower, follower_of, set_mult, step_lr, unwrap_optimizer
 from neuralop_mup.validation import check_count, is_multiplier, is_number
 
 _BY = ("role", "layer", "group")
@@ -142,14 +141,13 @@ class LearnedRates:
         self._last: dict[torch.Tensor, torch.Tensor] = {}  # the last update; during a step, the parameter before it
         self._inside = False
         optimizer.param_groups[:] = groups
-        follower.detach()  # and back behind these hooks: a multiplier applies to the step whose gradient it was learned from
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
         ]
-        follower.attach(optimizer)
+        follower.attach(optimizer)  # behind these hooks: a multiplier applies to the step whose gradient it was learned from
         setattr(optimizer, _LEARNING, True)
 
     @property

@@ -1,1 +1,1 @@
-"""Checkpoints of neuralop's, plans in files, and torch's FSDP2."""
+"""Plans in files, checkpoints of neuralop's, and torch's FSDP2."""

@@ -46,10 +46,8 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     True
     """
     check_positive("clip_value", clip_value, finite=False)
-    model = look_through(model)
-    for parameter in _kernels(model):
-        grad = parameter.grad
-        if grad is not None:
+    for parameter in _kernels(look_through(model)):
+        if parameter is not None and (grad := parameter.grad) is not None:
             if grad.is_complex():  # a conjugate is a view, and its bounds are the same
                 grad = torch.view_as_real(grad.conj() if grad.is_conj() else grad)
             grad.clamp_(-clip_value, clip_value)
@@ -59,24 +57,21 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
 _KERNELS: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
 
 
-def _kernels(model: nn.Module) -> list[torch.Tensor]:
+def _kernels(model: nn.Module) -> list[nn.Parameter | None]:
     """Parameters of Fourier kernels, in time that does not count at every step."""
     plan = vars(model).get(ATTRIBUTE)
-    if plan is None and model not in _KERNELS:
-        _KERNELS[model] = tuple(kernels_and_axes(model))
-    names = _KERNELS[model] if plan is None else plan.kernels
-    if not names:
-        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
     try:
         # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
-        parts = (name.rpartition(".") for name in names)
+        parts = [name.rpartition(".") for name in (_KERNELS[model] if plan is None else plan.kernels)]
         found = [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
-    except (AttributeError, KeyError):  # its layers were changed since
+    except (AttributeError, KeyError):  # not classified yet, or its layers were changed since
         if plan is None:
-            del _KERNELS[model]
+            _KERNELS[model] = tuple(kernels_and_axes(model))
             return _kernels(model)
         raise MupError(
-            f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel "
-            "was removed): parametrize the finished model."
+            f"The parameters of this {type(model).__name__} changed after parametrize ({plan.kernels[0]!r} or another "
+            "kernel was removed): parametrize the finished model."
         ) from None
-    return [parameter for parameter in found if parameter is not None]
+    if not found:
+        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
+    return found

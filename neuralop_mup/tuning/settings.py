@@ -17,8 +17,8 @@ from torch import nn
 from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
 from neuralop_mup.core.rules import DEFAULT_RULE, length_factor
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.adam import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap.optimizer import AUX_LR, MuSOAP, usual_lr
 from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
 from neuralop_mup.optim.musoap.optimizer import WEIGHT_DECAY as SOAP_DECAY

@@ -19,7 +19,6 @@ from torch.optim.adamw import adamw
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.binding import bind
-from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
 from neuralop_mup.optim.musoap.blocks import Blocks, Members, changed, has_basis, is_sharded, local_reals, wide, wide_type
@@ -29,7 +28,7 @@ from neuralop_mup.optim.musoap.groups import musoap_groups
 from neuralop_mup.optim.musoap.layouts import LETTERS, PAIR, axes_of, block_shape
 from neuralop_mup.optim.musoap.length import LengthCheck
 from neuralop_mup.optim.musoap.precision import full_precision
-from neuralop_mup.optim.on_plan import check_optimizer_state
+from neuralop_mup.optim.on_plan import check_optimizer_state, follow
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
 
