@@ -436,7 +436,7 @@ def test_no_step_waits(monkeypatch):
 
 
 def test_temporaries(monkeypatch):
-    """At most 2.5 times and a few numbers beside the bytes of one kernel, where kernels are large enough for a batch of their own."""
+    """At most 2.51 times the bytes of one kernel, where kernels are large enough for a batch of their own."""
     monkeypatch.setattr(module, "_CHUNK_ELSEWHERE", 2**14)
     model = nm.parametrize(FNO((32, 32), 1, 1, 32, n_layers=2), base={"hidden_channels": 16})
     kernel = model.get_parameter("fno_blocks.convs.0.weight.tensor")

@@ -15,6 +15,7 @@ import neuralop.training
 import pytest
 import torch
 from neuralop.losses import LpLoss
+from neuralop.models import FNO
 from torch.nn.parallel import DataParallel
 from torch.optim import lr_scheduler as S
 
@@ -258,3 +259,28 @@ def test_a_look_costs_nothing():
     optimizer.step()
     times = timeit.repeat(lambda: on_plan._look(optimizer, (), {}), number=1000, repeat=5)
     assert min(times) < 5e-6 * 1000
+
+
+@pytest.mark.parametrize("impl", [torch.optim.AdamW, neuralop.training.AdamW])
+@pytest.mark.parametrize(("saved", "loaded"), [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_a_state_takes_the_precision_of_the_model(saved, loaded, impl):
+    """torch casts averages of real parameters on loading, and leaves those of complex ones as they were."""
+
+    def trained(dtype):
+        torch.manual_seed(0)
+        model = nm.parametrize(FNO((8,), 1, 1, 16, n_layers=1), base={"hidden_channels": 8}).to(dtype)
+        for p in model.parameters():  # .to(float64) leaves complex numbers in single precision
+            p.data = p.data.to(dtype.to_complex() if p.is_complex() else dtype)
+        return model, nm.MuAdamW(model, impl=impl)
+
+    def step(model, optimizer):
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+
+    model, optimizer = trained(saved)
+    step(model, optimizer)
+    other, resumed = trained(loaded)
+    resumed.load_state_dict(optimizer.state_dict())
+    step(other, resumed)
+    assert all(p.isfinite().all() for p in other.parameters())

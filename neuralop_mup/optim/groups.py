@@ -321,7 +321,16 @@ def _built(
     if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
         follow(binding, optimizer, family)
         optimizer.register_load_state_dict_pre_hook(_take_state)
+        optimizer.register_load_state_dict_post_hook(_bring_to_precision)
     return optimizer
+
+
+def _bring_to_precision(optimizer: torch.optim.Optimizer) -> None:
+    """Averages of complex parameters in these parameters' precision: torch does so for real ones alone."""
+    for p, state in optimizer.state.items():
+        for name, value in state.items() if p.is_complex() else ():
+            if torch.is_tensor(value) and value.is_complex():
+                state[name] = value.to(p.dtype)
 
 
 def _take_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
