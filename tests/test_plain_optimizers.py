@@ -269,7 +269,7 @@ def test_a_state_takes_the_precision_of_the_model(saved, loaded, impl):
             p.grad = torch.ones_like(p)
         optimizer.step()
 
-    model, other = saved(parametrized()), loaded(parametrized())
+    model, other = saved(parametrized(CASE)), loaded(parametrized(CASE))
     optimizer, resumed = nm.MuAdamW(model, impl=impl), nm.MuAdamW(other, impl=impl)
     step(model, optimizer)
     resumed.load_state_dict(optimizer.state_dict())
