@@ -11,8 +11,6 @@ from math import log2
 
 import torch
 
-__all__ = ["first_basis", "orthonormal", "renewed"]
-
 _ROUNDING = 2.0**-24  # of float32
 _SHIFT = 1e-15  # above the rounding of float64
 

@@ -13,16 +13,54 @@ from typing import Any, NamedTuple
 import torch
 
 from neuralop_mup.optim.musoap.direction import Averages, Scratch
-from neuralop_mup.optim.musoap.layouts import PAIR, axes_of, block_shape
 from neuralop_mup.torch_private import copy_each_
 
-__all__ = ["Blocks", "Members", "Turn", "as_real", "changed", "has_basis", "is_sharded", "local_reals", "wide", "wide_type"]
+# A layout has one letter an axis:
+#   l  numbers kernels that share a tensor (joint weights): nothing is shared between them
+#   c  channels that do not mix (separable kernels), so that each is a block of its own
+#   b  modes, each of them a block
+#   i  is summed over
+#   o  is produced
+#   p  holds the real and the imaginary part
+LETTERS = "lcbiop"
+PAIR = "p"
 
 Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
 
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
 MAX_BASIS = 2048
 _WIDE = (torch.float32, torch.complex64, torch.float64, torch.complex128)
+
+
+class Axes(NamedTuple):
+    """A parameter's axes, but for that of pairs, in the order in which a batch of blocks has them."""
+
+    layers: tuple[int, ...]
+    mixed: tuple[int, ...]  # those of a block, the smaller ones first, so that layers from a to b and b to a are alike
+    channels: tuple[int, ...]
+    modes: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All of them."""
+        return self.layers + self.mixed + self.channels + self.modes
+
+    def of_a_mode(self, sizes: Mapping[int, int]) -> dict[int, int]:
+        """Sizes by axis of a tensor that has one number for each mode."""
+        return {axis: 1 if axis in self.mixed else size for axis, size in sizes.items()}
+
+
+def axes_of(x: torch.Tensor, layout: str) -> Axes:
+    """The axes of a parameter."""
+    found = {letter: tuple(axis for axis, own in enumerate(layout) if own == letter) for letter in "lcb"}
+    mixed = sorted((size, letter, axis) for axis, (size, letter) in enumerate(zip(x.shape, layout, strict=True)))
+    return Axes(found["l"], tuple(axis for _, letter, axis in mixed if letter in "io"), found["c"], found["b"])
+
+
+def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:
+    """Sizes (in, out) of one block."""
+    n_in, n_out = (prod([n for n, own in zip(x.shape, layout, strict=True) if own == letter]) for letter in "io")
+    return n_in, n_out
 
 
 def wide_type(x: torch.Tensor) -> torch.dtype:
@@ -48,11 +86,6 @@ def local_reals(tensors: Iterable[Any], widen: bool = False) -> list[torch.Tenso
         x = x.to(wide_type(x)) if widen and x.dtype not in _WIDE else x
         found.append(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
     return found
-
-
-def is_sharded(x: Any) -> bool:
-    """Whether this is a DTensor, of which a process has a part."""
-    return hasattr(x, "placements") and hasattr(x, "full_tensor")
 
 
 def has_basis(d: int) -> bool:
@@ -127,8 +160,7 @@ class Blocks:
         ]
         self._sizes = [tuple(p.shape[axis] for axis in own) for own in axes]  # of layers, mixed, channels and modes
         self.first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed) or (True,)
-        n_in, n_out = block_shape(p, layout)
-        self.block = (n_in, n_out)
+        self.block = block_shape(p, layout)
         scales = [sqrt(n_out / n_in) for n_in, n_out in (block_shape(*member) for member in members)]
         grams, bases = self._adopt_squares("gram"), self._adopt_squares("basis")
         layers, mixed, channels, modes = self._sizes
@@ -172,13 +204,9 @@ class Blocks:
 
     def is_current(self) -> bool:
         """Whether the states are still those that were adopted, and nobody stepped them elsewhere."""
-        for state in self.states:
-            if state.get("step") != self.step:
-                return False
-        for state, name, view, pointer in self._views:
-            if state.get(name) is not view or view.data_ptr() != pointer:
-                return False
-        return True
+        # Lists: a generator is a call for each.
+        counted = all([state.get("step") == self.step for state in self.states])  # noqa: C419
+        return counted and all([s.get(n) is x and x.data_ptr() == pointer for s, n, x, pointer in self._views])  # noqa: C419
 
     def taken(self) -> None:
         """A step was made."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from math import prod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -22,18 +21,25 @@ from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
-from neuralop_mup.optim.musoap.blocks import Blocks, Members, changed, has_basis, is_sharded, local_reals, wide, wide_type
-from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, Settings, direction, follow_gradients
-from neuralop_mup.optim.musoap.gradients import CHECKS, GradientCheck
+from neuralop_mup.optim.musoap.blocks import (
+    LETTERS,
+    PAIR,
+    Blocks,
+    Members,
+    axes_of,
+    block_shape,
+    changed,
+    has_basis,
+    local_reals,
+    wide,
+    wide_type,
+)
+from neuralop_mup.optim.musoap.checks import CHECKS, GradientCheck, LengthCheck
+from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, direction, follow_gradients
 from neuralop_mup.optim.musoap.groups import musoap_groups
-from neuralop_mup.optim.musoap.layouts import LETTERS, PAIR, axes_of, block_shape
-from neuralop_mup.optim.musoap.length import LengthCheck
-from neuralop_mup.optim.musoap.precision import full_precision
 from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
-
-__all__ = ["AUX_LR", "BASE_DEPTH", "LR", "USUAL_STEPS", "WEIGHT_DECAY", "MuSOAP", "usual_lr"]
 
 # The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
@@ -47,6 +53,10 @@ BASE_DEPTH = 4
 _CHUNK = {"cpu": 2**17}
 _CHUNK_ELSEWHERE = 2**24
 _SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
+# torch's setting for float32 products on CUDA, and what makes them exact: before torch 2.9 it had another name.
+_PRECISION, _EXACT = (
+    ("fp32_precision", "ieee") if hasattr(torch.backends.cuda.matmul, "fp32_precision") else ("allow_tf32", False)
+)
 # What 0.2.0 saved beside, with the only values that are left.
 _FORMER = {"nesterov": True, "size": "schatten", "basis_beta": BASIS_BETA}
 
@@ -70,8 +80,8 @@ class MuSOAP(torch.optim.Optimizer):
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
     size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
     mean that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4)
-    times (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. The block of a separable kernel is
-    diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
+    times (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. The block of a separable kernel
+    is diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
     one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
     Parameters
@@ -224,9 +234,20 @@ class MuSOAP(torch.optim.Optimizer):
         lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
-        settings: dict[str, Any] = {"steps": None if steps is None else int(steps), "momentum": momentum, "beta2": beta2}
-        settings |= {"period": int(period), "refresh": int(refresh), "lr": lr, "weight_decay": weight_decay}
-        settings |= {"betas": tuple(betas), "eps": eps, "foreach": foreach, "capturable": capturable, "check": check}
+        settings = {
+            "steps": None if steps is None else int(steps),
+            "momentum": momentum,
+            "beta2": beta2,
+            "period": int(period),
+            "refresh": int(refresh),
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "betas": tuple(betas),
+            "eps": eps,
+            "foreach": foreach,
+            "capturable": capturable,
+            "check": check,
+        }
         super().__init__(groups, settings)
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
@@ -236,7 +257,7 @@ class MuSOAP(torch.optim.Optimizer):
         follow(binding, self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.layouts`)."""
+        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.blocks`)."""
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
         held = {p for group in self.param_groups for p in group["params"]}
@@ -404,7 +425,7 @@ class MuSOAP(torch.optim.Optimizer):
         for p, layout in members:
             if not self.state[p]:
                 state = _new_state(p, layout)
-                sharded = {key: ranks.sharded_like(p, state[key]) for key in _SHARDED} if is_sharded(p) else {}
+                sharded = {key: ranks.sharded_like(p, state[key]) for key in _SHARDED} if hasattr(p, "placements") else {}
                 self.state[p].update({**state, **sharded})
         if members:
             means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
@@ -450,15 +471,19 @@ class MuSOAP(torch.optim.Optimizer):
         if _renews(step, refresh):
             self._renew(turn.averages, step)
         ahead = batch.momenta(turn, scratch).lerp_(x, 1 - group["momentum"])
-        settings = Settings(
+        lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
+        update, share = direction(
+            x,
+            ahead,
+            turn.averages,
+            lr * batch.scale,
+            scratch,
             beta2=group["beta2"],
             block=batch.block,
             first=batch.first,
             precision=torch.finfo(batch.dtype).eps,
             measure_rank=step <= refresh or (step - 1) % refresh < turn.period,  # once for every mode
         )
-        lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
-        update, share = direction(x, ahead, turn.averages, settings, lr * batch.scale, scratch)
         if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
             mult, share = (1.0, lr * share) if torch.is_tensor(lr) else (lr, share)
             decays = batch.of_modes(share, turn)
@@ -589,7 +614,7 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
     }
     for axis in sorted(axes.mixed, key=lambda axis: layout[axis]):
         for what in ("gram", "basis") if has_basis(sizes[axis]) else ():
-            state[f"{what}_{axis}"] = torch.zeros(prod(sizes[a] for a in axes.layers), sizes[axis], sizes[axis], **like)
+            state[f"{what}_{axis}"] = torch.zeros(math.prod(sizes[a] for a in axes.layers), sizes[axis], sizes[axis], **like)
     if min(block_shape(p, layout)) > 1:
         state["low_rank"] = torch.ones(tuple(axes.of_a_mode(sizes).values()), **like)
     return state
@@ -639,3 +664,24 @@ def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
     kept = {key: value for key, value in theirs.items() if key not in _FORMER}
     new = {key: ours[key] for key in ("foreach", "capturable", "check")}
     return {**new, "steps": None, **kept}  # learning rates, which are loaded, followed from no steps in 0.1
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Float32 products on CUDA as such, not in TF32: a gradient's rounding there would be taken for its small components.
+
+    The setting is one of the whole process, which a step borrows. Nothing is set where products are exact already.
+    """
+    matmul = torch.backends.cuda.matmul
+    before = getattr(matmul, _PRECISION)
+    if before == _EXACT:
+        yield
+        return
+    setattr(matmul, _PRECISION, _EXACT)
+    try:
+        yield
+    finally:
+        if _PRECISION == "fp32_precision":
+            matmul.fp32_precision = "none"  # it may only have followed torch's setting for all backends
+        if getattr(matmul, _PRECISION) != before:
+            setattr(matmul, _PRECISION, before)

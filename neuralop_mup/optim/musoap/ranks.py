@@ -12,9 +12,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.blocks import as_real, is_sharded, local_reals, wide
-
-__all__ = ["broadcast_moved", "owners", "sharded_like", "through_owners"]
+from neuralop_mup.optim.musoap.blocks import as_real, local_reals, wide
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
@@ -114,7 +112,7 @@ class _Placement:
     def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
         first = members[0][0]
         places = [getattr(p, "placements", None) for p, _ in members]
-        along = [i for i, place in enumerate(first.placements) if place.is_shard()] if is_sharded(first) else []
+        along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]
         if (
             any(place != places[0] for place in places)
             or len(along) != 1
