@@ -45,10 +45,6 @@ class Axes(NamedTuple):
         """All of them."""
         return self.layers + self.mixed + self.channels + self.modes
 
-    def of_a_mode(self, sizes: Mapping[int, int]) -> dict[int, int]:
-        """Sizes by axis of a tensor that has one number for each mode."""
-        return {axis: 1 if axis in self.mixed else size for axis, size in sizes.items()}
-
 
 def axes_of(x: torch.Tensor, layout: str) -> Axes:
     """The axes of a parameter."""
@@ -232,7 +228,7 @@ class Blocks:
         sizes = tuple(due_v.shape[len(self.first) + 2 :])
         if low_rank is not None:
             low_rank = low_rank[(slice(None),) * (len(self.first) + 2) + at]
-        weights = self._in_order([p.detach() for p in self.params], index)
+        weights = self.in_order([p.detach() for p in self.params], index)
         if self.params[0].is_complex():
             weights = [torch.view_as_real(x) for x in weights]
         return Turn(
@@ -241,24 +237,17 @@ class Blocks:
             shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
             opened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
             weights=weights if self._parts == 2 else [x.unsqueeze(-1) for x in weights],
-            means=self._in_order([state["exp_avg"] for state in self.states], index),
+            means=self.in_order([state["exp_avg"] for state in self.states], index),
             averages=Averages(due_v, grams, bases, low_rank),
         )
 
-    def _in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
+    def in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
         """Of a tensor of each parameter's shape the modes that move, in the batch's order; views."""
         found = [x.resolve_conj().permute(order) for x, order in zip(tensors, self._orders, strict=True) if x is not None]
         return [x[index] for x in found] if index else found
 
-    def gradients(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
-        """The batch of the gradients of the modes that move."""
-        return self._read(self._in_order([p.grad for p in self.params], turn.modes), turn, scratch, "gradients")
-
-    def momenta(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
-        """The batch of their means."""
-        return self._read(turn.means, turn, scratch, "ahead")
-
-    def _read(self, views: list[torch.Tensor], turn: Turn, scratch: Scratch, name: str) -> torch.Tensor:
+    def read(self, views: list[torch.Tensor], turn: Turn, scratch: Scratch, name: str) -> torch.Tensor:
+        """The batch of what :meth:`in_order` gives of gradients or momenta, in the scratch under a name."""
         out = scratch.take(name, turn.shape, self._averages.v)
         target = self._opened(out, turn)
         if self._parts == 1:

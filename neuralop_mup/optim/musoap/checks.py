@@ -56,7 +56,7 @@ class GradientCheck:
         _over_ranks(fault, groups)
         if policy == "now":
             if fault != 0:
-                _refuse(found, groups)
+                _refuse(found)
             return
         # An integer product, for 0 · NaN is not 0: the bits of all gradients times 1, or times 0.
         for bits in {_BITS[grad.element_size()] for grad in grads}:
@@ -93,13 +93,9 @@ class GradientCheck:
 
 def _own_memory(groups: Groups) -> None:
     """Give gradients that are views of another kind (conjugated, negated, expanded) memory in which bits can be changed."""
-    for group in groups:
-        for p in group["params"]:
-            grad = p.grad
-            if grad is None or hasattr(p, "placements"):
-                continue
-            if grad.is_conj() or grad.is_neg() or not grad.is_contiguous():
-                p.grad = grad.resolve_conj().resolve_neg().contiguous()
+    for p in [p for group in groups for p in group["params"] if p.grad is not None and not hasattr(p, "placements")]:
+        if p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous():
+            p.grad = p.grad.resolve_conj().resolve_neg().contiguous()
 
 
 def _found(groups: Groups) -> Found:
@@ -131,24 +127,22 @@ def _squared(norm: torch.Tensor) -> torch.Tensor:
     return (norm * _HEADROOM).square()
 
 
-def _refuse(found: Found, groups: Groups) -> None:
-    """Say which gradients are bad, on whatever process they are."""
+def _refuse(found: Found) -> None:
+    """Say which gradients are bad. Every process that shares parameters comes here, on whatever one they are."""
     not_finite = [name for name, grad in found if not grad.isfinite().all()]
     too_large = [name for name, grad in found if not _squared(_norms([grad])[0]).isfinite()]
-    overflows = "is finite, but so large that sums of its squares overflow"
-    for names, what, others, remedy in (
-        (not_finite, "is not finite", "nor are", "look at the loss and the batch first, then lower the learning rate"),
-        (too_large, overflows, "as those of", "look at the loss and the batch first"),
-    ):
-        count = torch.tensor(float(len(names)), device=found[0][1].device)
-        _over_ranks(count, groups)
-        if count:
-            where = repr(names[0]) if names else "a parameter, on another process,"
-            more = f", {others} {len(names) - 1} others" if len(names) > 1 else ""
-            raise MupError(
-                f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: {remedy}, "
-                "clip gradients, or skip the batch."
-            )
+    if not_finite:
+        where, what, others = repr(not_finite[0]), "is not finite", len(not_finite) - 1
+    elif too_large:
+        where, others = repr(too_large[0]), len(too_large) - 1
+        what = "is finite, but so large that sums of its squares overflow"
+    else:
+        where, what, others = "a parameter, on another process,", "is not finite, or too large", 0
+    more = f", as of {others} others" if others else ""
+    raise MupError(
+        f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: look at the loss and "
+        "the batch first, then lower the learning rate, clip gradients, or skip the batch."
+    )
 
 
 def _over_ranks(number: torch.Tensor, groups: Groups) -> None:

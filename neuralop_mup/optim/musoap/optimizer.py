@@ -80,7 +80,7 @@ class MuSOAP(torch.optim.Optimizer):
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
     size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
     mean that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4)
-    times (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. The block of a separable kernel
+    times (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. A separable kernel's block
     is diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
     one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
@@ -206,23 +206,24 @@ class MuSOAP(torch.optim.Optimizer):
         for name in unknown:
             known = set(inspect.signature(MuSOAP).parameters) - {"unknown"}
             raise MupError(f"MuSOAP has no argument {name!r}: {nearest(name, known)}")
-        if steps is not None:
-            check_count("steps", steps, "optimizer steps")
-            if lr is not None:
-                raise MupError(
-                    f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
-                    "leave out steps if lr was tuned, or lr."
-                )
+        for what, value, unit in (
+            ("steps", 1 if steps is None else steps, "optimizer steps"),
+            ("period", period, "steps"),
+            ("refresh", refresh, "steps"),
+            ("base_depth", 1 if base_depth is None else base_depth, "Fourier layers"),
+        ):
+            check_count(what, value, unit)
+        if steps is not None and lr is not None:
+            raise MupError(
+                f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
+                "leave out steps if lr was tuned, or lr."
+            )
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
-        for what, value in (("period", period), ("refresh", refresh)):
-            check_count(what, value, "steps")
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
         for what, flag in (("capturable", capturable), ("foreach", bool(foreach) if foreach is None else foreach)):
             check_flag(what, flag)
-        if base_depth is not None:
-            check_count("base_depth", base_depth, "Fourier layers")
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
@@ -356,35 +357,32 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _check_usable(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Refuse what was changed under the optimizer, before anything moves; tell of a training of another length."""
-        taken, steps = 0, groups[0].get("steps")  # of a loaded state, as its learning rates are
-        shares: list[float] = []
-        readable = True
         for group in groups:
-            lr = group["lr"]
-            if group["capturable"] and not torch.is_tensor(lr):
+            if group["capturable"] and not torch.is_tensor(group["lr"]):
                 raise MupError(
-                    f"The learning rate of group {group.get('name')!r} is the number {lr!r}, which a captured step would "
-                    "keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's schedulers do."
+                    f"The learning rate of group {group.get('name')!r} is the number {group['lr']!r}, which a captured step "
+                    "would keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's "
+                    "schedulers do."
                 )
-            if group["layouts"] is None:
-                continue
-            if not torch.is_tensor(lr) and group.get("base_lr") and group.get("lr_mult"):
-                shares.append(lr / (group["base_lr"] * group["lr_mult"]))
-            else:
-                readable = False
-            for p in group["params"]:
-                state = self.state.get(p)
-                if not state:
-                    continue
-                taken = max(taken, state["step"])
-                if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
-                    raise MupError(
-                        f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
-                        f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state "
-                        "then."
-                    )
+        matrices = [group for group in groups if group["layouts"] is not None]
+        kept = [(group, p, state) for group in matrices for p in group["params"] if (state := self.state.get(p))]
+        for group, p, state in kept:
+            if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
+                raise MupError(
+                    f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
+                    f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
+                )
+        steps = groups[0].get("steps")  # of a loaded state, as its learning rates are
         if steps is not None:
-            self._length.before_step(steps, taken, max(shares, default=None) if readable else None)
+            # Of what was chosen, where learning rates can be read and are known.
+            shares = [
+                None
+                if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
+                else g["lr"] / (g["base_lr"] * g["lr_mult"])
+                for g in matrices
+            ]
+            taken = max([state["step"] for *_, state in kept], default=0)
+            self._length.before_step(steps, taken, None if None in shares else max(shares, default=None))
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
@@ -466,11 +464,11 @@ class MuSOAP(torch.optim.Optimizer):
     def _move_batch(self, batch: Blocks, group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · direction."""
         turn, step, refresh = batch.turn(group["period"]), batch.step + 1, group["refresh"]
-        x = batch.gradients(turn, scratch)
+        x = batch.read(batch.in_order([p.grad for p in batch.params], turn.modes), turn, scratch, "gradients")
         follow_gradients(x, turn.averages.grams, scratch)
         if _renews(step, refresh):
             self._renew(turn.averages, step)
-        ahead = batch.momenta(turn, scratch).lerp_(x, 1 - group["momentum"])
+        ahead = batch.read(turn.means, turn, scratch, "ahead").lerp_(x, 1 - group["momentum"])
         lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
         update, share = direction(
             x,
@@ -537,15 +535,22 @@ class MuSOAP(torch.optim.Optimizer):
         """
         layouts = [group["layouts"] for group in self.param_groups]
         groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
-        # Up to 0.1 pairs of real numbers had no letter.
-        if [_plain(own) for own in layouts] != [_plain(group.get("layouts")) for group in groups]:
+        if layouts != [group.get("layouts") for group in groups]:
             raise MupError(
                 "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
                 "and the model that it was saved from."
             )
         groups = [_present_settings(ours, theirs) for ours, theirs in zip(self.param_groups, groups, strict=True)]
         state_dict = {**state_dict, "param_groups": groups}
-        self._check_state(state_dict)
+        for ours, theirs in zip(self.param_groups, groups, strict=True):
+            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
+                saved = state_dict["state"].get(key)
+                # Nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one.
+                if saved and _shapes(saved) != _shapes(_new_state(p, layout)):
+                    raise MupError(
+                        f"The state of number {key} has other averages than MuSOAP keeps of a parameter of shape "
+                        f"{tuple(p.shape)}: it was saved from another model or with other settings."
+                    )
         check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
         super().load_state_dict(state_dict)
         self._batches.clear()
@@ -558,26 +563,6 @@ class MuSOAP(torch.optim.Optimizer):
                         dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                         self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
 
-    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuse the state of another optimizer (its settings have other names), or of parameters of other shapes."""
-        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            # Of the defaults those that our group has: torch adds a name to them when a state is loaded.
-            if missing := sorted((set(self.defaults) & set(ours)) - set(theirs)):
-                raise MupError(
-                    f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {missing[0]!r}. Load it into the "
-                    "optimizer that it was saved from."
-                )
-            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
-                saved = state_dict["state"].get(key)
-                if not saved:  # nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one
-                    continue
-                expected = {name: v.shape for name, v in _new_state(p, layout).items() if torch.is_tensor(v)}
-                if expected != {name: v.shape for name, v in saved.items() if torch.is_tensor(v)}:
-                    raise MupError(
-                        f"The state of number {key} has other averages than MuSOAP keeps of a parameter of shape "
-                        f"{tuple(p.shape)}: it was saved from another model or with other settings."
-                    )
-
 
 def _check_rates(lr: float | None, aux_lr: float | None) -> None:
     """Refuse learning rates that cannot work, and tell of those that are probably meant otherwise."""
@@ -587,15 +572,13 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
     ):
         if value is not None and not (is_number(value) and value <= 1):
             raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
-    if not lr:
-        return
-    if aux_lr is not None and aux_lr != AUX_LR and lr < aux_lr:
+    if lr and aux_lr is not None and aux_lr != AUX_LR and lr < aux_lr:
         warnings.warn(
             f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of the "
             "updates of kernels and hidden layers); usually it is the smaller one. Were they meant the other way round?",
             stacklevel=3,
         )
-    elif lr <= LR / 10:
+    elif lr and lr <= LR / 10:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate; {LR:g} is usual.",
             stacklevel=3,
@@ -616,7 +599,7 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
         for what in ("gram", "basis") if has_basis(sizes[axis]) else ():
             state[f"{what}_{axis}"] = torch.zeros(math.prod(sizes[a] for a in axes.layers), sizes[axis], sizes[axis], **like)
     if min(block_shape(p, layout)) > 1:
-        state["low_rank"] = torch.ones(tuple(axes.of_a_mode(sizes).values()), **like)
+        state["low_rank"] = torch.ones([1 if axis in axes.mixed else n for axis, n in sizes.items()], **like)
     return state
 
 
@@ -643,8 +626,8 @@ def _renews(step: int, refresh: int) -> bool:
     return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)
 
 
-def _plain(layouts: Sequence[str] | None) -> list[str] | None:
-    return None if layouts is None else [layout.replace(PAIR, "") for layout in layouts]
+def _shapes(state: Mapping[str, Any]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in state.items() if torch.is_tensor(value)}
 
 
 def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -653,7 +636,7 @@ def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
     Raises
     ------
     MupError
-        If it was trained with what is no more.
+        If it was trained with what is no more, or is another optimizer's, whose settings have other names.
     """
     for key, value in _FORMER.items():
         if theirs.get(key, value) != value:
@@ -662,6 +645,11 @@ def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
                 f"as it was no gain: go on with the release that saved it, or train from its weights with a new optimizer."
             )
     kept = {key: value for key, value in theirs.items() if key not in _FORMER}
+    if missing := {"momentum", "beta2", "period", "refresh", "betas", "eps"} - kept.keys():
+        raise MupError(
+            f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {min(missing)!r}. Load it into the "
+            "optimizer that it was saved from."
+        )
     new = {key: ours[key] for key in ("foreach", "capturable", "check")}
     return {**new, "steps": None, **kept}  # learning rates, which are loaded, followed from no steps in 0.1
 

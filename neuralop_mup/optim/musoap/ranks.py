@@ -80,7 +80,8 @@ def through_owners(
     wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
     moved: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
     for i in mine:
-        p, p_grad, *averages = (_typed(wholes.pop(0), x) for x in tensors[i])
+        own = [(wholes.pop(0), like) for like in tensors[i]]
+        p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in own)
         p.grad = p_grad
         moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
     move([(p, members[i][1]) for i, (p, _) in moved.items()], dict(moved.values()))
@@ -99,11 +100,6 @@ def through_owners(
         for x in kept:
             x.copy_(from_owner[owner].pop(0))
         states[p]["step"] += 1
-
-
-def _typed(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Real numbers as those of the type of another tensor."""
-    return (torch.view_as_complex(x) if like.is_complex() else x).to(like.dtype)
 
 
 class _Placement:
