@@ -214,11 +214,8 @@ class Blocks:
         """The modes of the next step."""
         period = min(period, max(self._sizes[-1], default=1))
         key = (period, self.step % period)
-        if key not in self._turns:
-            self._turns[key] = self._new_turn(period)
-        return self._turns[key]
-
-    def _new_turn(self, period: int) -> Turn:
+        if key in self._turns:
+            return self._turns[key]
         layers, mixed, channels, modes = self._sizes
         axis, due, period = due_modes(modes, period, self.step)
         v, grams, bases, low_rank = self._averages
@@ -231,7 +228,7 @@ class Blocks:
         weights = self.in_order([p.detach() for p in self.params], index)
         if self.params[0].is_complex():
             weights = [torch.view_as_real(x) for x in weights]
-        return Turn(
+        self._turns[key] = Turn(
             period=period,
             modes=index,
             shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
@@ -240,6 +237,7 @@ class Blocks:
             means=self.in_order([state["exp_avg"] for state in self.states], index),
             averages=Averages(due_v, grams, bases, low_rank),
         )
+        return self._turns[key]
 
     def in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
         """Of a tensor of each parameter's shape the modes that move, in the batch's order; views."""

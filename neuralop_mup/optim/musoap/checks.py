@@ -99,12 +99,13 @@ def _own_memory(groups: Groups) -> None:
 
 
 def _found(groups: Groups) -> Found:
-    found: Found = []
-    for group in groups:
-        names = group.get("param_names") or [f"number {i} of group {group.get('name')}" for i in range(len(group["params"]))]
-        own = [(name, p.grad) for name, p in zip(names, group["params"], strict=True) if p.grad is not None]
-        found += zip([name for name, _ in own], local_reals([grad for _, grad in own]), strict=True)
-    return found
+    own = [
+        (name, p.grad)
+        for group in groups
+        for name, p in zip(group["param_names"], group["params"], strict=True)
+        if p.grad is not None
+    ]
+    return list(zip([name for name, _ in own], local_reals([grad for _, grad in own]), strict=True))
 
 
 def _norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:

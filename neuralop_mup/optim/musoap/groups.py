@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from neuralop_mup.core import depth
 from neuralop_mup.core.multipliers import check_multipliers
@@ -110,20 +109,12 @@ def matrix_layouts(binding: Binding) -> dict[str, str]:
     """
     layouts = {}
     for row in binding.plan.rows:
-        p = binding.parameters[row.name]
-        if row.role == "spectral":
-            layout = layout_of(row, p)
-            if layout.strip("o"):  # the weights of a CP kernel's terms are a vector, no matrix
-                layouts[row.name] = layout
-        elif (
-            row.role == "hidden" and p.ndim >= 2 and math.prod(p.shape[2:]) == 1 and not _has_groups(binding.model, row.name)
-        ):
+        p, owner = binding.parameters[row.name], binding.model.get_submodule(row.name.rpartition(".")[0])
+        is_map = row.role == "hidden" and p.ndim >= 2 and math.prod(p.shape[2:]) == 1 and getattr(owner, "groups", 1) == 1
+        if row.role == "spectral" or is_map:
             layouts[row.name] = layout_of(row, p)
-    return layouts
-
-
-def _has_groups(model: nn.Module, name: str) -> bool:
-    return getattr(model.get_submodule(name.rpartition(".")[0]), "groups", 1) != 1
+    # The weights of a CP kernel's terms are a vector, no matrix.
+    return {name: layout for name, layout in layouts.items() if layout.strip("o")}
 
 
 def fourier_depth(binding: Binding) -> int:

@@ -439,8 +439,7 @@ class MuSOAP(torch.optim.Optimizer):
             self._move(members, self.state, group, index)
             return []
         owners = ranks.owners([p.numel() for p, _ in members], self._process_group.size())
-        before = [self.state[p]["step"] for p, _ in members]
-        rank = self._process_group.rank()
+        rank, before = self._process_group.rank(), [self.state[p]["step"] for p, _ in members]
         self._move([m for m, owner in zip(members, owners, strict=True) if owner == rank], self.state, group, index)
         sent = []
         for (p, layout), owner, step in zip(members, owners, before, strict=True):
@@ -650,7 +649,7 @@ def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
             f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {min(missing)!r}. Load it into the "
             "optimizer that it was saved from."
         )
-    new = {key: ours[key] for key in ("foreach", "capturable", "check")}
+    new = {key: ours[key] for key in ("param_names", "foreach", "capturable", "check")}
     return {**new, "steps": None, **kept}  # learning rates, which are loaded, followed from no steps in 0.1
 
 
