@@ -184,10 +184,8 @@ class LengthCheck:
                 "and steps. (Said once for each optimizer.)",
                 stacklevel=2,
             )
-        if share is None:
-            return
-        self._begun = self._begun or share >= _BEGUN
-        if self._begun and share < _ENDED and 2 * taken < steps and not self._too_soon:
+        self._begun = self._begun or (share is not None and share >= _BEGUN)
+        if self._begun and share is not None and share < _ENDED and 2 * taken < steps and not self._too_soon:
             self._too_soon = True
             warnings.warn(
                 f"After {taken:,} steps the schedule has brought the learning rate below {_ENDED:.0%} of what was chosen "

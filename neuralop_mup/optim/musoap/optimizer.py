@@ -206,13 +206,13 @@ class MuSOAP(torch.optim.Optimizer):
         for name in unknown:
             known = set(inspect.signature(MuSOAP).parameters) - {"unknown"}
             raise MupError(f"MuSOAP has no argument {name!r}: {nearest(name, known)}")
-        for what, value, unit in (
+        for what, count, unit in (
             ("steps", 1 if steps is None else steps, "optimizer steps"),
             ("period", period, "steps"),
             ("refresh", refresh, "steps"),
             ("base_depth", 1 if base_depth is None else base_depth, "Fourier layers"),
         ):
-            check_count(what, value, unit)
+            check_count(what, count, unit)
         if steps is not None and lr is not None:
             raise MupError(
                 f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
@@ -372,10 +372,9 @@ class MuSOAP(torch.optim.Optimizer):
                     f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
                     f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
                 )
-        steps = groups[0].get("steps")  # of a loaded state, as its learning rates are
-        if steps is not None:
+        if (steps := groups[0].get("steps")) is not None:  # of a loaded state, as its learning rates are
             # Of what was chosen, where learning rates can be read and are known.
-            shares = [
+            shares: list[Any] = [
                 None
                 if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
                 else g["lr"] / (g["base_lr"] * g["lr_mult"])
@@ -439,13 +438,19 @@ class MuSOAP(torch.optim.Optimizer):
             self._move(members, self.state, group, index)
             return []
         owners = ranks.owners([p.numel() for p, _ in members], self._process_group.size())
-        rank, before = self._process_group.rank(), [self.state[p]["step"] for p, _ in members]
-        self._move([m for m, owner in zip(members, owners, strict=True) if owner == rank], self.state, group, index)
+        before = [self.state[p]["step"] for p, _ in members]
+        self._move(
+            [m for m, owner in zip(members, owners, strict=True) if owner == self._process_group.rank()],
+            self.state,
+            group,
+            index,
+        )
         sent = []
         for (p, layout), owner, step in zip(members, owners, before, strict=True):
             self.state[p]["step"] = step + 1
-            renews = _renews(step + 1, group["refresh"])
-            sent.append((owner, changed(p, self.state[p], layout, group["period"], step, renews)))
+            sent.append(
+                (owner, changed(p, self.state[p], layout, group["period"], step, _renews(step + 1, group["refresh"])))
+            )
         return sent
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:

@@ -80,8 +80,8 @@ def through_owners(
     wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
     moved: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
     for i in mine:
-        own = [(wholes.pop(0), like) for like in tensors[i]]
-        p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in own)
+        gathered = [(wholes.pop(0), like) for like in tensors[i]]
+        p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in gathered)
         p.grad = p_grad
         moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
     move([(p, members[i][1]) for i, (p, _) in moved.items()], dict(moved.values()))
