@@ -14,7 +14,7 @@ from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.musoap import blocks
 from neuralop_mup.optim.musoap import optimizer as module
 from neuralop_mup.optim.musoap.blocks import as_real
-from neuralop_mup.optim.musoap.layouts import fourier_depth
+from neuralop_mup.optim.musoap.groups import fourier_depth
 from support import differing, in_double, random_gradients, small_fno, train
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"

@@ -16,7 +16,7 @@ import neuralop_mup as nm
 from neuralop_mup.optim.musoap import optimizer as module
 from neuralop_mup.optim.musoap.bases import first_basis, orthonormal, renewed
 from neuralop_mup.optim.musoap.blocks import as_real
-from neuralop_mup.optim.musoap.gradients import GradientCheck
+from neuralop_mup.optim.musoap.checks import GradientCheck
 from support import differing, in_double, random_gradients, small_fno
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"
@@ -121,7 +121,7 @@ def test_skip_counts_and_never_raises():
 def test_off_looks_at_nothing(monkeypatch):
     model = small_fno()
     optimizer = nm.MuSOAP(model, check="off")
-    monkeypatch.setattr("neuralop_mup.optim.musoap.gradients._fault", None)
+    monkeypatch.setattr("neuralop_mup.optim.musoap.checks._fault", None)
     good_step(optimizer, model)
     bad_step(optimizer, model)
     assert optimizer.state[model.get_parameter(KERNEL)]["exp_avg"].isnan().any()
@@ -358,7 +358,7 @@ def test_precision_of_products_stays_as_the_user_has_it():
         torch.backends.fp32_precision = "tf32"
         with pytest.MonkeyPatch.context() as patch:
             plain = module.direction
-            patch.setattr(module, "direction", lambda *args: hook() or plain(*args))
+            patch.setattr(module, "direction", lambda *args, **k: hook() or plain(*args, **k))
             good_step(optimizer, model)
         assert set(seen) == {("tf32", "tf32")}
         with module.full_precision(), module.full_precision():  # as steps on CUDA have it, two at a time

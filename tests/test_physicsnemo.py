@@ -10,7 +10,7 @@ from cases import BY_NAME, PHYSICSNEMO_ABSENT
 from neuralop_mup.core.rules import Size, default_std, multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import bind
-from neuralop_mup.optim.musoap.layouts import matrix_layouts
+from neuralop_mup.optim.musoap.groups import matrix_layouts
 
 KINDS = ("fno_1d", "fno_2d", "fno_3d", "afno")
 FNO, AFNO = BY_NAME["like_physicsnemo_fno_2d"], BY_NAME["like_physicsnemo_afno"]

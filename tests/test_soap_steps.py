@@ -12,7 +12,7 @@ import torch
 from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
-from neuralop_mup.optim.musoap.length import LengthCheck
+from neuralop_mup.optim.musoap.checks import LengthCheck
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 from neuralop_mup.tuning.settings import build_optimizer
 from support import random_gradients, small_fno

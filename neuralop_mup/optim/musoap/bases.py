@@ -11,13 +11,11 @@ from math import log2
 
 import torch
 
-__all__ = ["first_basis", "orthonormal", "renewed"]
-
 _ROUNDING = 2.0**-24  # of float32
 _SHIFT = 1e-15  # above the rounding of float64
 
 
-def first_basis(c: torch.Tensor, q: torch.Tensor | None = None) -> torch.Tensor:
+def first_basis(c: torch.Tensor) -> torch.Tensor:
     """Eigenvectors of Gram matrices (layers, d, d), largest eigenvalue first; the identity where all are zero."""
     return torch.linalg.eigh(c).eigenvectors.flip(-1)
 
@@ -49,8 +47,7 @@ def orthonormal(y: torch.Tensor) -> torch.Tensor:
     for shift in (_SHIFT * y.shape[-1], 0.0, 0.0):
         y = y / torch.linalg.vector_norm(y, dim=1, keepdim=True)
         gram = torch.bmm(y.mT, y)
-        if shift:
-            gram.diagonal(dim1=1, dim2=2).add_(shift)
+        gram.diagonal(dim1=1, dim2=2).add_(shift)
         factor = torch.linalg.cholesky_ex(gram).L
         y = torch.linalg.solve_triangular(factor.mT, y, upper=True, left=False)
     return y

@@ -13,16 +13,50 @@ from typing import Any, NamedTuple
 import torch
 
 from neuralop_mup.optim.musoap.direction import Averages, Scratch
-from neuralop_mup.optim.musoap.layouts import PAIR, axes_of, block_shape
 from neuralop_mup.torch_private import copy_each_
 
-__all__ = ["Blocks", "Members", "Turn", "as_real", "changed", "has_basis", "is_sharded", "local_reals", "wide", "wide_type"]
+# A layout has one letter an axis:
+#   l  numbers kernels that share a tensor (joint weights): nothing is shared between them
+#   c  channels that do not mix (separable kernels), so that each is a block of its own
+#   b  modes, each of them a block
+#   i  is summed over
+#   o  is produced
+#   p  holds the real and the imaginary part
+LETTERS = "lcbiop"
+PAIR = "p"
 
 Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
 
 # Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
 MAX_BASIS = 2048
 _WIDE = (torch.float32, torch.complex64, torch.float64, torch.complex128)
+
+
+class Axes(NamedTuple):
+    """A parameter's axes, but for that of pairs, in the order in which a batch of blocks has them."""
+
+    layers: tuple[int, ...]
+    mixed: tuple[int, ...]  # those of a block, the smaller ones first, so that layers from a to b and b to a are alike
+    channels: tuple[int, ...]
+    modes: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All of them."""
+        return self.layers + self.mixed + self.channels + self.modes
+
+
+def axes_of(x: torch.Tensor, layout: str) -> Axes:
+    """The axes of a parameter."""
+    found = {letter: tuple(axis for axis, own in enumerate(layout) if own == letter) for letter in "lcb"}
+    mixed = sorted((size, letter, axis) for axis, (size, letter) in enumerate(zip(x.shape, layout, strict=True)))
+    return Axes(found["l"], tuple(axis for _, letter, axis in mixed if letter in "io"), found["c"], found["b"])
+
+
+def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:
+    """Sizes (in, out) of one block."""
+    n_in, n_out = (prod([n for n, own in zip(x.shape, layout, strict=True) if own == letter]) for letter in "io")
+    return n_in, n_out
 
 
 def wide_type(x: torch.Tensor) -> torch.dtype:
@@ -48,11 +82,6 @@ def local_reals(tensors: Iterable[Any], widen: bool = False) -> list[torch.Tenso
         x = x.to(wide_type(x)) if widen and x.dtype not in _WIDE else x
         found.append(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
     return found
-
-
-def is_sharded(x: Any) -> bool:
-    """Whether this is a DTensor, of which a process has a part."""
-    return hasattr(x, "placements") and hasattr(x, "full_tensor")
 
 
 def has_basis(d: int) -> bool:
@@ -127,8 +156,7 @@ class Blocks:
         ]
         self._sizes = [tuple(p.shape[axis] for axis in own) for own in axes]  # of layers, mixed, channels and modes
         self.first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed) or (True,)
-        n_in, n_out = block_shape(p, layout)
-        self.block = (n_in, n_out)
+        self.block = block_shape(p, layout)
         scales = [sqrt(n_out / n_in) for n_in, n_out in (block_shape(*member) for member in members)]
         grams, bases = self._adopt_squares("gram"), self._adopt_squares("basis")
         layers, mixed, channels, modes = self._sizes
@@ -172,13 +200,9 @@ class Blocks:
 
     def is_current(self) -> bool:
         """Whether the states are still those that were adopted, and nobody stepped them elsewhere."""
-        for state in self.states:
-            if state.get("step") != self.step:
-                return False
-        for state, name, view, pointer in self._views:
-            if state.get(name) is not view or view.data_ptr() != pointer:
-                return False
-        return True
+        # Lists: a generator is a call for each.
+        counted = all([state.get("step") == self.step for state in self.states])  # noqa: C419
+        return counted and all([s.get(n) is x and x.data_ptr() == pointer for s, n, x, pointer in self._views])  # noqa: C419
 
     def taken(self) -> None:
         """A step was made."""
@@ -190,11 +214,8 @@ class Blocks:
         """The modes of the next step."""
         period = min(period, max(self._sizes[-1], default=1))
         key = (period, self.step % period)
-        if key not in self._turns:
-            self._turns[key] = self._new_turn(period)
-        return self._turns[key]
-
-    def _new_turn(self, period: int) -> Turn:
+        if key in self._turns:
+            return self._turns[key]
         layers, mixed, channels, modes = self._sizes
         axis, due, period = due_modes(modes, period, self.step)
         v, grams, bases, low_rank = self._averages
@@ -204,33 +225,27 @@ class Blocks:
         sizes = tuple(due_v.shape[len(self.first) + 2 :])
         if low_rank is not None:
             low_rank = low_rank[(slice(None),) * (len(self.first) + 2) + at]
-        weights = self._in_order([p.detach() for p in self.params], index)
+        weights = self.in_order([p.detach() for p in self.params], index)
         if self.params[0].is_complex():
             weights = [torch.view_as_real(x) for x in weights]
-        return Turn(
+        self._turns[key] = Turn(
             period=period,
             modes=index,
             shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
             opened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
             weights=weights if self._parts == 2 else [x.unsqueeze(-1) for x in weights],
-            means=self._in_order([state["exp_avg"] for state in self.states], index),
+            means=self.in_order([state["exp_avg"] for state in self.states], index),
             averages=Averages(due_v, grams, bases, low_rank),
         )
+        return self._turns[key]
 
-    def _in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
+    def in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
         """Of a tensor of each parameter's shape the modes that move, in the batch's order; views."""
         found = [x.resolve_conj().permute(order) for x, order in zip(tensors, self._orders, strict=True) if x is not None]
         return [x[index] for x in found] if index else found
 
-    def gradients(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
-        """The batch of the gradients of the modes that move."""
-        return self._read(self._in_order([p.grad for p in self.params], turn.modes), turn, scratch, "gradients")
-
-    def momenta(self, turn: Turn, scratch: Scratch) -> torch.Tensor:
-        """The batch of their means."""
-        return self._read(turn.means, turn, scratch, "ahead")
-
-    def _read(self, views: list[torch.Tensor], turn: Turn, scratch: Scratch, name: str) -> torch.Tensor:
+    def read(self, views: list[torch.Tensor], turn: Turn, scratch: Scratch, name: str) -> torch.Tensor:
+        """The batch of what :meth:`in_order` gives of gradients or momenta, in the scratch under a name."""
         out = scratch.take(name, turn.shape, self._averages.v)
         target = self._opened(out, turn)
         if self._parts == 1:

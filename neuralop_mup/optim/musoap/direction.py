@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["BASIS_BETA", "Averages", "Scratch", "Settings", "direction", "follow_gradients"]
-
 # Where a gradient has no component its rounding errors must not be taken for one: components this much below the root mean
 # square of their mode fade out.
 _NOISE = 1e-5
@@ -75,30 +73,6 @@ class Averages(NamedTuple):
     low_rank: torch.Tensor | None
 
 
-class Settings(NamedTuple):
-    """What a direction needs beside its averages.
-
-    Attributes
-    ----------
-    beta2 : float
-        Decay of second moments.
-    block : (int, int)
-        Sizes of a block, m × n.
-    first : tuple of bool
-        For each of d_1 … d_r whether it belongs to the first side of the block.
-    precision : float
-        Of the gradient's type.
-    measure_rank : bool
-        Whether ``low_rank`` is looked for at this step.
-    """
-
-    beta2: float
-    block: tuple[int, int]
-    first: tuple[bool, ...]
-    precision: float
-    measure_rank: bool
-
-
 def follow_gradients(x: torch.Tensor, grams: list[torch.Tensor | None], scratch: Scratch) -> None:
     """C_a ← β C_a + (1 − β) Σ_{modes, parts, other axes} X Xᵀ for each axis that has a basis; ``x`` stays."""
     for axis, c in enumerate(grams):
@@ -111,9 +85,14 @@ def direction(
     x: torch.Tensor,
     ahead: torch.Tensor,
     averages: Averages,
-    settings: Settings,
     size: float | torch.Tensor,
     scratch: Scratch,
+    *,
+    beta2: float,
+    block: tuple[int, int],
+    first: tuple[bool, ...],
+    precision: float,
+    measure_rank: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Adam in the bases, each mode brought to one size.
 
@@ -126,10 +105,19 @@ def direction(
     x, ahead : torch.Tensor
         X and M (layers, d_1, …, d_r, parts, channels, *modes), contiguous; M is the scratch's ``ahead``.
     averages : Averages
-    settings : Settings
     size : float or torch.Tensor
         What every mode's update is brought to, lr √(out/in): one number, or one for each layer (layers, 1, …, 1).
     scratch : Scratch
+    beta2 : float
+        Decay of second moments.
+    block : (int, int)
+        Sizes of a block, m × n.
+    first : tuple of bool
+        For each of d_1 … d_r whether it belongs to the first side of the block.
+    precision : float
+        Of the gradient's type.
+    measure_rank : bool
+        Whether ``low_rank`` is looked for at this step.
 
     Returns
     -------
@@ -140,11 +128,11 @@ def direction(
     """
     r = len(averages.bases)
     parts, mixed = r + 1, tuple(range(1, r + 1))
-    share, sound = _shares(x, r, settings.precision, scratch)
+    share, sound = _shares(x, r, precision, scratch)
     v = averages.v.movedim(r, 1)  # (layers, d_r, d_1, …), as what is rotated
-    v.lerp_(_squares(_rotated(x, averages.bases, scratch), parts, scratch), 1 - settings.beta2)
+    v.lerp_(_squares(_rotated(x, averages.bases, scratch), parts, scratch), 1 - beta2)
     u = _rotated(ahead, averages.bases, scratch)
-    m, n = settings.block
+    m, n = block
     # What Adam divides by, never below the noise of its mode; infinite where there is no gradient, so that momentum, which
     # may have outlived all second moments, moves nothing.
     floor = torch.where(sound, v.sum(mixed, keepdim=True).sqrt_(), torch.inf)
@@ -157,8 +145,8 @@ def direction(
         # Operator norm over Frobenius norm of random entries, a first-order estimate.
         size = size * (sqrt(m * n) / (sqrt(m) + sqrt(n)))
         if averages.low_rank is not None:
-            if settings.measure_rank:
-                averages.low_rank.copy_(_low_rank(u, norm, settings, scratch))
+            if measure_rank:
+                averages.low_rank.copy_(_low_rank(u, norm, block, first, scratch))
             norm.mul_(averages.low_rank)
     u.mul_((share / norm.add_(_TINY)).mul_(size).unsqueeze(parts))
     return _rotated_back(u, averages.bases, scratch), share
@@ -212,14 +200,16 @@ def _squares(x: torch.Tensor, parts: int, scratch: Scratch) -> torch.Tensor:
     return squares
 
 
-def _low_rank(u: torch.Tensor, norm: torch.Tensor, settings: Settings, scratch: Scratch) -> torch.Tensor:
+def _low_rank(
+    u: torch.Tensor, norm: torch.Tensor, block: tuple[int, int], first: tuple[bool, ...], scratch: Scratch
+) -> torch.Tensor:
     """(Σσ⁴)^(1/4) over (Σσ²)^(1/2), and that over its value for random entries: 1 at full rank, more at low rank.
 
     Complex entries of unit variance have E Σσ⁴ = mn(m + n), real ones mn(m + n + 1). ``u`` is (layers, d_r, d_1, …, d_(r−1),
     parts, channels, *modes).
     """
-    r, (m, n) = len(settings.first), settings.block
-    axes = list(zip([*range(2, r + 1), 1], settings.first, strict=True))
+    r, (m, n) = len(first), block
+    axes = list(zip([*range(2, r + 1), 1], first, strict=True))
     one, other = ([axis for axis, own in axes if own is side] for side in (True, False))
     a = scratch.copy(u.permute(r + 1, 0, *range(r + 2, u.ndim), *one, *other))
     a.div_((norm + _TINY).flatten(0, r).view(*a.shape[1 : u.ndim - r], *(1,) * r))

@@ -1,4 +1,9 @@
-"""The param groups of MuSOAP: kernels and hidden layers, and AdamW's."""
+"""The param groups of MuSOAP: kernels and hidden layers, which are matrices mode by mode, and AdamW's.
+
+The plan gives the kind of each axis. Kernels and the factors of factorized kernels sum over ``in`` and ``rank_in`` axes
+and produce ``out`` and ``rank_out`` axes; every other axis (modes, joint weights) numbers independent blocks. Without an
+axis to sum over and outside a factorization, channels do not mix (a separable kernel): each entry is a block by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,26 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from neuralop_mup.core import depth
 from neuralop_mup.core.multipliers import check_multipliers
+from neuralop_mup.core.plan import Row
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding
 from neuralop_mup.optim.groups import groups_of, number_equal_names
-from neuralop_mup.optim.musoap.layouts import fourier_depth, matrix_layouts
 
-__all__ = ["musoap_groups"]
+_LETTER_OF = {
+    "pair": "p",
+    "fixed": "l",
+    "in": "i",
+    "in_fixed": "i",
+    "rank_in": "i",
+    "out": "o",
+    "out_fixed": "o",
+    "rank_out": "o",
+}
 
 
 def musoap_groups(
@@ -58,3 +75,48 @@ def musoap_groups(
         name = "aux " + "+".join(role for role in ROLES if role in {roles[x] for x in own})
         auxiliary.append({**group, "params": params, "param_names": own, "name": name, "base_lr": aux_lr})
     return groups + number_equal_names([group for group in auxiliary if group["params"]])
+
+
+def layout_of(row: Row, parameter: torch.Tensor) -> str:
+    """Letters of a Fourier kernel, or of one of its factors.
+
+    Raises
+    ------
+    MupError
+        If the tensor is not of the plan's shape, or is complex in a way that is not known.
+    """
+    axes = row.axes
+    if len(axes) != parameter.ndim:
+        raise MupError(
+            f"{row.name!r} has shape {tuple(parameter.shape)}, but the plan knows it with axes {axes}: it changed after "
+            "parametrize; parametrize the finished model."
+        )
+    if axes.count("pair") > 1 or ("pair" in axes and (parameter.shape[axes.index("pair")] != 2 or parameter.is_complex())):
+        raise MupError(
+            f"{row.name!r} {tuple(parameter.shape)} stores complex numbers in a layout that MuSOAP cannot read (axes "
+            f"{axes}): pairs of real numbers must lie on one axis, of size 2; or train it with MuAdam."
+        )
+    letters = "".join(_LETTER_OF.get(kind, "b") for kind in axes)
+    mixes = "i" in letters or any(kind.startswith("rank") for kind in axes)
+    return letters if mixes else letters.replace("o", "c")
+
+
+def matrix_layouts(binding: Binding) -> dict[str, str]:
+    """Layouts by name of all parameters whose updates are matrices.
+
+    Kernels with their factors, and hidden linear layers: also as 1×1 convolutions from width to width. Convolutions
+    with a stencil or with groups are no single matrix and are left to AdamW.
+    """
+    layouts = {}
+    for row in binding.plan.rows:
+        p, owner = binding.parameters[row.name], binding.model.get_submodule(row.name.rpartition(".")[0])
+        is_map = row.role == "hidden" and p.ndim >= 2 and math.prod(p.shape[2:]) == 1 and getattr(owner, "groups", 1) == 1
+        if row.role == "spectral" or is_map:
+            layouts[row.name] = layout_of(row, p)
+    # The weights of a CP kernel's terms are a vector, no matrix.
+    return {name: layout for name, layout in layouts.items() if layout.strip("o")}
+
+
+def fourier_depth(binding: Binding) -> int:
+    """Number of Fourier layers that follow each other."""
+    return depth.fourier_depth(binding.model, {row.owner for row in binding.plan.rows if row.role == "spectral"})

@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from math import prod
 from typing import Any
 
 import torch
@@ -21,18 +20,26 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
-from neuralop_mup.optim.musoap.blocks import Blocks, Members, changed, has_basis, is_sharded, local_reals, wide, wide_type
-from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, Settings, direction, follow_gradients
-from neuralop_mup.optim.musoap.gradients import CHECKS, GradientCheck
+from neuralop_mup.optim.musoap.blocks import (
+    LETTERS,
+    PAIR,
+    Blocks,
+    Members,
+    axes_of,
+    block_shape,
+    changed,
+    has_basis,
+    local_reals,
+    wide,
+    wide_type,
+)
+from neuralop_mup.optim.musoap.checks import CHECKS, GradientCheck, LengthCheck
+from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, direction, follow_gradients
 from neuralop_mup.optim.musoap.groups import musoap_groups
-from neuralop_mup.optim.musoap.layouts import LETTERS, PAIR, axes_of, block_shape
-from neuralop_mup.optim.musoap.length import LengthCheck
 from neuralop_mup.optim.musoap.precision import full_precision
 from neuralop_mup.optim.on_plan import check_optimizer_state, follow
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
-
-__all__ = ["AUX_LR", "BASE_DEPTH", "LR", "USUAL_STEPS", "WEIGHT_DECAY", "MuSOAP", "usual_lr"]
 
 # The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
@@ -69,8 +76,8 @@ class MuSOAP(torch.optim.Optimizer):
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
     size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
     mean that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4)
-    times (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. The block of a separable
-    kernel is diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
+    times (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. A separable kernel's block
+    is diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
     one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
     Parameters
@@ -195,23 +202,24 @@ class MuSOAP(torch.optim.Optimizer):
         for name in unknown:
             known = set(inspect.signature(MuSOAP).parameters) - {"unknown"}
             raise MupError(f"MuSOAP has no argument {name!r}: {nearest(name, known)}")
-        if steps is not None:
-            check_count("steps", steps, "optimizer steps")
-            if lr is not None:
-                raise MupError(
-                    f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
-                    "leave out steps if lr was tuned, or lr."
-                )
+        for what, count, unit in (
+            ("steps", 1 if steps is None else steps, "optimizer steps"),
+            ("period", period, "steps"),
+            ("refresh", refresh, "steps"),
+            ("base_depth", 1 if base_depth is None else base_depth, "Fourier layers"),
+        ):
+            check_count(what, count, unit)
+        if steps is not None and lr is not None:
+            raise MupError(
+                f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
+                "leave out steps if lr was tuned, or lr."
+            )
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
-        for what, value in (("period", period), ("refresh", refresh)):
-            check_count(what, value, "steps")
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
         for what, flag in (("capturable", capturable), ("foreach", bool(foreach) if foreach is None else foreach)):
             check_flag(what, flag)
-        if base_depth is not None:
-            check_count("base_depth", base_depth, "Fourier layers")
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
@@ -223,9 +231,20 @@ class MuSOAP(torch.optim.Optimizer):
         lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
-        settings: dict[str, Any] = {"steps": None if steps is None else int(steps), "momentum": momentum, "beta2": beta2}
-        settings |= {"period": int(period), "refresh": int(refresh), "lr": lr, "weight_decay": weight_decay}
-        settings |= {"betas": tuple(betas), "eps": eps, "foreach": foreach, "capturable": capturable, "check": check}
+        settings = {
+            "steps": None if steps is None else int(steps),
+            "momentum": momentum,
+            "beta2": beta2,
+            "period": int(period),
+            "refresh": int(refresh),
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "betas": tuple(betas),
+            "eps": eps,
+            "foreach": foreach,
+            "capturable": capturable,
+            "check": check,
+        }
         super().__init__(groups, settings)
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
@@ -235,7 +254,7 @@ class MuSOAP(torch.optim.Optimizer):
         follow(binding, self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.layouts`)."""
+        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.blocks`)."""
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
         held = {p for group in self.param_groups for p in group["params"]}
@@ -334,35 +353,31 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _check_usable(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Refuse what was changed under the optimizer, before anything moves; tell of a training of another length."""
-        taken, steps = 0, groups[0].get("steps")  # of a loaded state, as its learning rates are
-        shares: list[float] = []
-        readable = True
         for group in groups:
-            lr = group["lr"]
-            if group["capturable"] and not torch.is_tensor(lr):
+            if group["capturable"] and not torch.is_tensor(group["lr"]):
                 raise MupError(
-                    f"The learning rate of group {group.get('name')!r} is the number {lr!r}, which a captured step would "
-                    "keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's schedulers do."
+                    f"The learning rate of group {group.get('name')!r} is the number {group['lr']!r}, which a captured step "
+                    "would keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's "
+                    "schedulers do."
                 )
-            if group["layouts"] is None:
-                continue
-            if not torch.is_tensor(lr) and group.get("base_lr") and group.get("lr_mult"):
-                shares.append(lr / (group["base_lr"] * group["lr_mult"]))
-            else:
-                readable = False
-            for p in group["params"]:
-                state = self.state.get(p)
-                if not state:
-                    continue
-                taken = max(taken, state["step"])
-                if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
-                    raise MupError(
-                        f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
-                        f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state "
-                        "then."
-                    )
-        if steps is not None:
-            self._length.before_step(steps, taken, max(shares, default=None) if readable else None)
+        matrices = [group for group in groups if group["layouts"] is not None]
+        kept = [(group, p, state) for group in matrices for p in group["params"] if (state := self.state.get(p))]
+        for group, p, state in kept:
+            if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
+                raise MupError(
+                    f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
+                    f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
+                )
+        if (steps := groups[0].get("steps")) is not None:  # of a loaded state, as its learning rates are
+            # Of what was chosen, where learning rates can be read and are known.
+            shares: list[Any] = [
+                None
+                if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
+                else g["lr"] / (g["base_lr"] * g["lr_mult"])
+                for g in matrices
+            ]
+            taken = max([state["step"] for *_, state in kept], default=0)
+            self._length.before_step(steps, taken, None if None in shares else max(shares, default=None))
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
@@ -403,7 +418,7 @@ class MuSOAP(torch.optim.Optimizer):
         for p, layout in members:
             if not self.state[p]:
                 state = _new_state(p, layout)
-                sharded = {key: ranks.sharded_like(p, state[key]) for key in _SHARDED} if is_sharded(p) else {}
+                sharded = {key: ranks.sharded_like(p, state[key]) for key in _SHARDED} if hasattr(p, "placements") else {}
                 self.state[p].update({**state, **sharded})
         if members:
             means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
@@ -420,13 +435,18 @@ class MuSOAP(torch.optim.Optimizer):
             return []
         owners = ranks.owners([p.numel() for p, _ in members], self._process_group.size())
         before = [self.state[p]["step"] for p, _ in members]
-        rank = self._process_group.rank()
-        self._move([m for m, owner in zip(members, owners, strict=True) if owner == rank], self.state, group, index)
+        self._move(
+            [m for m, owner in zip(members, owners, strict=True) if owner == self._process_group.rank()],
+            self.state,
+            group,
+            index,
+        )
         sent = []
         for (p, layout), owner, step in zip(members, owners, before, strict=True):
             self.state[p]["step"] = step + 1
-            renews = _renews(step + 1, group["refresh"])
-            sent.append((owner, changed(p, self.state[p], layout, group["period"], step, renews)))
+            sent.append(
+                (owner, changed(p, self.state[p], layout, group["period"], step, _renews(step + 1, group["refresh"])))
+            )
         return sent
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
@@ -444,20 +464,24 @@ class MuSOAP(torch.optim.Optimizer):
     def _move_batch(self, batch: Blocks, group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · direction."""
         turn, step, refresh = batch.turn(group["period"]), batch.step + 1, group["refresh"]
-        x = batch.gradients(turn, scratch)
+        x = batch.read(batch.in_order([p.grad for p in batch.params], turn.modes), turn, scratch, "gradients")
         follow_gradients(x, turn.averages.grams, scratch)
         if _renews(step, refresh):
             self._renew(turn.averages, step)
-        ahead = batch.momenta(turn, scratch).lerp_(x, 1 - group["momentum"])
-        settings = Settings(
+        ahead = batch.read(turn.means, turn, scratch, "ahead").lerp_(x, 1 - group["momentum"])
+        lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
+        update, share = direction(
+            x,
+            ahead,
+            turn.averages,
+            lr * batch.scale,
+            scratch,
             beta2=group["beta2"],
             block=batch.block,
             first=batch.first,
             precision=torch.finfo(batch.dtype).eps,
             measure_rank=step <= refresh or (step - 1) % refresh < turn.period,  # once for every mode
         )
-        lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
-        update, share = direction(x, ahead, turn.averages, settings, lr * batch.scale, scratch)
         if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
             mult, share = (1.0, lr * share) if torch.is_tensor(lr) else (lr, share)
             decays = batch.of_modes(share, turn)
@@ -511,15 +535,22 @@ class MuSOAP(torch.optim.Optimizer):
         """
         layouts = [group["layouts"] for group in self.param_groups]
         groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
-        # Up to 0.1 pairs of real numbers had no letter.
-        if [_plain(own) for own in layouts] != [_plain(group.get("layouts")) for group in groups]:
+        if layouts != [group.get("layouts") for group in groups]:
             raise MupError(
                 "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
                 "and the model that it was saved from."
             )
         groups = [_present_settings(ours, theirs) for ours, theirs in zip(self.param_groups, groups, strict=True)]
         state_dict = {**state_dict, "param_groups": groups}
-        self._check_state(state_dict)
+        for ours, theirs in zip(self.param_groups, groups, strict=True):
+            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
+                saved = state_dict["state"].get(key)
+                # Nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one.
+                if saved and _shapes(saved) != _shapes(_new_state(p, layout)):
+                    raise MupError(
+                        f"The state of number {key} has other averages than MuSOAP keeps of a parameter of shape "
+                        f"{tuple(p.shape)}: it was saved from another model or with other settings."
+                    )
         check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
         super().load_state_dict(state_dict)
         self._batches.clear()
@@ -532,26 +563,6 @@ class MuSOAP(torch.optim.Optimizer):
                         dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                         self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
 
-    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuse the state of another optimizer (its settings have other names), or of parameters of other shapes."""
-        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            # Of the defaults those that our group has: torch adds a name to them when a state is loaded.
-            if missing := sorted((set(self.defaults) & set(ours)) - set(theirs)):
-                raise MupError(
-                    f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {missing[0]!r}. Load it into the "
-                    "optimizer that it was saved from."
-                )
-            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
-                saved = state_dict["state"].get(key)
-                if not saved:  # nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one
-                    continue
-                expected = {name: v.shape for name, v in _new_state(p, layout).items() if torch.is_tensor(v)}
-                if expected != {name: v.shape for name, v in saved.items() if torch.is_tensor(v)}:
-                    raise MupError(
-                        f"The state of number {key} has other averages than MuSOAP keeps of a parameter of shape "
-                        f"{tuple(p.shape)}: it was saved from another model or with other settings."
-                    )
-
 
 def _check_rates(lr: float | None, aux_lr: float | None) -> None:
     """Refuse learning rates that cannot work, and tell of those that are probably meant otherwise."""
@@ -561,15 +572,13 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
     ):
         if value is not None and not (is_number(value) and value <= 1):
             raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
-    if not lr:
-        return
-    if aux_lr is not None and aux_lr != AUX_LR and lr < aux_lr:
+    if lr and aux_lr is not None and aux_lr != AUX_LR and lr < aux_lr:
         warnings.warn(
             f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of the "
             "updates of kernels and hidden layers); usually it is the smaller one. Were they meant the other way round?",
             stacklevel=3,
         )
-    elif lr <= LR / 10:
+    elif lr and lr <= LR / 10:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate; {LR:g} is usual.",
             stacklevel=3,
@@ -588,9 +597,9 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
     }
     for axis in sorted(axes.mixed, key=lambda axis: layout[axis]):
         for what in ("gram", "basis") if has_basis(sizes[axis]) else ():
-            state[f"{what}_{axis}"] = torch.zeros(prod(sizes[a] for a in axes.layers), sizes[axis], sizes[axis], **like)
+            state[f"{what}_{axis}"] = torch.zeros(math.prod(sizes[a] for a in axes.layers), sizes[axis], sizes[axis], **like)
     if min(block_shape(p, layout)) > 1:
-        state["low_rank"] = torch.ones(tuple(axes.of_a_mode(sizes).values()), **like)
+        state["low_rank"] = torch.ones([1 if axis in axes.mixed else n for axis, n in sizes.items()], **like)
     return state
 
 
@@ -617,8 +626,8 @@ def _renews(step: int, refresh: int) -> bool:
     return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)
 
 
-def _plain(layouts: Sequence[str] | None) -> list[str] | None:
-    return None if layouts is None else [layout.replace(PAIR, "") for layout in layouts]
+def _shapes(state: Mapping[str, Any]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in state.items() if torch.is_tensor(value)}
 
 
 def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -627,7 +636,7 @@ def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
     Raises
     ------
     MupError
-        If it was trained with what is no more.
+        If it was trained with what is no more, or is another optimizer's, whose settings have other names.
     """
     for key, value in _FORMER.items():
         if theirs.get(key, value) != value:
@@ -636,5 +645,10 @@ def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
                 f"as it was no gain: go on with the release that saved it, or train from its weights with a new optimizer."
             )
     kept = {key: value for key, value in theirs.items() if key not in _FORMER}
-    new = {key: ours[key] for key in ("foreach", "capturable", "check")}
+    if missing := {"momentum", "beta2", "period", "refresh", "betas", "eps"} - kept.keys():
+        raise MupError(
+            f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {min(missing)!r}. Load it into the "
+            "optimizer that it was saved from."
+        )
+    new = {key: ours[key] for key in ("param_names", "foreach", "capturable", "check")}
     return {**new, "steps": None, **kept}  # learning rates, which are loaded, followed from no steps in 0.1

@@ -12,9 +12,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.blocks import as_real, is_sharded, local_reals, wide
-
-__all__ = ["broadcast_moved", "owners", "sharded_like", "through_owners"]
+from neuralop_mup.optim.musoap.blocks import as_real, local_reals, wide
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
@@ -82,7 +80,8 @@ def through_owners(
     wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
     moved: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
     for i in mine:
-        p, p_grad, *averages = (_typed(wholes.pop(0), x) for x in tensors[i])
+        gathered = [(wholes.pop(0), like) for like in tensors[i]]
+        p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in gathered)
         p.grad = p_grad
         moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
     move([(p, members[i][1]) for i, (p, _) in moved.items()], dict(moved.values()))
@@ -103,18 +102,13 @@ def through_owners(
         states[p]["step"] += 1
 
 
-def _typed(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Real numbers as those of the type of another tensor."""
-    return (torch.view_as_complex(x) if like.is_complex() else x).to(like.dtype)
-
-
 class _Placement:
     """How the parameters of one group are divided between processes: along one axis, by one axis of one mesh."""
 
     def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
         first = members[0][0]
         places = [getattr(p, "placements", None) for p, _ in members]
-        along = [i for i, place in enumerate(first.placements) if place.is_shard()] if is_sharded(first) else []
+        along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]
         if (
             any(place != places[0] for place in places)
             or len(along) != 1

@@ -1,7 +1,8 @@
-"""Gradients that no step may be made of: refused at once, or counted on the device and refused when that is known there."""
+"""What is looked at before a step: gradients that none may be made of, and whether a training is as long as was said."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,11 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.optim.musoap.blocks import local_reals
 from neuralop_mup.torch_private import mul_each_, norm_of_each
 
-__all__ = ["CHECKS", "GradientCheck"]
-
 CHECKS = ("now", "next", "skip", "off")
 # States keep sums of squares of gradients. A norm of this times less than the root of the largest number leaves them finite.
 _HEADROOM = 2.0**10
+# Of the learning rate that was chosen: from here on a warm-up is over, and below there the schedule is.
+_BEGUN, _ENDED = 0.5, 0.01
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Groups = Sequence[Mapping[str, Any]]
@@ -55,7 +56,7 @@ class GradientCheck:
         _over_ranks(fault, groups)
         if policy == "now":
             if fault != 0:
-                _refuse(found, groups)
+                _refuse(found)
             return
         # An integer product, for 0 · NaN is not 0: the bits of all gradients times 1, or times 0.
         for bits in {_BITS[grad.element_size()] for grad in grads}:
@@ -92,22 +93,19 @@ class GradientCheck:
 
 def _own_memory(groups: Groups) -> None:
     """Give gradients that are views of another kind (conjugated, negated, expanded) memory in which bits can be changed."""
-    for group in groups:
-        for p in group["params"]:
-            grad = p.grad
-            if grad is None or hasattr(p, "placements"):
-                continue
-            if grad.is_conj() or grad.is_neg() or not grad.is_contiguous():
-                p.grad = grad.resolve_conj().resolve_neg().contiguous()
+    for p in [p for group in groups for p in group["params"] if p.grad is not None and not hasattr(p, "placements")]:
+        if p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous():
+            p.grad = p.grad.resolve_conj().resolve_neg().contiguous()
 
 
 def _found(groups: Groups) -> Found:
-    found: Found = []
-    for group in groups:
-        names = group.get("param_names") or [f"number {i} of group {group.get('name')}" for i in range(len(group["params"]))]
-        own = [(name, p.grad) for name, p in zip(names, group["params"], strict=True) if p.grad is not None]
-        found += zip([name for name, _ in own], local_reals([grad for _, grad in own]), strict=True)
-    return found
+    own = [
+        (name, p.grad)
+        for group in groups
+        for name, p in zip(group["param_names"], group["params"], strict=True)
+        if p.grad is not None
+    ]
+    return list(zip([name for name, _ in own], local_reals([grad for _, grad in own]), strict=True))
 
 
 def _norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -130,24 +128,22 @@ def _squared(norm: torch.Tensor) -> torch.Tensor:
     return (norm * _HEADROOM).square()
 
 
-def _refuse(found: Found, groups: Groups) -> None:
-    """Say which gradients are bad, on whatever process they are."""
+def _refuse(found: Found) -> None:
+    """Say which gradients are bad. Every process that shares parameters comes here, on whatever one they are."""
     not_finite = [name for name, grad in found if not grad.isfinite().all()]
     too_large = [name for name, grad in found if not _squared(_norms([grad])[0]).isfinite()]
-    overflows = "is finite, but so large that sums of its squares overflow"
-    for names, what, others, remedy in (
-        (not_finite, "is not finite", "nor are", "look at the loss and the batch first, then lower the learning rate"),
-        (too_large, overflows, "as those of", "look at the loss and the batch first"),
-    ):
-        count = torch.tensor(float(len(names)), device=found[0][1].device)
-        _over_ranks(count, groups)
-        if count:
-            where = repr(names[0]) if names else "a parameter, on another process,"
-            more = f", {others} {len(names) - 1} others" if len(names) > 1 else ""
-            raise MupError(
-                f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: {remedy}, "
-                "clip gradients, or skip the batch."
-            )
+    if not_finite:
+        where, what, others = repr(not_finite[0]), "is not finite", len(not_finite) - 1
+    elif too_large:
+        where, others = repr(too_large[0]), len(too_large) - 1
+        what = "is finite, but so large that sums of its squares overflow"
+    else:
+        where, what, others = "a parameter, on another process,", "is not finite, or too large", 0
+    more = f", as of {others} others" if others else ""
+    raise MupError(
+        f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: look at the loss and "
+        "the batch first, then lower the learning rate, clip gradients, or skip the batch."
+    )
 
 
 def _over_ranks(number: torch.Tensor, groups: Groups) -> None:
@@ -155,3 +151,47 @@ def _over_ranks(number: torch.Tensor, groups: Groups) -> None:
     for p in [p for group in groups for p in group["params"] if hasattr(p, "placements")][:1]:
         for axis in range(p.device_mesh.ndim):
             dist.all_reduce(number, group=p.device_mesh.get_group(axis))
+
+
+class LengthCheck:
+    """Warns, once each, of a training that goes on beyond its length, and of a schedule that ends much sooner.
+
+    It sees numbers of Python alone, so that no step waits for the device. How many steps there were is told to it each time:
+    it is the optimizer's state that knows, in a resumed run too.
+    """
+
+    def __init__(self) -> None:
+        self._begun = self._too_long = self._too_soon = False
+
+    def before_step(self, steps: int, taken: int, share: float | None) -> None:
+        """Look at the step that is about to be taken.
+
+        Parameters
+        ----------
+        steps : int
+            The length for which the learning rate was chosen.
+        taken : int
+            Steps that were taken before this one.
+        share : float or None
+            The learning rate of this step over that which was chosen; None where it cannot be read.
+        """
+        if taken >= steps and not self._too_long:
+            self._too_long = True
+            warnings.warn(
+                f"This is step {taken + 1:,} of a training whose learning rate was chosen for steps={steps}. A longer "
+                "training wants a smaller learning rate: build the optimizer with the number of all its steps, "
+                f"MuSOAP(model, steps=…), and end the schedule with them. A loaded state goes on with its own learning rate "
+                "and steps. (Said once for each optimizer.)",
+                stacklevel=2,
+            )
+        self._begun = self._begun or (share is not None and share >= _BEGUN)
+        if self._begun and share is not None and share < _ENDED and 2 * taken < steps and not self._too_soon:
+            self._too_soon = True
+            warnings.warn(
+                f"After {taken:,} steps the schedule has brought the learning rate below {_ENDED:.0%} of what was chosen "
+                f"for steps={steps}: it is much shorter than that. Give both the number of all optimizer steps: "
+                "MuSOAP(model, steps=T) with CosineAnnealingLR(optimizer, T_max=T), stepped after each batch, or with T_max "
+                "as the number of epochs, stepped after each epoch. Where the learning rate is to rise again all is well. "
+                "(Said once for each optimizer.)",
+                stacklevel=2,
+            )
