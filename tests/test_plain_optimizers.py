@@ -42,6 +42,7 @@ def said(optimizer, step=None):
 def test_the_process_is_left_alone_until_a_model_has_a_plan():
     """In a process of its own: here models have plans already."""
     program = """import neuralop_mup as nm
+from neuralop.models import FNO
 from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
 assert len(hooks) == 0
 for _ in range(2): nm.parametrize(FNO((8,), 1, 1, 8))
