@@ -1,7 +1,7 @@
 """Whether an optimizer is on a model's plan, and what holds it there while it trains.
 
 A plan gives ratios: each parameter has the learning rate at base times a number, and schedulers move the one at base.
-:func:`off_plan` is the one question, of an optimizer, of a step, of a saved state and of torch's own optimizers alike.
+:func:`not_on_plan` is the one question, of an optimizer, of a step, of a saved state and of torch's own optimizers alike.
 
 A group names the factors of its learning rate in ``step_mults``: keys of its own, such as ``mode_mult``. Whoever adds a
 factor owns its value. ``lr`` stays the scheduler's, closed-form ones included, and the step is made with their product.
@@ -45,7 +45,7 @@ _REMEDY = (
 )
 
 
-def off_plan(
+def not_on_plan(
     groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float], base: float | None = None
 ) -> dict[Any, tuple[float, float]]:
     """Parameters that do not have the learning rate at base times their number: the one that they have, and that one.
@@ -91,7 +91,7 @@ def _readable(lr: Any) -> bool:
 def broken_ratios(groups: Sequence[Mapping[str, Any]]) -> str | None:
     """What became of the ratios in which groups were built, in a sentence; None if they stand. Others' are left out."""
     ours = [group for group in groups if group.get("lr_mult") and group["params"] and _readable(group["lr"])]
-    off = off_plan(ours, {group["params"][0]: group["rule_mult"] for group in ours})
+    off = not_on_plan(ours, {group["params"][0]: group["rule_mult"] for group in ours})
     for group in ours:
         if found := off.get(group["params"][0]):
             return (
@@ -156,7 +156,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
 def check_groups(binding: Binding, groups: Sequence[Mapping[str, Any]], family: str, names: Iterable[str]) -> None:
     """Refuse groups in which one of these parameters, if it is there at all, does not have the learning rate of the plan."""
     mults = {row.name: rule_mult(row, family) for row in binding.plan.rows}
-    off = off_plan(groups, {binding.parameters[name]: mults[name] for name in names})
+    off = not_on_plan(groups, {binding.parameters[name]: mults[name] for name in names})
     for name, p in binding.parameters.items():
         if p in off:
             lr, expected = off[p]
@@ -211,7 +211,7 @@ def _different_groups(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mappin
             )
         # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if "mode_mult" in group else 1.0) for g in (group, saved)]
-        if off_plan([{"params": [name], "lr": mults[1]}], {name: mults[0]}, base=1.0):
+        if not_on_plan([{"params": [name], "lr": mults[1]}], {name: mults[0]}, base=1.0):
             return f"lr_mult of group {name!r} is {group.get('lr_mult')}, saved was {saved.get('lr_mult')}"
     return None
 
@@ -269,7 +269,7 @@ def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
     is_scaled = any(shape.adam_lr != 1 or shape.sgd_lr != 1 for shape in shapes.values())
     if not (is_whole and is_told and is_scaled) or isinstance(optimizer, torch.optim.LBFGS):  # which finds its scale
         return True
-    off = {family: off_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
+    off = {family: not_on_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
     known = family_of(optimizer)
     if any(not off[family] for family in ((known,) if known else FAMILIES)):
         return True
