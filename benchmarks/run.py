@@ -27,9 +27,9 @@ from experiments import EXPERIMENTS, pages
 from experiments.kept import METRICS, Asked, Folder, Lines
 from experiments.training import train
 from neuralop_mup._version import __version__
-from neuralop_mup.tuning.engines import Engine, make_engine
-from neuralop_mup.tuning.outcome import execute, is_final
-from neuralop_mup.tuning.records import Records, Run
+from neuralop_mup.lab.engines import Engine, make_engine
+from neuralop_mup.lab.outcome import execute, is_final
+from neuralop_mup.lab.records import Records, Run
 
 HERE = Path(__file__).parent
 

@@ -18,7 +18,7 @@ from neuralop.models import FNO
 from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
-from neuralop_mup.problems import get_problem
+from neuralop_mup.lab.problems import get_problem
 
 torch.set_num_threads(1)
 data = get_problem("burgers", n_train=200, n_val=20, n_test=100, grid=64).load()

@@ -22,7 +22,7 @@ from neuralop.losses import LpLoss
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.problems import get_problem
+from neuralop_mup.lab.problems import get_problem
 
 torch.set_num_threads(1)
 

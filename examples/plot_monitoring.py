@@ -16,7 +16,7 @@ from neuralop.losses import LpLoss
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.problems import get_problem
+from neuralop_mup.lab.problems import get_problem
 
 torch.set_num_threads(1)
 data = get_problem("burgers", viscosity=0.05, grid=64, n_train=200, n_val=50, n_test=50).load()

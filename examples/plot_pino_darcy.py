@@ -19,8 +19,8 @@ from neuralop.models import FNO
 from neuralop.training import Trainer
 
 import neuralop_mup as nm
+from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.losses import DarcyEqnLoss
-from neuralop_mup.problems import get_problem
 
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")

@@ -18,7 +18,7 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
 
 torch.set_num_threads(1)
 

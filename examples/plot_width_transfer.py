@@ -21,7 +21,7 @@ from neuralop.losses import LpLoss
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.problems import get_problem
+from neuralop_mup.lab.problems import get_problem
 
 torch.set_num_threads(1)
 

@@ -6,7 +6,7 @@
 >>> model = nm.parametrize(model, base={"n_modes": (12, 12), "hidden_channels": 32})
 >>> optimizer = nm.MuAdam(model, lr=8e-3)
 
-What is not spelled out here, or by ``losses``, ``problems`` and ``tuning``, is private: its name and place may change.
+What is not spelled out here, or by ``losses`` and ``lab``, is private: its name and place may change.
 """
 
 from importlib import import_module as _import_module
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from neuralop_mup.instruments.feature_kernels import Kernels, kernels
     from neuralop_mup.instruments.learned_rates import LearnedRates
     from neuralop_mup.instruments.monitor import Monitor
-    from neuralop_mup.tuning import Tuned, load_tuned, log2_grid, sweep, transfer, tune
+    from neuralop_mup.lab import Tuned, load_tuned, log2_grid, sweep, transfer, tune
 
 
 __all__ = [
@@ -85,7 +85,7 @@ __all__ = [
 
 # Loaded when first used: training a model needs neither instruments nor plotting, Optuna and problems.
 _LAZY = {
-    **dict.fromkeys(("sweep", "transfer", "tune", "Tuned", "load_tuned", "log2_grid"), "tuning"),
+    **dict.fromkeys(("sweep", "transfer", "tune", "Tuned", "load_tuned", "log2_grid"), "lab"),
     **dict.fromkeys(("kernels", "Kernels"), "instruments.feature_kernels"),
     "LearnedRates": "instruments.learned_rates",
     "Monitor": "instruments.monitor",

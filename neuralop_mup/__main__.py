@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from neuralop_mup.cli import main
+from neuralop_mup.lab.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

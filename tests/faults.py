@@ -28,13 +28,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import neuralop_mup.tuning.train  # noqa: F401  (loaded once, before commands are forked)
+import neuralop_mup.lab.train  # noqa: F401  (loaded once, before commands are forked)
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.engines import InlineEngine, LocalEngine, RayEngine
-from neuralop_mup.tuning.records import WEIGHTS, Records
-from neuralop_mup.tuning.runner import run
-from neuralop_mup.tuning.study import Study
-from neuralop_mup.tuning.sweeps import _checked, transfer_study
+from neuralop_mup.lab.engines import InlineEngine, LocalEngine, RayEngine
+from neuralop_mup.lab.records import WEIGHTS, Records
+from neuralop_mup.lab.runner import run
+from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.sweeps import _checked, transfer_study
 
 COUNTED = (
     "commands that broke",

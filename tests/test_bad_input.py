@@ -15,9 +15,9 @@ from neuralop.models import FNO, UQNO
 
 import neuralop_mup as nm
 from cases import BY_NAME, SPHERE
-from neuralop_mup.problems.own import OwnData
-from neuralop_mup.tuning import Results, sweep, transfer_study
-from neuralop_mup.tuning.presets import problem_with
+from neuralop_mup.lab import Results, sweep, transfer_study
+from neuralop_mup.lab.presets import problem_with
+from neuralop_mup.lab.problems.own import OwnData
 
 CASE = BY_NAME["2d"]
 

@@ -16,14 +16,14 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.cli import main, transfer
-from neuralop_mup.cli.coord_check import _Seeds, _verdict
 from neuralop_mup.diagnostics.coord_check import judged
+from neuralop_mup.lab import Results, looking, pipeline
+from neuralop_mup.lab.cli import main, transfer
+from neuralop_mup.lab.cli.coord_check import _Seeds, _verdict
+from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.presets import PRESETS, SIZES, preset_of
+from neuralop_mup.lab.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
-from neuralop_mup.problems import PROBLEMS, Problem, get_problem
-from neuralop_mup.tuning import Results, looking, pipeline
-from neuralop_mup.tuning.fno import FNOs
-from neuralop_mup.tuning.presets import PRESETS, SIZES, preset_of
 
 TINY = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 32 --problem.viscosity 0.1"
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from neuralop_mup import plots
-from neuralop_mup.cli import main
-from neuralop_mup.tuning.comparison import ADAM_LR, WAYS, Comparison, Way
-from neuralop_mup.tuning.summary import Results
+from neuralop_mup.lab import plots
+from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.comparison import ADAM_LR, WAYS, Comparison, Way
+from neuralop_mup.lab.summary import Results
 
 
 def ways(*errors):

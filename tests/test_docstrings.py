@@ -16,7 +16,7 @@ import neuralop_mup as nm
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "neuralop_mup").rglob("*.py"))
 # What the package's docstring calls public.
-OPEN = ("neuralop_mup", "neuralop_mup.losses", "neuralop_mup.problems", "neuralop_mup.tuning")
+OPEN = ("neuralop_mup", "neuralop_mup.losses", "neuralop_mup.lab.problems", "neuralop_mup.lab")
 # Ray's cluster, and a model that is shared between processes: the examples that cannot run here.
 ELSEWHERE = (":RayEngine", ":shard")
 SECTION = re.compile(r"^ *(Parameters|Attributes|Returns|Yields|Raises|Warns)\n *-+$", re.M)

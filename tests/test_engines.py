@@ -18,9 +18,9 @@ import torch
 
 from engine_runs import LRS, always_killed, drawn, killed_once, slow, surroundings, train
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems import cache
-from neuralop_mup.tuning import sweep
-from neuralop_mup.tuning.engines import ExecutorEngine, LocalEngine, RayEngine, cuda_devices, local, make_engine
+from neuralop_mup.lab import sweep
+from neuralop_mup.lab.engines import ExecutorEngine, LocalEngine, RayEngine, cuda_devices, local, make_engine
+from neuralop_mup.lab.problems import cache
 from processes import environment
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -153,7 +153,7 @@ def test_what_cannot_be_sent_to_processes_is_told_before_anything_is_written(tmp
 
 def script(tmp_path, body):
     path = tmp_path / "script.py"
-    path.write_text(f"from neuralop_mup.tuning import sweep\nfolder = {str(tmp_path / 's')!r}\n{body}")
+    path.write_text(f"from neuralop_mup.lab import sweep\nfolder = {str(tmp_path / 's')!r}\n{body}")
     done = subprocess.run([sys.executable, str(path)], env=environment(), capture_output=True, text=True, timeout=300)
     return done, done.stderr.splitlines()[-1] if done.stderr else ""
 
@@ -167,7 +167,7 @@ def test_a_script_without_main_guard_is_told_so(tmp_path):
 
 
 def test_a_program_from_standard_input_is_told_so_without_a_traceback_of_each_process(tmp_path):
-    program = f"from engine_runs import train\nfrom neuralop_mup.tuning import sweep\nfolder = {str(tmp_path)!r}\n{SWEEP}"
+    program = f"from engine_runs import train\nfrom neuralop_mup.lab import sweep\nfolder = {str(tmp_path)!r}\n{SWEEP}"
     done = subprocess.run([sys.executable, "-"], input=program, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("Traceback") == 1
     assert "cannot start: this program was read from <stdin>" in done.stderr.splitlines()[-1]
@@ -207,7 +207,7 @@ def test_processes_end_with_a_command_that_is_killed(tmp_path, fixed):
     body = f"sweep(slow, {{'lr': [0.5, 0.25]}}, folder={str(tmp_path / 's')!r}, n_workers=2, fixed={fixed!r})"
     program = tmp_path / "script.py"
     program.write_text(
-        f"from engine_runs import slow\nfrom neuralop_mup.tuning import sweep\nif __name__ == '__main__':\n    {body}"
+        f"from engine_runs import slow\nfrom neuralop_mup.lab import sweep\nif __name__ == '__main__':\n    {body}"
     )
     with subprocess.Popen([sys.executable, str(program)], env=environment(), stderr=subprocess.DEVNULL) as driver:
         end = time.monotonic() + 120
@@ -319,7 +319,7 @@ def test_ray_without_room_is_told(cluster, arguments, told):
 
 
 def test_a_worker_of_another_version_is_refused(tmp_path, cluster, monkeypatch):
-    monkeypatch.setattr("neuralop_mup.tuning.runner.__version__", "9.9")
+    monkeypatch.setattr("neuralop_mup.lab.runner.__version__", "9.9")
     with pytest.raises(MupError, match="worker has neuralop_mup 0.* has 9.9"):
         quiet(train, tmp_path / "s", engine=RayEngine())
 

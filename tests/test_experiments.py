@@ -12,11 +12,11 @@ import torch
 from neuralop.models import FNO
 
 from neuralop_mup._version import __version__
+from neuralop_mup.lab.outcome import execute, is_final
+from neuralop_mup.lab.records import Records
+from neuralop_mup.lab.settings import OPTIMIZERS
+from neuralop_mup.lab.train import Training
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-from neuralop_mup.tuning.outcome import execute, is_final
-from neuralop_mup.tuning.records import Records
-from neuralop_mup.tuning.settings import OPTIMIZERS
-from neuralop_mup.tuning.train import Training
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports

@@ -7,7 +7,7 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
-from neuralop_mup.tuning.files import remove_file, save_torch, write_atomically
+from neuralop_mup.lab.files import remove_file, save_torch, write_atomically
 
 
 def _write(path, error=None):

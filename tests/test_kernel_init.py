@@ -116,7 +116,7 @@ def test_what_it_took_is_kept_with_the_weights(tmp_path):
 
 
 def study_of(*argv):
-    from neuralop_mup.cli import transfer
+    from neuralop_mup.lab.cli import transfer
 
     captured = []
     with mock.patch.object(transfer, "plan_text", lambda plan: captured.append(plan.study) or ""):

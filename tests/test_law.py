@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from neuralop_mup.tuning.engines import InlineEngine
-from neuralop_mup.tuning.records import Records
+from neuralop_mup.lab.engines import InlineEngine
+from neuralop_mup.lab.records import Records
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports

@@ -10,12 +10,13 @@ ROOT = Path(neuralop_mup.__file__).parent
 # From the bottom: a part imports from itself and from the lines above it here, and from none on its own line.
 LAYERS = (
     ("errors", "torch_private", "_version"),
-    ("files", "validation", "plots", "losses"),
-    ("core", "problems"),
+    ("files", "validation"),
+    ("core",),
     ("optim",),
-    ("diagnostics", "integrations"),
-    ("instruments", "tuning"),
-    ("neuralop_mup", "cli"),  # the public names, and the command line
+    ("losses", "diagnostics", "integrations"),
+    ("instruments",),
+    ("lab",),  # with the command line
+    ("neuralop_mup",),  # the public names
     ("__main__",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -14,15 +14,15 @@ from neuralop.training import Trainer
 from torch.utils.data import DataLoader
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.problems.burgers import BurgersPino, periodic_field, solve_burgers
+from neuralop_mup.lab.problems.darcy import Darcy, solve_darcy
+from neuralop_mup.lab.problems.equations.burgers import PeriodicBurgersEqnLoss
+from neuralop_mup.lab.problems.equations.initial import InitialConditionLoss
+from neuralop_mup.lab.problems.equations.navier_stokes import NavierStokesEqnLoss
+from neuralop_mup.lab.problems.equations.periodic import periodic
+from neuralop_mup.lab.problems.navier_stokes import torus_field
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.losses.base import relative_l2
-from neuralop_mup.problems.burgers import BurgersPino, periodic_field, solve_burgers
-from neuralop_mup.problems.darcy import Darcy, solve_darcy
-from neuralop_mup.problems.equations.burgers import PeriodicBurgersEqnLoss
-from neuralop_mup.problems.equations.initial import InitialConditionLoss
-from neuralop_mup.problems.equations.navier_stokes import NavierStokesEqnLoss
-from neuralop_mup.problems.equations.periodic import periodic
-from neuralop_mup.problems.navier_stokes import torus_field
 
 DOUBLE = torch.float64
 UNKNOWN_ARGUMENTS = "ignore:.*received unexpected keyword arguments"

@@ -11,11 +11,11 @@ from neuralop.models import FNO, UNO
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
-from neuralop_mup.cli import main
-from neuralop_mup.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
-from neuralop_mup.tuning import Results, transfer_study
-from neuralop_mup.tuning.presets import PRESETS, problem_with
-from neuralop_mup.tuning.proxy import FEW_STEPS, data_notes, modes_of, training_notes
+from neuralop_mup.lab import Results, transfer_study
+from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.presets import PRESETS, problem_with
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
+from neuralop_mup.lab.proxy import FEW_STEPS, data_notes, modes_of, training_notes
 
 POINTS = torch.arange(32) / 32
 

@@ -10,9 +10,9 @@ import torch
 from scipy.integrate import solve_ivp
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems import NavierStokes, get_problem, solve_navier_stokes
-from neuralop_mup.problems.equations.navier_stokes import NavierStokesEqnLoss
-from neuralop_mup.problems.navier_stokes import kolmogorov_forcing, torus_field
+from neuralop_mup.lab.problems import NavierStokes, get_problem, solve_navier_stokes
+from neuralop_mup.lab.problems.equations.navier_stokes import NavierStokesEqnLoss
+from neuralop_mup.lab.problems.navier_stokes import kolmogorov_forcing, torus_field
 
 SMALL = {
     **{"n_train": 3, "n_val": 2, "n_test": 2, "grid": 16, "time_points": 4},

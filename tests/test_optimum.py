@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuralop_mup.tuning.optimum import drift_between, find_optimum, regret_between, student
+from neuralop_mup.lab.optimum import drift_between, find_optimum, regret_between, student
 
 GRID = [2.0**k for k in range(-10, -3)]
 

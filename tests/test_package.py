@@ -23,10 +23,10 @@ HEAVY = {
     "seaborn": "mup's figures",
     "physicsnemo": "its models are known by name",
     "torchvision": "a requirement of mup's examples",
-    "neuralop_mup.tuning": "sweeps",
-    "neuralop_mup.problems": "data",
-    "neuralop_mup.plots": "figures",
-    "neuralop_mup.cli": "the command line",
+    "neuralop_mup.lab": "sweeps",
+    "neuralop_mup.lab.problems": "data",
+    "neuralop_mup.lab.plots": "figures",
+    "neuralop_mup.lab.cli": "the command line",
 }
 
 

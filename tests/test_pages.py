@@ -15,12 +15,12 @@ import torch
 
 import neuralop_mup as nm
 from experiments import EXPERIMENTS
-from neuralop_mup.cli import _VERBS
-from neuralop_mup.cli.options import Verb
 from neuralop_mup.core import layers
 from neuralop_mup.core.rules import check_rule
-from neuralop_mup.problems import PROBLEMS
-from neuralop_mup.tuning.settings import optimizer_name
+from neuralop_mup.lab.cli import _VERBS
+from neuralop_mup.lab.cli.options import Verb
+from neuralop_mup.lab.problems import PROBLEMS
+from neuralop_mup.lab.settings import optimizer_name
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -146,7 +146,7 @@ def read(words: list[str]) -> dict:
     verb, *argv = words
     if verb == "--version":
         return {}
-    module = import_module(f"neuralop_mup.cli.{verb.replace('-', '_')}")
+    module = import_module(f"neuralop_mup.lab.cli.{verb.replace('-', '_')}")
     with mock.patch.object(Verb, "call", parsed):
         given = module.run(argv)
     if not isinstance(given, dict):  # --help

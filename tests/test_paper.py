@@ -10,9 +10,9 @@ import pytest
 import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 
-from neuralop_mup.problems import get_problem
-from neuralop_mup.tuning import presets
-from neuralop_mup.tuning.fno import FNOs
+from neuralop_mup.lab import presets
+from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.problems import get_problem
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 EXPERIMENTS = importlib.import_module("experiments").EXPERIMENTS  # a skip would hide an experiment that no longer imports

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems import get_problem
+from neuralop_mup.lab.problems import get_problem
 
 SHAPES = {
     "darcy-files": ("darcy", (8, 8), (8, 8)),

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems import (
+from neuralop_mup.lab.problems import (
     PROBLEMS,
     Burgers,
     Darcy,
@@ -26,8 +26,8 @@ from neuralop_mup.problems import (
     solve_burgers,
     solve_darcy,
 )
-from neuralop_mup.problems.burgers import periodic_field
-from neuralop_mup.problems.darcy import neumann_field, shell_order
+from neuralop_mup.lab.problems.burgers import periodic_field
+from neuralop_mup.lab.problems.darcy import neumann_field, shell_order
 from problems import get_problem
 
 PI = math.pi
@@ -656,7 +656,7 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path, environment
 
 def test_importing_problems_adds_no_heavy_module():
     script = (
-        "import sys, torch, neuralop_mup; before = set(sys.modules); import neuralop_mup.problems; "
+        "import sys, torch, neuralop_mup; before = set(sys.modules); import neuralop_mup.lab.problems; "
         "heavy = [m for m in set(sys.modules) - before if m.split('.')[0] in ('neuralop', 'scipy', 'matplotlib')]; "
         "sys.exit(str(heavy) if heavy else 0)"
     )

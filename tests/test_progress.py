@@ -3,8 +3,8 @@
 import io
 import re
 
-from neuralop_mup.problems.counting import Counting, format_seconds
-from neuralop_mup.tuning.progress import Progress
+from neuralop_mup.lab.problems.counting import Counting, format_seconds
+from neuralop_mup.lab.progress import Progress
 
 
 class Terminal(io.StringIO):

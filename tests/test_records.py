@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning.outcome import failed
-from neuralop_mup.tuning.records import CHECKPOINT, WEIGHTS, Records, Run, described
+from neuralop_mup.lab.outcome import failed
+from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, Records, Run, described
 from processes import environment
 
 CONTENT = {"train": "bowl", "lr": 0.5, "seed": 0, "model": {"n_modes": (8, 8)}}
@@ -216,7 +216,7 @@ def test_a_folder_of_an_earlier_version_is_told_and_left_untouched(tmp_path, nam
 
 HOLDER = """
 import sys, time
-from neuralop_mup.tuning.records import Records
+from neuralop_mup.lab.records import Records
 with Records(sys.argv[1]).held():
     print(1, flush=True)
     time.sleep(60)

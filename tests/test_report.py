@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neuralop_mup import plots
 from neuralop_mup.diagnostics.coord_check import CoordCheck, judged
 from neuralop_mup.errors import MupError
-from neuralop_mup.plots import style
-from neuralop_mup.tuning import Results, findings, report, sweep, transfer_study, wording
+from neuralop_mup.lab import Results, findings, plots, report, sweep, transfer_study, wording
+from neuralop_mup.lab.plots import style
 
 GRID = [0.004, 0.008, 0.016, 0.032]
 

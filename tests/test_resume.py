@@ -3,7 +3,7 @@
 import pytest
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning import checkpoint, train
+from neuralop_mup.lab import checkpoint, train
 from support import train_run
 
 CONFIG = {

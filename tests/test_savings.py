@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.problems.mode_energy import mode_energy
-from neuralop_mup.tuning.pipeline import tuning
-from neuralop_mup.tuning.proxy import training_notes
-from neuralop_mup.tuning.savings import STAGES, coarser, narrower, shorter
-from neuralop_mup.tuning.settings import OPTIMIZERS
+from neuralop_mup.lab.pipeline import tuning
+from neuralop_mup.lab.problems.mode_energy import mode_energy
+from neuralop_mup.lab.proxy import training_notes
+from neuralop_mup.lab.savings import STAGES, coarser, narrower, shorter
+from neuralop_mup.lab.settings import OPTIMIZERS
 
 
 def build(**size):

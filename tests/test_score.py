@@ -13,10 +13,10 @@ from neuralop.models import FNO
 from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
-from neuralop_mup.cli import main
-from neuralop_mup.problems import OwnData
-from neuralop_mup.tuning.prediction import Predictor
-from neuralop_mup.tuning.score import Validation, rollout_error, score_of
+from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.prediction import Predictor
+from neuralop_mup.lab.problems import OwnData
+from neuralop_mup.lab.score import Validation, rollout_error, score_of
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
 STATES = 7

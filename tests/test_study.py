@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning import Study, log2_grid, transfer_study
-from neuralop_mup.tuning.outcome import failed, is_complete
-from neuralop_mup.tuning.records import Records, described
+from neuralop_mup.lab import Study, log2_grid, transfer_study
+from neuralop_mup.lab.outcome import failed, is_complete
+from neuralop_mup.lab.records import Records, described
 
 LRS = [1.0, 2.0, 4.0]
 

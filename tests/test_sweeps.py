@@ -19,9 +19,9 @@ import pytest
 from engine_runs import LRS, bowl, drawn, kinds, slow, train, trips
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning import Results, aligned_table, log2_grid, sweep, transfer, verdict, write_report
-from neuralop_mup.tuning.outcome import execute
-from neuralop_mup.tuning.progress import Progress
+from neuralop_mup.lab import Results, aligned_table, log2_grid, sweep, transfer, verdict, write_report
+from neuralop_mup.lab.outcome import execute
+from neuralop_mup.lab.progress import Progress
 from processes import environment
 
 GRID = log2_grid(2**-7, 2**-2)
@@ -213,7 +213,7 @@ def test_a_repeated_call_runs_nothing_and_any_number_of_studies_share_a_folder(t
 SCRIPT = """
 import sys
 from engine_runs import LRS, slow
-from neuralop_mup.tuning import sweep
+from neuralop_mup.lab import sweep
 if __name__ == "__main__":
     sweep(slow, {{"lr": LRS}}, folder={folder!r}, fixed={fixed!r}, n_workers=2)
 """
@@ -366,7 +366,7 @@ def test_progress_tells_what_is_done_the_best_and_what_is_left(tmp_path, capfd, 
 def test_long_silence_is_broken(tmp_path, capsys, monkeypatch):
     """A line after half a minute without one, then after a minute, and so on; a line of a run starts the wait anew."""
     now = [0.0]
-    monkeypatch.setattr("neuralop_mup.tuning.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("neuralop_mup.lab.progress.time.monotonic", lambda: now[0])
     display = Progress("s", {}, True)
     display.start(tmp_path, [], {None: 3}, 1)
     told = []
@@ -379,9 +379,7 @@ def test_long_silence_is_broken(tmp_path, capsys, monkeypatch):
 
 
 def test_importing_tuning_does_not_import_what_it_may_not_need():
-    code = (
-        "import sys, neuralop_mup.tuning; sys.exit(any(m in sys.modules for m in ('optuna', 'matplotlib', 'signac', 'ray')))"
-    )
+    code = "import sys, neuralop_mup.lab; sys.exit(any(m in sys.modules for m in ('optuna', 'matplotlib', 'signac', 'ray')))"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
 
 

@@ -16,12 +16,12 @@ from neuralop.models import FNO
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import neuralop_mup as nm
-from neuralop_mup.cli import main
-from neuralop_mup.problems import get_problem
-from neuralop_mup.problems.sources import as_source
-from neuralop_mup.tuning import looking
-from neuralop_mup.tuning.checkpoint import keep_weights, read_weights
-from neuralop_mup.tuning.settings import optimizer_name
+from neuralop_mup.lab import looking
+from neuralop_mup.lab.checkpoint import keep_weights, read_weights
+from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.problems.sources import as_source
+from neuralop_mup.lab.settings import optimizer_name
 from support import differing
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
@@ -606,7 +606,7 @@ def test_a_file_that_changes_while_it_is_read_is_told(tmp_path):
 
 def test_a_target_is_never_lost(tmp_path, monkeypatch, capfd):
     """The disk is full while its weights are written: the next call goes on, and nothing that was kept runs again."""
-    from neuralop_mup.tuning import checkpoint
+    from neuralop_mup.lab import checkpoint
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -626,7 +626,7 @@ def test_a_target_is_never_lost(tmp_path, monkeypatch, capfd):
 
 def test_weights_come_back_from_a_machine_that_does_not_see_the_folder(tmp_path, monkeypatch):
     """As the loop gets them: the run is told of a folder that is not there."""
-    from neuralop_mup.tuning.train import Training
+    from neuralop_mup.lab.train import Training
 
     whole = Training.__call__
     monkeypatch.setattr(Training, "__call__", lambda self, config, place=None, **how: whole(self, config, "/gone", **how))

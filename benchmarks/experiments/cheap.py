@@ -21,12 +21,12 @@ from experiments.kept import metrics_of, missing
 from experiments.pages import NAMES, percent, percents, table
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
-from neuralop_mup.tuning import findings
-from neuralop_mup.tuning.fno import FNOs
-from neuralop_mup.tuning.outcome import is_complete
-from neuralop_mup.tuning.pipeline import tune
-from neuralop_mup.tuning.records import Run
-from neuralop_mup.tuning.train import VERSION
+from neuralop_mup.lab import findings
+from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.pipeline import tune
+from neuralop_mup.lab.records import Run
+from neuralop_mup.lab.train import VERSION
 from problems import get_problem
 
 #: Problem → arguments of its data, width and modes of the target, epochs: 1,000 steps of 20 samples.

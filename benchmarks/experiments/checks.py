@@ -18,8 +18,8 @@ from experiments.contenders import FORMER
 from experiments.kept import metrics_of, missing
 from experiments.pages import table
 from neuralop_mup.core.rules import RULE_VERSION
-from neuralop_mup.problems import get_problem
-from neuralop_mup.tuning.records import Run
+from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.records import Run
 
 WIDTHS, MODES = (16, 32, 64, 128), (4, 8, 16, 32, 64)
 #: Check → what grows, the rule, and the optimizer.

@@ -25,8 +25,8 @@ from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.parts import MODES, WIDTH
+from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-from neuralop_mup.tuning.records import Run
 
 Config = dict[str, Any]
 Change = Callable[[Config], Config]

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import neuralop_mup as nm
+from neuralop_mup.lab.settings import OPTIMIZERS, Choice
 from neuralop_mup.optim.groups import MuAdam
-from neuralop_mup.tuning.settings import OPTIMIZERS, Choice
 
 
 class _OnViews(torch.optim.Optimizer):

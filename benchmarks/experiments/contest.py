@@ -25,8 +25,8 @@ from experiments.kept import loss_of, missing
 from experiments.pages import dotted, named, table
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.parts import MODES, WIDTH
+from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-from neuralop_mup.tuning.records import Run
 from problems.apebench import scenarios
 
 LAYERS = 4

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralop_mup.tuning.outcome import is_complete
-from neuralop_mup.tuning.records import Records, Run
+from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.records import Records, Run
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")

@@ -28,8 +28,8 @@ from typing import Any
 
 from experiments.kept import loss_of, missing
 from experiments.training import remembered, run_of
+from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-from neuralop_mup.tuning.records import Run
 
 CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
 REPORTED_ON = ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino")

@@ -22,8 +22,8 @@ from experiments.law import CENTRE
 from experiments.law import PROBLEMS as SIZES
 from experiments.pages import NAMES, percents, table
 from experiments.training import LOST, run_of
-from neuralop_mup.tuning.outcome import is_complete
-from neuralop_mup.tuning.records import Run
+from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.records import Run
 
 #: Grid, modes and width by problem in time.
 PROBLEMS: dict[str, dict[str, Any]] = {

@@ -27,7 +27,7 @@ import neuralop_mup as nm
 from experiments.contenders import GONE
 from experiments.kept import metrics_of, missing
 from experiments.pages import percent, table
-from neuralop_mup.tuning.records import Run
+from neuralop_mup.lab.records import Run
 
 #: Model and grid: n_modes, grid, further arguments, rounds.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] = {

@@ -13,12 +13,12 @@ import torch
 from experiments.contenders import FORMER, known
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION
-from neuralop_mup.problems import ProblemData
-from neuralop_mup.tuning.prediction import Predictor
-from neuralop_mup.tuning.records import Run
-from neuralop_mup.tuning.score import Score, Validation, rollout_error
-from neuralop_mup.tuning.settings import Settings, optimizer_arguments
-from neuralop_mup.tuning.train import VERSION, Training, losses_of
+from neuralop_mup.lab.prediction import Predictor
+from neuralop_mup.lab.problems import ProblemData
+from neuralop_mup.lab.records import Run
+from neuralop_mup.lab.score import Score, Validation, rollout_error
+from neuralop_mup.lab.settings import Settings, optimizer_arguments
+from neuralop_mup.lab.train import VERSION, Training, losses_of
 from problems import get_problem
 from problems.apebench import ApeBench, channel_errors
 
@@ -69,7 +69,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Train it and measure its errors; see :class:`neuralop_mup.tuning.train.Training`."""
+    """Train it and measure its errors; see :class:`neuralop_mup.lab.train.Training`."""
     torch.set_num_threads(1)
     problem, data = _data(config["problem"], tuple(config["data"].items()))
     error = _by_channel if isinstance(problem, ApeBench) else rollout_error

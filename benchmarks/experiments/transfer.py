@@ -21,8 +21,8 @@ from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
 from experiments.training import remembered, run_of
+from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-from neuralop_mup.tuning.records import Run
 
 #: What an end of a move has of a problem: a share of what its centre has, or another entry of the problem.
 Shares = Mapping[str, float | str]

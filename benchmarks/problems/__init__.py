@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuralop_mup import problems
-from neuralop_mup.problems.base import named
+from neuralop_mup.lab import problems
+from neuralop_mup.lab.problems.base import named
 from problems.apebench import ApeBench
 from problems.interface import Interface
 from problems.korteweg_de_vries import KortewegDeVries
@@ -21,5 +21,5 @@ PROBLEMS: dict[str, type[Any]] = {
 
 
 def get_problem(name: str, **arguments: Any) -> Any:
-    """As :func:`neuralop_mup.problems.get_problem`, of these and of the package's."""
+    """As :func:`neuralop_mup.lab.problems.get_problem`, of these and of the package's."""
     return named(PROBLEMS, name, arguments)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.problems import ProblemData
+from neuralop_mup.lab.problems import ProblemData
 
 FOLDER = Path(__file__).parents[1] / "apebench"
 sys.path.append(str(FOLDER))

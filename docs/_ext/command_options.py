@@ -17,10 +17,10 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from neuralop_mup.cli.data import data_groups
-from neuralop_mup.cli.options import Verb, _shown, fno_arguments
-from neuralop_mup.problems import PROBLEMS
-from neuralop_mup.tuning.presets import PRESETS
+from neuralop_mup.lab.cli.data import data_groups
+from neuralop_mup.lab.cli.options import Verb, _shown, fno_arguments
+from neuralop_mup.lab.presets import PRESETS
+from neuralop_mup.lab.problems import PROBLEMS
 
 _NOTHING = (None, False, (), "")
 
@@ -28,7 +28,7 @@ _NOTHING = (None, False, (), "")
 def verb(name: str) -> Verb:
     """The parser of a verb, which is called with nothing."""
     with mock.patch.object(Verb, "call", lambda self, argv: self):
-        return import_module(f"neuralop_mup.cli.{name.replace('-', '_')}").run([])
+        return import_module(f"neuralop_mup.lab.cli.{name.replace('-', '_')}").run([])
 
 
 def _code(value: Any) -> str:

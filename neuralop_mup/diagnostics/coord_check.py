@@ -138,7 +138,7 @@ class CoordCheck:
         --------
         >>> check.plot("check.png", title="width")
         """
-        from neuralop_mup.plots import plot_coord_check
+        from neuralop_mup.lab.plots import plot_coord_check
 
         slopes = judged(self.slopes, tolerance, init_tolerance)
         plot_coord_check(self.records, slopes, path, size_name=self.size_name, title=title)

@@ -49,7 +49,7 @@ class DarcyEqnLoss(FieldLoss):
     --------
     >>> import torch
     >>> from neuralop_mup.losses import DarcyEqnLoss
-    >>> from neuralop_mup.problems import solve_darcy
+    >>> from neuralop_mup.lab.problems import solve_darcy
     >>> a = 1 + torch.rand(2, 1, 16, 16, dtype=torch.float64)
     >>> loss = DarcyEqnLoss(forcing=1.0, reduction="mean")
     >>> bool(loss(solve_darcy(a), x=a) < 1e-10), round(float(loss(torch.zeros_like(a), x=a)), 6)

@@ -1,0 +1,211 @@
+"""A run's model in files: its state while it is trained, so that a run of days goes on after a kill where it was; and of a
+trained target weights, plan and data processor, in a file that runs no code when it is read.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from neuralop.data.transforms.data_processors import DefaultDataProcessor
+from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.errors import MupError
+from neuralop_mup.files import whole_file
+from neuralop_mup.lab.files import save_torch
+from neuralop_mup.lab.outcome import begins_alike
+from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
+
+__all__ = ["Checkpoint", "answers_alike", "answers_of", "keep_weights", "read_weights"]
+
+EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
+_FORMAT = 2
+#: Processors of these classes are in the file; others are asked for when it is read.
+_KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
+
+
+class Checkpoint:
+    """Weights, optimizer, schedule, order of the samples and random numbers, between epochs.
+
+    Parameters
+    ----------
+    path : Path
+    loader : DataLoader
+        Of the training samples.
+    begins : float
+        Loss of the first batch before training: a checkpoint of a run that began otherwise is not of this run.
+    tell : callable
+        Told in sentences what cannot be read or written.
+    **parts
+        Whatever has ``state_dict`` and ``load_state_dict``.
+    """
+
+    def __init__(self, path: Path, loader: Any, begins: float, tell: Callable[[str], Any], **parts: Any) -> None:
+        self.path, self._loader, self._begins, self._tell, self._parts = path, loader, begins, tell, parts
+        self._last = time.monotonic()
+
+    def restore(self) -> tuple[int, float]:
+        """The epoch to go on with, and the seconds spent before.
+
+        ``(0, 0.0)`` and nothing changed without a checkpoint. One that cannot be read, or is of a run that began
+        otherwise, is told of and left alone: the run begins anew.
+        """
+        if not self.path.exists():
+            return 0, 0.0
+        try:
+            # Optimizers keep plain values, but the model's state_dict carries constructor arguments, functions among them.
+            state = torch.load(self.path, map_location="cpu", weights_only=False)
+            begun = state["begins"]
+        except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
+            self._tell(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run begins anew")
+            return 0, 0.0
+        if not begins_alike(begun, self._begins):
+            self._tell(
+                f"a run that was interrupted began with the loss {begun:.6g}, and now it begins with {self._begins:.6g}: "
+                "code or surroundings have changed since, so it begins anew"
+            )
+            return 0, 0.0
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+        if state["order"] is not None:
+            self._loader.generator.set_state(state["order"])
+        torch.set_rng_state(state["random"])
+        return state["epoch"], state["seconds"]
+
+    def save_if_due(self, epoch: int, seconds: float) -> None:
+        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so that a kill leaves the old
+        one.
+
+        Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
+        """
+        if time.monotonic() - self._last < EVERY:
+            return
+        generator = getattr(self._loader, "generator", None)
+        state: dict[str, Any] = {name: _compact(part.state_dict()) for name, part in self._parts.items()}
+        state |= {"order": generator and generator.get_state(), "random": torch.get_rng_state()}
+        state |= {"begins": self._begins, "epoch": epoch, "seconds": seconds}
+        try:
+            with whole_file(self.path) as part:
+                save_torch(state, part)
+        except OSError as error:
+            self._tell(f"the checkpoint {self.path} cannot be written, so a kill would cost more: {error}")
+        self._last = time.monotonic()
+
+
+def _compact(state: Any) -> Any:
+    """The state with copies of the tensors that are slices: a slice would bring all that it is cut from into the file."""
+
+    def own(value: Any) -> Any:
+        sliced = isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes
+        return value.clone() if sliced else value
+
+    copied = tree_map(own, state)
+    if hasattr(state, "_metadata"):  # of a module's state
+        copied._metadata = state._metadata
+    return copied
+
+
+def answers_of(model: nn.Module, like: torch.Tensor | None) -> list[float] | None:
+    """Some numbers that a model gives for fixed random fields of that shape and type; None of one that takes more than x.
+
+    A function that builds another model with the same parameters, such as one with another activation, is known by them.
+    """
+    if like is None:
+        return None
+    where, training = next(model.parameters()).device, model.training
+    try:
+        fixed = torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
+        with torch.no_grad():
+            out = torch.view_as_real(out) if (out := model.eval()(x=fixed.to(where))).is_complex() else out
+    except Exception:  # the model is the user's, and this is a check that it need not take
+        return None
+    finally:
+        model.train(training)
+    flat = out.flatten().float().cpu()
+    return flat[:: max(1, len(flat) // 16)].tolist()
+
+
+def answers_alike(one: list[float] | None, other: list[float] | None) -> bool:
+    """Whether two models' answers are the same but for rounding, or one of them has none."""
+    if one is None or other is None or len(one) != len(other):
+        return True
+    a, b = torch.tensor(one), torch.tensor(other)
+    return bool((a - b).norm() <= 1e-2 * a.norm())
+
+
+def keep_weights(model: nn.Module, processor: Any, path: Path | None, like: torch.Tensor | None = None) -> bytes | None:
+    """Write the file, or give its content back where there is no path to write to; ``like``: fields that the model takes.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; an older file stays.
+    """
+    state = model.state_dict()
+    for key, value in list(state.items()):  # changed in place: a plain dict would lose what says of which plan they are
+        if isinstance(value, torch.Tensor):
+            state[key] = value.cpu()
+        else:
+            del state[key]
+    kept = processor if _is_known(processor) else None
+    if kept is not None:
+        kept.to("cpu")
+    name = None if processor is None else type(processor).__qualname__
+    content = {"format": _FORMAT, "weights": state, "plan": get_plan(model).to_json(), "processor": kept, "named": name}
+    if like is not None:
+        content |= {"like": [list(like.shape), str(like.dtype)], "answers": answers_of(model, like)}
+    if path is None:
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        return buffer.getvalue()
+    with whole_file(path) as part:
+        save_torch(content, part)
+    return None
+
+
+def _is_known(processor: Any) -> bool:
+    if not isinstance(processor, nn.Module) or getattr(processor, "model", None) is not None:
+        return False
+    return all(type(m) in _KNOWN for m in processor.modules()) and (
+        getattr(processor, "mollifier", None) in (None, sine_mollifier)
+    )
+
+
+def read_weights(path: Path) -> dict[str, Any]:
+    """The content of a file.
+
+    Returns
+    -------
+    dict
+        ``weights``, ``plan`` (JSON), ``processor`` (None where there was none, or one of a class that is not known) and
+        ``named``, its class.
+
+    Raises
+    ------
+    MupError
+        If the file is not there, damaged, or of another version.
+    """
+    try:
+        with torch.serialization.safe_globals([*_KNOWN, sine_mollifier, set]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        version = content["format"]
+    except FileNotFoundError as error:
+        raise MupError(f"The weights {path} are not there; the same call or command trains that run again.") from error
+    except Exception as error:  # zip's and pickle's errors share no base class
+        raise MupError(
+            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it, and the same call "
+            "trains the target again; the other runs are kept."
+        ) from error
+    if version != _FORMAT:
+        raise MupError(
+            f"The weights {path} are of another version of neuralop_mup (their format is {version}, here it is {_FORMAT}): "
+            "read them with the version that wrote them, or tune in another folder."
+        )
+    return content

@@ -1,0 +1,212 @@
+"""What became of one training run: a kind, which is a value, and what was measured. Nothing is scheduled here."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from operator import itemgetter
+from typing import Any
+
+from neuralop_mup._version import __version__
+from neuralop_mup.errors import Diverged, MupError
+
+__all__ = [
+    "Kind",
+    "begins_alike",
+    "execute",
+    "failed",
+    "first_failure",
+    "is_complete",
+    "is_final",
+    "lowest",
+    "mean_and_std",
+    "mean_loss",
+    "plain",
+    "score",
+]
+
+
+class Kind(str, Enum):
+    """How a run ended. A ``failed`` one may be mended and run again; the others would end the same way again.
+
+    Attributes
+    ----------
+    COMPLETE, DIVERGED, REFUSED, FAILED : Kind
+        With a finite loss; with one that is no finite number; by a MupError, since the configuration cannot work; by its
+        surroundings (a full disk, memory, a killed process) or by any other exception.
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab import Kind
+    >>> Kind("diverged") is Kind.DIVERGED, Kind.COMPLETE == "complete"
+    (True, True)
+    """
+
+    COMPLETE = "complete"
+    DIVERGED = "diverged"  # the loss is no finite number
+    REFUSED = "refused"  # a MupError: the configuration cannot work
+    FAILED = "failed"  # by its surroundings (a full disk, memory, a killed process) or by any other exception
+
+
+#: What is no fault of a run: no space, no such file, no memory, a module that is not there.
+_SURROUNDINGS = (OSError, MemoryError, ImportError)
+#: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
+#: train further runs, since a train function may itself tune.
+_BUSY = threading.RLock()
+
+
+def failed(error: str | None, again: bool = True) -> dict[str, Any]:
+    """The outcome of a run that ended without telling how, with the keys of any outcome.
+
+    ``outcome`` is a value of :class:`Kind`; ``again``: whether its surroundings are to blame, so that the same run may end
+    otherwise at once; ``weights``: those of a run whose folder cannot be seen from where it was trained, as bytes.
+    """
+    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}}
+    return {**text, "seconds": 0.0, "again": again, "traceback": None, "weights": None}
+
+
+def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    """Run once; whatever ``train`` raises becomes part of the outcome.
+
+    Parameters
+    ----------
+    version : str
+        Of the package that sends the run: a worker of another one would give other numbers.
+    train : callable
+        Called with a copy of ``config`` and ``how``.
+
+    Raises
+    ------
+    MupError
+        If this process has another version of the package, or is training another run at this moment.
+    """
+    if __version__ != version:
+        raise MupError(
+            f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
+            "would differ. Install the same version everywhere."
+        )
+    if not _BUSY.acquire(blocking=False):
+        raise MupError(
+            "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
+            "random numbers: give one whose workers are processes of one thread each."
+        )
+    start = time.perf_counter()
+    try:
+        outcome = _ended(train(copy.deepcopy(dict(config)), **how))
+    except (Exception, SystemExit) as error:
+        outcome = _raised(error)
+    finally:
+        _BUSY.release()
+    outcome["seconds"] = time.perf_counter() - start
+    return outcome
+
+
+def _ended(value: Any) -> dict[str, Any]:
+    """The outcome of what ``train`` returned."""
+    metrics = dict(value) if isinstance(value, Mapping) else {"loss": value}
+    weights = metrics.pop("weights", None) if isinstance(metrics.get("weights"), (bytes, type(None))) else None
+    if "loss" not in metrics:
+        raise TypeError(f"train returned the keys {', '.join(map(str, metrics))}, but no 'loss'; add it.")
+    try:
+        loss = float(metrics["loss"])
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"train returned {metrics['loss']!r} as the loss; return a number, or a dict with one under 'loss'."
+        ) from None
+    outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics), "weights": weights}
+    if math.isfinite(loss):
+        return {**outcome, "outcome": Kind.COMPLETE.value, "error": None, "loss": loss}
+    return {**outcome, "outcome": Kind.DIVERGED.value}
+
+
+def _raised(error: BaseException) -> dict[str, Any]:
+    """The outcome of an exception: what caused it says whose fault it is."""
+    # Torch's error is known by its name: runs need not use torch.
+    around = any(isinstance(e, _SURROUNDINGS) or type(e).__name__ == "OutOfMemoryError" for e in _causes(error))
+    kind = Kind.REFUSED if isinstance(error, MupError) and not around else Kind.FAILED
+    kind = Kind.DIVERGED if isinstance(error, Diverged) else kind
+    said, name = " ".join(str(error).split()), type(error).__name__
+    outcome = failed(said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": "), again=around)
+    trace = traceback.format_exception(error) if kind is Kind.FAILED else []
+    return {**outcome, "outcome": kind.value, "traceback": "".join(trace) or None}
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as strict JSON: numbers that are not finite become None, unknown objects their text."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, range)):
+        return [plain(v) for v in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if hasattr(value, "tolist"):  # numpy and torch
+        return plain(value.tolist())
+    return str(value)
+
+
+def is_final(record: Mapping[str, Any]) -> bool:
+    """Whether a recorded run would end the same way again."""
+    return record["outcome"] != Kind.FAILED.value
+
+
+def is_complete(record: Mapping[str, Any]) -> bool:
+    """Whether a recorded run ended with a finite loss."""
+    return record["outcome"] == Kind.COMPLETE.value
+
+
+def begins_alike(one: float, other: float) -> bool:
+    """Whether two losses of a first batch are the same but for rounding, that of a GPU's reduced precision among it."""
+    return abs(one - other) <= 1e-3 * max(1.0, abs(one))
+
+
+def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
+    """Two sentences, after a space: the first error, and how to go on; empty without errors."""
+    wrong = [r for r in records if r["error"]]
+    if not wrong:
+        return ""
+    if is_final(wrong[0]):
+        go_on = "Such a run is not repeated: try other values or, once its cause is mended, another folder."
+    else:
+        go_on = "Once its cause is mended, the same call on the same folder runs it again."
+    return f" The first failure: {wrong[0]['error'].rstrip('.')}. {go_on}"
+
+
+def mean_loss(ends: Iterable[Mapping[str, Any]]) -> float:
+    """Mean loss of the records that completed; infinite where there is none."""
+    return mean_and_std([end["loss"] for end in ends if is_complete(end)])[0]
+
+
+def score(ends: Collection[Mapping[str, Any]], seeds: int) -> float:
+    """Mean loss of a point's records, by which points are compared: infinite unless every seed completed."""
+    return mean_loss(ends) if len(ends) == seeds and all(map(is_complete, ends)) else math.inf
+
+
+def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: int) -> tuple[Any, float]:
+    """Of points and their records the point of lowest score, and that; (None, inf) where none has every seed."""
+    best, loss = min(((point, score(ends, seeds)) for point, ends in points), key=itemgetter(1), default=(None, math.inf))
+    return (None if loss == math.inf else best), loss
+
+
+def mean_and_std(losses: Sequence[float]) -> tuple[float, float]:
+    """Mean and population standard deviation; (inf, nan) of nothing."""
+    if not losses:
+        return math.inf, math.nan
+    mean = math.fsum(losses) / len(losses)
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in losses) / len(losses))

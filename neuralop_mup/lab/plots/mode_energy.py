@@ -1,0 +1,60 @@
+"""The share of a data set's energy that a number of modes leaves out, on each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from neuralop_mup.lab.plots import style
+
+__all__ = ["plot_mode_energy"]
+
+_FLOOR = 1e-8  # of the energy: below it is single precision's rounding
+
+
+def plot_mode_energy(
+    inputs: Sequence[Sequence[float]],
+    targets: Sequence[Sequence[float]],
+    path: str | Path,
+    *,
+    enough: Sequence[int],
+    share: float,
+    title: str | None = None,
+) -> Path:
+    """Draw, a panel an axis, how much of the energy ``n_modes`` leave out.
+
+    Parameters
+    ----------
+    inputs, targets : sequence of sequence of float
+        For each axis the share that ``n_modes`` = 0, 1, … keep; even ones are drawn.
+    path : str or Path
+        Where to write; the suffix picks the format.
+    enough : sequence of int
+        ``n_modes`` of each axis that keep ``share`` of the targets' energy.
+    share : float
+    title : str, optional
+    """
+    figure, row = style.new_panels(1, len(targets), len("targets"), 3.4, sharey=True)
+    for axis, axes in enumerate(row[0]):
+        wanted = []
+        for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
+            left = [max(1 - kept, _FLOOR) for kept in shares[::2]]
+            last = max(next((k for k, value in enumerate(left) if value <= _FLOOR), len(left)) - 1, 0)
+            colour = style.PALETTE[i]
+            axes.plot(
+                range(0, 2 * last + 2, 2),
+                left[: last + 1],
+                color=colour,
+                marker=style.MARKERS[i],
+                markersize=3,
+                linewidth=1.4,
+            )
+            wanted.append((2 * last, left[last], name, colour))
+        axes.axhline(1 - share, color=style.GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=0)
+        axes.axvline(enough[axis], color=style.GREY, linewidth=1, linestyle=(0, (1, 1.2)), zorder=0)
+        axes.set_yscale("log")
+        axes.set_ylim(_FLOOR / 2, 1.5)
+        style.finish_panel(axes, f"axis {axis}: n_modes = {enough[axis]} is enough", "n_modes", wanted)
+    row[0, 0].set_ylabel("share of energy left out", fontsize=style.TEXT)
+    parts = [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the n_modes from which the targets are below it"]
+    return style.finish(figure, path, title, parts)

@@ -1,0 +1,414 @@
+"""What every problem is: a frozen description, from which data is made."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.problems import cache
+from neuralop_mup.lab.problems.counting import Counting
+from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of, normalizer_of
+from neuralop_mup.validation import check_count, check_number
+
+if TYPE_CHECKING:
+    from neuralop.data.transforms.data_processors import DataProcessor
+
+__all__ = ["Problem", "SpaceTime", "check_even", "check_refines", "named"]
+
+_KEPT_AFTER = 30.0  # seconds of generating; what takes less is made anew after a kill
+
+
+def check_even(name: str, value: int) -> None:
+    """Raise MupError for an odd number of points."""
+    if value % 2:
+        raise MupError(
+            f"{name} must be even (neuralop's SpectralConv is wrong on odd grids), but it is {value}: try {value + 1}."
+        )
+
+
+def check_refines(solver_grid: Any, grid: int, least: int, last: int = 0) -> None:
+    """Raise MupError unless a solver grid has ``least`` points or more and holds every point of the data.
+
+    A periodic grid leaves out its end point; where it is there, ``last`` is 1, and the cells between points are counted.
+    """
+    check_count("solver_grid", solver_grid, least=least)
+    cells, wanted = solver_grid - last, grid - last
+    if cells % wanted:
+        nearby = -(-cells // wanted) * wanted
+        less = f" - {last}" if last else ""
+        raise MupError(
+            f"solver_grid{less} must be a multiple of grid{less}, so that the data's points are points of the solver; "
+            f"{cells} is no multiple of {wanted}, {nearby} is: try solver_grid={nearby + last}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(ABC):
+    """A problem, described by its arguments. Frozen: the same arguments always mean the same data.
+
+    Sample ``i`` of a split depends on ``(seed, split, i)`` alone, so a larger ``n_train`` adds samples and
+    leaves those already there, as well as validation and test, what they were.
+
+    Arguments whose name ends in ``_weight`` are weights of the losses. The data does not depend on them, and a loss of
+    weight 0 is not evaluated, except that of the data, by which runs are compared.
+
+    Parameters
+    ----------
+    n_train, n_val, n_test : int
+        Samples of each split.
+    grid : int
+        Points per axis of the data; at least 8.
+    seed : int, default 0
+        Seed of the samples.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work.
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab.problems import Burgers, Problem
+    >>> problem = Burgers(n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+    >>> isinstance(problem, Problem), problem.title, list(problem.losses())
+    (True, 'burgers', ['data'])
+    >>> x, y = problem.load("cache").train
+    >>> x.shape, y.shape
+    (torch.Size([8, 1, 16]), torch.Size([8, 1, 16]))
+    """
+
+    n_train: int
+    n_val: int
+    n_test: int
+    grid: int
+    seed: int = 0
+
+    name: ClassVar[str]
+    data_of: ClassVar[str] = ""  # the problem whose data it has, if not its own
+    n_dim: ClassVar[int]
+    in_channels: ClassVar[int] = 1
+    out_channels: ClassVar[int] = 1
+    version: ClassVar[int] = 1  # of the generator: raise it whenever the same arguments give other numbers
+    chunk: ClassVar[int] = 50  # samples solved at once
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"cpu": {}}
+
+    def __post_init__(self) -> None:
+        for argument in ("n_train", "n_val", "n_test"):
+            check_count(argument, getattr(self, argument))
+        check_count("grid", self.grid, least=8)
+        check_count("seed", self.seed, least=0)
+        weights = self._weights()
+        for argument, weight in weights.items():
+            check_number(argument, weight)
+        if weights and not any(weights.values()):
+            count = "both" if len(weights) == 2 else "all"
+            raise MupError(f"{' and '.join(weights)} are {count} 0: there is nothing to train on.")
+
+    def _weights(self) -> dict[str, float]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_weight")}
+
+    @classmethod
+    def preset(cls, name: str = "cpu", **changes: Any) -> Problem:
+        """The problem with the arguments of a named preset.
+
+        Parameters
+        ----------
+        name : {"cpu", "gpu", "paper"}, default "cpu"
+            ``"cpu"``: the defaults, small. ``"gpu"``: between. ``"paper"``: as in Li, Yoo and Yang (2025), arXiv
+            2506.19396. Not every problem has the last two.
+        **changes
+            Arguments that replace those of the preset.
+
+        Returns
+        -------
+        Problem
+            Of this class.
+
+        Raises
+        ------
+        MupError
+            For an unknown preset.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab.problems import Darcy
+        >>> Darcy.preset("paper", n_train=500)
+        Darcy(n_train=500, n_val=200, n_test=500, grid=61, seed=0, solver_grid=421, contrast=(3.0, 12.0))
+        """
+        if name not in cls.presets:
+            raise MupError(f"{cls.__name__} has no preset {name!r}; {nearest(str(name), cls.presets)}")
+        return cls(**{**cls.presets[name], **changes})
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis, one entry an axis."""
+        return (self.grid,) * self.n_dim
+
+    @property
+    def stored_x_shape(self) -> tuple[int, ...]:
+        """Shape of one input as it is kept: with its channel, before :meth:`expand_x`."""
+        return (self.in_channels, *self.grid_shape)
+
+    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
+        """Kept inputs ``(n, *stored_x_shape)`` as the model takes them, ``(n, in_channels, *grid_shape)``; a view."""
+        return x
+
+    def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
+        """What training minimises, by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
+
+        ``"data"`` is there always: the relative L2 error, by which hyperparameters are chosen.
+
+        Returns
+        -------
+        dict of str to (float, callable)
+            Those of weight 0 are left out.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab.problems import get_problem
+        >>> {name: weight for name, (weight, loss) in get_problem("darcy-pino").losses().items()}
+        {'data': 5.0, 'equation': 1.0}
+        """
+        from neuralop.losses import LpLoss
+
+        weights = {"data": 1.0} | {name.removesuffix("_weight"): float(w) for name, w in self._weights().items()}
+        losses = {"data": LpLoss(d=self.n_dim, p=2), **self.equation_losses()}
+        return {name: (weights[name], loss) for name, loss in losses.items() if weights[name] or name == "data"}
+
+    def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
+        """The losses besides that of the data, by name; none here."""
+        return {}
+
+    def processor(self, data: ProblemData) -> DataProcessor:
+        """The data processor that the losses need: physical fields for an equation, else :meth:`ProblemData.processor`.
+
+        Parameters
+        ----------
+        data : ProblemData
+            To whose training samples the normalisation is fitted.
+
+        Returns
+        -------
+        neuralop DataProcessor
+            Of neuralop's class, or :class:`~neuralop_mup.losses.PhysicalDataProcessor`.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab.problems import get_problem
+        >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+        >>> type(problem.processor(problem.load("cache"))).__name__
+        'DefaultDataProcessor'
+        """
+        if list(self.losses()) == ["data"]:
+            return data.processor()
+        from neuralop_mup.losses import PhysicalDataProcessor
+
+        return PhysicalDataProcessor(*map(normalizer_of, data.train))
+
+    @property
+    def fine_grid(self) -> int:
+        """Points per axis that the solver works on; the data is every so-many-th of them."""
+        return self.grid
+
+    @property
+    def title(self) -> str:
+        """What the data is called in reports."""
+        return self.name
+
+    def content(self) -> dict[str, Any]:
+        """What makes the data the same: the problem, its arguments and the version of what generates it."""
+        return {"problem": self.name, **asdict(self), "solver_grid": self.fine_grid, "generator": self.version}
+
+    @property
+    def key(self) -> str:
+        """Content key (64 hex digits): of the name, the arguments that the data depends on and the generator's version."""
+        arguments = {name: value for name, value in asdict(self).items() if name not in self._weights()}
+        arguments["solver_grid"] = self.fine_grid
+        return cache.content_key({"name": self.data_of or self.name, "version": self.version, "arguments": arguments})
+
+    @property
+    def file_name(self) -> str | None:
+        """Name of the data's file in the cache folder; None for data that is not kept there."""
+        return f"{self.data_of or self.name}-{self.key[:24]}.safetensors"
+
+    @abstractmethod
+    def solve(self, generators: list[np.random.Generator]) -> Pair:
+        """One input and its solution for each generator: float64, one row a generator.
+
+        The channel axis is the second one; where there is one channel it may be left out.
+        """
+
+    def generate(self) -> ProblemData:
+        """Compute the data, on one thread and telling how far it is on stderr; the cache is not touched.
+
+        Returns
+        -------
+        ProblemData
+            The same that :meth:`load` gives.
+
+        Raises
+        ------
+        MupError
+            When the solver fails.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab.problems import get_problem
+        >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+        >>> problem.generate().counts()
+        {'train': 8, 'val': 2, 'test': 2}
+        """
+        return self._data(self._solve_all())
+
+    def _solve_all(self, parts: Path | None = None) -> dict[str, torch.Tensor]:
+        """Every split; chunks of samples are kept in ``parts`` on the way, once it takes long."""
+        sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
+        started = time.monotonic()
+        with _one_thread(), Counting(f"generating {self.name} data, samples", sum(sizes.values())) as bar:
+            tensors = {}
+            for number, (split, size) in enumerate(sizes.items()):
+                chunks = []
+                for indices in chunks_of(size, self.chunk):
+                    path = parts and parts / f"{split}-{indices.start}.safetensors"
+                    chunk = path and cache.read(path, self.key)
+                    if chunk is None:
+                        fields = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
+                        pairs = zip(self._shapes(len(indices)).items(), fields, strict=True)
+                        chunk = {letter: values.reshape(shape).float() for (letter, shape), values in pairs}
+                        if path is not None and time.monotonic() - started > _KEPT_AFTER:
+                            cache.store(path, self.key, chunk)
+                    chunks.append(chunk)
+                    bar.update(len(indices))
+                tensors |= {f"{split}_{letter}": torch.cat([chunk[letter] for chunk in chunks]) for letter in "xy"}
+        return tensors
+
+    def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
+        return {"x": (n, *self.stored_x_shape), "y": (n, self.out_channels, *self.grid_shape)}
+
+    def load(self, cache_dir: str | Path | None = None) -> ProblemData:
+        """The data: from the cache if it is there, else generated and cached.
+
+        A generation of more than half a minute keeps what it has: killed and called again, it goes on from there.
+
+        Parameters
+        ----------
+        cache_dir : str or Path, optional
+            Folder of the cache. Default: ``$NEURALOP_MUP_CACHE``, else ``$XDG_CACHE_HOME/neuralop_mup``, else
+            ``~/.cache/neuralop_mup``.
+
+        Returns
+        -------
+        ProblemData
+            Samples of train, val and test.
+
+        Raises
+        ------
+        MupError
+            When the folder cannot be written, or the solver fails.
+
+        Warns
+        -----
+        UserWarning
+            When the cached file cannot be read; the data is then generated anew.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab.problems import get_problem
+        >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
+        >>> data = problem.load("cache")
+        >>> data.digest() == problem.load("cache").digest()
+        True
+        """
+        folder = cache.cache_folder(cache_dir)
+        path = folder / self.file_name
+        tensors = cache.read(path, self.key)
+        if tensors is None:
+            # Whoever wants the same data at the same time waits until the file is there under its name, and then finds it.
+            # The temporary file is made before the work: a folder that cannot be written is told then.
+            with cache.alone(self.key), cache.atomic(path) as partial:
+                tensors = cache.read(path, self.key)
+                if tensors is None:
+                    parts = path.with_name(f".{path.name}.parts")
+                    tensors = self._solve_all(parts)
+                    shutil.rmtree(parts, ignore_errors=True)
+                cache.write(partial, self.key, tensors)
+        return self._data(tensors)
+
+    def blank(self) -> ProblemData:
+        """Zeros in the place of the data, which take no memory: for looking at what would be trained."""
+        sizes = {split: self._shapes(getattr(self, f"n_{split}")) for split in SPLITS}
+        zeros = {f"{split}_{k}": torch.zeros(1).expand(shape) for split, of in sizes.items() for k, shape in of.items()}
+        return self._data(zeros)
+
+    def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
+        return ProblemData(**{split: (self.expand_x(tensors[f"{split}_x"]), tensors[f"{split}_y"]) for split in SPLITS})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceTime(Problem):
+    """A problem whose fields have time as their first axis; an input is one state, repeated along it.
+
+    Parameters
+    ----------
+    time_points : int
+        Points in time; even.
+    """
+
+    time_points: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("time_points", self.time_points, least=4)
+        check_even("time_points", self.time_points)
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis: time, then space."""
+        return (self.time_points, *super().grid_shape[1:])
+
+    @property
+    def stored_x_shape(self) -> tuple[int, ...]:
+        """One initial state; it is repeated along time when it is used."""
+        return (1, *self.grid_shape[1:])
+
+    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
+        """Initial states ``(n, 1, *space)`` at every point of time; a view."""
+        return x.unsqueeze(2).expand(-1, -1, *self.grid_shape)
+
+
+def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str, Any]) -> Problem:
+    """The problem of that name, described by its arguments.
+
+    Raises
+    ------
+    MupError
+        For an unknown name, an unknown argument or a value that cannot work.
+    """
+    if name not in known:
+        raise MupError(f"There is no problem {name!r}; {nearest(str(name), known)}")
+    valid = [field.name for field in fields(known[name])]
+    for argument in arguments:
+        if argument not in valid:
+            raise MupError(f"The problem {name!r} has no argument {argument!r}; {nearest(argument, valid)}")
+    return known[name](**arguments)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small solves on many threads of shared cores spend their time waiting for each other: 26 to 46 times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

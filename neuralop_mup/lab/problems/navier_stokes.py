@@ -1,0 +1,422 @@
+"""Navier–Stokes on the torus [0, 2π]² in vorticity form: the initial vorticity to the vorticity over a time interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.problems.base import SpaceTime, check_even, check_refines
+from neuralop_mup.lab.problems.burgers import rk4_step
+from neuralop_mup.lab.problems.darcy import right_side, shell_order
+from neuralop_mup.lab.problems.data import Pair
+from neuralop_mup.validation import check_count, check_number, check_positive
+
+__all__ = ["NavierStokes", "kolmogorov_forcing", "least_grid", "resample", "solve_navier_stokes", "torus_field"]
+
+# The highest modes kept may be this large, out of the largest one.
+_TAIL = 3e-2
+# The smallest eddies of two-dimensional turbulence shrink as Re^(-1/2). With this many points times the root, the
+# highest modes of the developed flow under the default forcing are near 0.5 % of the largest (measured at Re 40 to 500).
+_POINTS_PER_ROOT_REYNOLDS = 8.5
+# More steps than this between two times asked for are a mistake in the arguments.
+_MOST_STEPS = 1e6
+
+
+def kolmogorov_forcing(n: int, wavenumber: int = 4, amplitude: float = 4.0) -> torch.Tensor:
+    """The forcing −amplitude · cos(wavenumber · x₂) on n points an axis; float64, shape (n, n)."""
+    x = 2 * math.pi * torch.arange(n, dtype=torch.float64) / n
+    return (-amplitude * torch.cos(wavenumber * x)).expand(n, n)
+
+
+def torus_field(normals: torch.Tensor, n: int) -> torch.Tensor:
+    """Gaussian random field of law N(0, 7^{3/2} (−Δ + 49 I)^{−5/2}) on the torus [0, 2π]², without its mean.
+
+    The basis is orthonormal for the mean over the torus.
+
+    Parameters
+    ----------
+    normals : torch.Tensor, shape (batch, modes, modes, 4)
+        Independent standard normal numbers for cos(ix)cos(jy), cos sin, sin cos and sin sin; those of a sine of 0 and of
+        (0, 0) are not used.
+    n : int
+        Points per axis x = 0, 2π/n, …, 2π(n − 1)/n.
+
+    Returns
+    -------
+    torch.Tensor, float64, shape (batch, n, n)
+
+    References
+    ----------
+    Li et al., "Physics-Informed Neural Operator for Learning Partial Differential Equations", arXiv 2111.03794.
+    """
+    k = torch.arange(normals.shape[1], dtype=torch.float64)
+    std = 7**0.75 * (k[:, None] ** 2 + k**2 + 49) ** -1.25
+    std[0, 0] = 0
+    angle = 2 * math.pi / n * torch.arange(n, dtype=torch.float64)[:, None] * k
+    cosine = torch.cos(angle) * torch.sqrt(1 + (k > 0).double())
+    sine = torch.sin(angle) * math.sqrt(2)
+    pairs = [(rows, columns) for rows in (cosine, sine) for columns in (cosine, sine)]
+    return sum(rows @ (normals[..., i] * std) @ columns.T for i, (rows, columns) in enumerate(pairs))
+
+
+def resample(w: torch.Tensor, n: int) -> torch.Tensor:
+    """The trigonometric polynomial of ``w``, shape (..., m, m), on n ≥ m points an axis; its modes of m/2 are left out."""
+    m = w.shape[-1]
+    if n == m:
+        return w
+    modes, half = torch.fft.rfft2(w, norm="forward"), (m + 1) // 2
+    more = modes.new_zeros(*w.shape[:-2], n, n // 2 + 1)
+    more[..., :half, :half] = modes[..., :half, :half]
+    more[..., 1 - half :, :half] = modes[..., 1 - half :, :half]
+    return torch.fft.irfft2(more, s=(n, n), norm="forward")
+
+
+def solve_navier_stokes(
+    w0: torch.Tensor,
+    reynolds: float,
+    times: float | Sequence[float] | torch.Tensor,
+    *,
+    forcing: torch.Tensor | float | None = None,
+    cfl: float = 0.5,
+    dt: float | None = None,
+) -> torch.Tensor:
+    """Solve w_t + v·∇w = Δw/Re + f, v = (∂₂ψ, −∂₁ψ), −Δψ = w, on the torus [0, 2π]².
+
+    Fourier pseudo-spectral in space, products dealiased by the 2/3 rule; in time Runge-Kutta of order 4 with the viscous
+    term as an integrating factor. The product enters as (∂₁₁ − ∂₂₂)(v₁v₂) + ∂₁₂(v₂² − v₁²), which needs four transforms
+    (Basdevant 1983). Each sample takes steps of its own size, so that it does not depend on the others of its batch. The
+    mean velocity is zero.
+
+    Parameters
+    ----------
+    w0 : torch.Tensor, shape (..., n, n)
+        Initial vorticity at x_i = 0, 2π/n, …, 2π(n − 1)/n; n even and at least 8, the mean zero. Modes of n/3 and above
+        are dropped.
+    reynolds : float
+        Re, above 0.
+    times : float or sequence of float
+        When the solution is wanted: at or after 0, increasing.
+    forcing : torch.Tensor or float, optional
+        f, broadcast to the shape of ``w0``; of mean zero. Default: −4 cos(4 x₂), see :func:`kolmogorov_forcing`, which
+        takes n of at least 16.
+    cfl : float, default 0.5
+        Grid spacings travelled per step by the fastest point (moduli of v₁ and v₂ added); stable up to about 1.3.
+    dt : float, optional
+        Longest step, instead of what the CFL number allows.
+
+    Returns
+    -------
+    torch.Tensor, float64, shape (..., n, n) or, for a sequence of times, (..., len(times), n, n)
+
+    Raises
+    ------
+    MupError
+        For arguments that cannot work, a solution that diverges, or a grid too coarse for the solution.
+
+    References
+    ----------
+    Basdevant, "Technical improvements for direct numerical simulation of homogeneous three-dimensional turbulence",
+    Journal of Computational Physics 50 (1983). The steps are those of Canuto et al., "Spectral Methods" (2006), D.4.
+
+    Examples
+    --------
+    >>> import math
+    >>> import torch
+    >>> from neuralop_mup.lab.problems import solve_navier_stokes
+    >>> x = 2 * math.pi * torch.arange(16, dtype=torch.float64) / 16
+    >>> w0 = torch.cos(x)[:, None] + torch.cos(x)[None, :]
+    >>> w = solve_navier_stokes(w0, reynolds=10, times=[0, 1], forcing=0)
+    >>> w.shape, torch.allclose(w[1], math.exp(-0.1) * w0)
+    (torch.Size([2, 16, 16]), True)
+    """
+    wanted = _checked_times(times)
+    check_positive("reynolds", reynolds)
+    check_positive("cfl", cfl)
+    if dt is not None:
+        check_positive("dt", dt)
+    n = _checked_grid(w0)
+    f = right_side("forcing", kolmogorov_forcing(n) if forcing is None else forcing, "w0", w0)
+    f = f.expand(torch.broadcast_shapes(f.shape, (n, n)))
+    _check_mean("forcing", f)
+    k1 = torch.fft.fftfreq(n, 1 / n, dtype=torch.float64, device=w0.device)[:, None]
+    k2 = torch.arange(n // 2 + 1, dtype=torch.float64, device=w0.device)
+    kept = (k1.abs() < n / 3) & (k2 < n / 3)
+    square = k1**2 + k2**2
+    inverse = torch.where(kept & (square > 0), 1 / square, 0.0)
+    velocity = torch.stack((1j * k2 * inverse, -1j * k1 * inverse))  # of w, modes to modes
+    products = torch.stack((k1**2 - k2**2, k1 * k2)) * kept  # of v1 v2 and v2² − v1², with the sign of −v·∇w
+    decay = square / float(reynolds)
+    force = torch.fft.rfft2(f)
+    _check_forcing_kept(force, kept, k1, k2, n)
+    force = force * kept
+
+    def flow(w: torch.Tensor) -> torch.Tensor:
+        return torch.fft.irfft2(velocity * w.unsqueeze(-3), s=(n, n))
+
+    def change(v: torch.Tensor) -> torch.Tensor:
+        first, second = v.unbind(-3)
+        pair = torch.stack((first * second, (second - first) * (second + first)), dim=-3)
+        return (products * torch.fft.rfft2(pair)).sum(-3) + force
+
+    w = torch.fft.rfft2(w0.detach().to(torch.float64)) * kept
+    first, growth = _norm(w), _norm(force)
+    states, spacing, step = [], 2 * math.pi / n, 0
+    for start, end in pairwise((0.0, *wanted)):
+        left = torch.full(w.shape[:-2], end - start, dtype=torch.float64, device=w.device)
+        last = torch.zeros_like(left)
+        while bool((left > 0).any()):
+            v = flow(w)
+            speed = v.abs().sum(-3).amax((-2, -1))
+            steps = torch.ceil(left * speed / (cfl * spacing) if dt is None else left / dt * (1 - 1e-12)).clamp(min=1)
+            h = left / steps
+            _check_growth(w, first + (end - left) * growth, step, end - left, last)
+            last = h * speed / spacing
+            if (steps > _MOST_STEPS).any():
+                raise MupError(
+                    f"{float(steps.max()):.0e} steps would be needed up to t = {end:g}: take longer steps (dt, cfl)."
+                )
+            left = torch.where(steps > 1, left - h, 0.0)
+            w = rk4_step(w, change(v), lambda w: change(flow(w)), decay, h[..., None, None])
+            step += 1
+        states.append(w)
+        _check_growth(w, first + end * growth, step, torch.full_like(left, end), last)
+    # On many small grids no mode lies between 0.3 n and n/3: there the highest kept one is looked at.
+    high = min(0.3 * n, math.ceil(n / 3) - 1)
+    _check_resolved(w, kept & ((k1.abs() >= high) | (k2 >= high)), reynolds, n)
+    if np.ndim(times) == 0:
+        return torch.fft.irfft2(states[0], s=(n, n))
+    return torch.fft.irfft2(torch.stack(states, -3), s=(n, n))
+
+
+def _norm(modes: torch.Tensor) -> torch.Tensor:
+    """L2 norm over the torus, up to a factor."""
+    twice = torch.full((modes.shape[-1],), 2.0, dtype=torch.float64, device=modes.device)
+    twice[0] = twice[-1] = 1
+    return (modes.abs().square() * twice).sum((-2, -1)).sqrt()
+
+
+def _check_growth(w: torch.Tensor, largest: torch.Tensor, step: int, time: torch.Tensor, cfl: torch.Tensor) -> None:
+    """Find out when the numbers leave what the equation allows.
+
+    Advection keeps ‖w‖ and viscosity lowers it: it grows at most by t ‖f‖. More is the scheme's, not the equation's.
+    """
+    norm = _norm(w)
+    bad = ((norm > 1.5 * largest) | ~torch.isfinite(norm)).flatten()
+    if bad.any():
+        which = int(bad.nonzero()[0])
+        raise MupError(
+            f"The Navier–Stokes solution diverges at step {step} (t = {float(time.flatten()[which]):.3g}, CFL number "
+            f"{float(cfl.flatten()[which]):.3g}) on {w.shape[-2]}² points; take shorter steps (dt, cfl) or a finer grid."
+        )
+
+
+def _check_resolved(w: torch.Tensor, tail: torch.Tensor, reynolds: float, n: int) -> None:
+    size = w.abs()
+    ratio = float(((size * tail).amax((-2, -1)) / size.amax((-2, -1)).clamp(min=1e-300)).max())
+    if ratio > _TAIL:
+        raise MupError(
+            f"{n}² points do not resolve the flow at Reynolds number {reynolds:g}: the highest modes are {ratio:.0e} of the "
+            f"largest one. Use a finer grid (solver_grid; about {least_grid(reynolds)} points) or a lower Reynolds number."
+        )
+
+
+def least_grid(reynolds: float) -> int:
+    """Points per axis that resolve the developed flow, a multiple of 32."""
+    return 32 * math.ceil(_POINTS_PER_ROOT_REYNOLDS * math.sqrt(reynolds) / 32)
+
+
+def _checked_times(times: float | Sequence[float] | torch.Tensor) -> list[float]:
+    try:
+        wanted = np.atleast_1d(np.asarray(times, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise MupError(f"times must be a number or a sequence of numbers, but it is {times!r}.") from None
+    if wanted.ndim != 1 or not wanted.size or not np.isfinite(wanted).all() or wanted[0] < 0 or (np.diff(wanted) <= 0).any():
+        raise MupError(f"times must be finite, increasing and not before 0, but they are {wanted.tolist()}.")
+    return wanted.tolist()
+
+
+def _checked_grid(w0: torch.Tensor) -> int:
+    shape = tuple(w0.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] % 2 or shape[-1] < 8:
+        raise MupError(f"w0 must have shape (..., n, n) with n even and at least 8, but it has {shape}.")
+    if not torch.isfinite(w0).all():
+        raise MupError("w0 has entries that are not finite.")
+    _check_mean("w0", w0)
+    return shape[-1]
+
+
+def _check_forcing_kept(force: torch.Tensor, kept: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, n: int) -> None:
+    """Refuse a forcing of which n points drop what counts, by the measure of the solution's highest modes."""
+    size = force.abs()
+    lost = ((size > _TAIL * size.amax((-2, -1), keepdim=True)) & ~kept).reshape(-1, *kept.shape).any(0)
+    if lost.any():
+        highest = float(torch.maximum(k1.abs(), k2)[lost].max())
+        # Even, and so that this mode is not among the highest ones, by which a solution is found unresolved.
+        least = int(max(3 * (highest + 1), highest / 0.3) // 2) * 2 + 2
+        raise MupError(
+            f"The forcing has modes at or above n/3, which {n}² points drop: take n of at least {least}, or give another "
+            "forcing."
+        )
+
+
+def _check_mean(name: str, values: torch.Tensor) -> None:
+    mean = values.double().mean((-2, -1)).abs()
+    if (mean > 1e-5 * values.double().square().mean((-2, -1)).sqrt()).any():
+        raise MupError(
+            f"{name} must have mean zero, as the curl of a periodic velocity has, but its mean is {float(mean.max()):.3g}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NavierStokes(SpaceTime):
+    """Forced Navier–Stokes on the torus [0, 2π]²: w(0) → w(t_j), t_j = j · time / (time_points − 1).
+
+    Fields have the axes (time, x₁, x₂); x repeats the initial vorticity along time. The initial states are those of a
+    developed flow, as in the published data: a Gaussian random field (:func:`torus_field`) after ``spin_up`` units of
+    time. That part is solved on a grid of its own, given by the Reynolds number, so that ``solver_grid`` refines the
+    solution of the same initial states.
+
+    Parameters
+    ----------
+    grid : int, default 16
+        Points of the data per axis of space, even.
+    time_points : int, default 16
+        Points of the data in time, both ends included; even.
+    solver_grid : int, optional
+        Points of the solver per axis, a multiple of ``grid``; default: the smallest that resolves the Reynolds number.
+    reynolds : float, default 20.0
+        Re.
+    time : float, default 1.0
+        Length of the interval.
+    spin_up : float, default 8.0
+        Time before it, at least 0. From about 6 on, the samples are unlike each other.
+    forcing_wavenumber, forcing_amplitude : int and float, default 2, 4.0
+        See :func:`kolmogorov_forcing`.
+    data_weight, initial_weight, equation_weight : float, default 1.0, 0.0, 0.0
+        Of the relative L2 errors of w and of its first time, and of the relative residual. The paper trains on data alone.
+    n_train, n_val, n_test : int, default 80, 20, 20
+        Samples of each split.
+    seed : int, default 0
+        Seed of the random fields.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, such as a solver's grid that is too coarse, or weights that are all 0.
+
+    References
+    ----------
+    Li, Yoo and Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
+    Operators", arXiv 2506.19396 (the preset "paper").
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab.problems import NavierStokes
+    >>> problem = NavierStokes(time_points=4, spin_up=1.0, n_train=1, n_val=1, n_test=1)
+    >>> problem.grid_shape, problem.load("cache").train[1].shape
+    ((4, 16, 16), torch.Size([1, 1, 4, 16, 16]))
+    """
+
+    n_train: int = 80
+    n_val: int = 20
+    n_test: int = 20
+    grid: int = 16
+    time_points: int = 16
+    solver_grid: int | None = None
+    reynolds: float = 20.0
+    time: float = 1.0
+    spin_up: float = 8.0
+    forcing_wavenumber: int = 2
+    forcing_amplitude: float = 4.0
+    data_weight: float = 1.0
+    initial_weight: float = 0.0
+    equation_weight: float = 0.0
+
+    name: ClassVar[str] = "navier-stokes"
+    n_dim: ClassVar[int] = 3
+    chunk: ClassVar[int] = 10
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "cpu": {},
+        "gpu": {
+            "reynolds": 500.0,
+            "time": 0.125,
+            "forcing_wavenumber": 4,
+            "grid": 64,
+            "time_points": 32,
+            "n_train": 200,
+            "n_val": 40,
+            "n_test": 40,
+        },
+        # The paper has no validation set; this one is drawn besides its 800 and 200 samples. It does not tell spin_up.
+        "paper": {
+            "reynolds": 500.0,
+            "time": 0.125,
+            "forcing_wavenumber": 4,
+            "solver_grid": 512,
+            "grid": 64,
+            "time_points": 64,
+            "n_train": 800,
+            "n_val": 200,
+            "n_test": 200,
+        },
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("reynolds", "time"):
+            check_positive(name, getattr(self, name))
+        for name in ("spin_up", "forcing_amplitude"):
+            check_number(name, getattr(self, name))
+        check_even("grid", self.grid)
+        check_count("forcing_wavenumber", self.forcing_wavenumber)
+        least = least_grid(self.reynolds)
+        if 3 * self.forcing_wavenumber >= least:
+            raise MupError(
+                f"forcing_wavenumber must be below {least // 3} at this Reynolds number, but it is "
+                f"{self.forcing_wavenumber}."
+            )
+        if self.solver_grid is not None:
+            check_refines(self.solver_grid, self.grid, max(least, self.grid))
+
+    @property
+    def fine_grid(self) -> int:
+        """Points per axis that the solver works on."""
+        return self.solver_grid or self.grid * math.ceil(least_grid(self.reynolds) / self.grid)
+
+    def forcing(self, n: int) -> torch.Tensor:
+        """f on n points an axis."""
+        return kolmogorov_forcing(n, self.forcing_wavenumber, self.forcing_amplitude)
+
+    def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
+        """The first state and the residual."""
+        from neuralop_mup.lab.problems.equations.initial import InitialConditionLoss
+        from neuralop_mup.lab.problems.equations.navier_stokes import NavierStokesEqnLoss
+
+        equation = NavierStokesEqnLoss(self.reynolds, self.forcing(self.grid), self.time)
+        return {"initial": InitialConditionLoss(), "equation": equation}
+
+    def start(self, generators: list[np.random.Generator]) -> torch.Tensor:
+        """States of the developed flow, on the solver's grid."""
+        start = least_grid(self.reynolds)
+        modes = -(-start // 3)
+        order = shell_order(modes)
+        normals = np.stack([generator.standard_normal((modes**2, 4))[order] for generator in generators])
+        w0 = torus_field(torch.from_numpy(normals), start)
+        # Only a state of the flow is wanted here, so the steps are as long as is safe.
+        w0 = solve_navier_stokes(w0, self.reynolds, self.spin_up, forcing=self.forcing(start), cfl=1.0)
+        return resample(w0, self.fine_grid)
+
+    def solve(self, generators: list[np.random.Generator]) -> Pair:
+        """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
+        times, n = np.linspace(0, self.time, self.time_points), self.fine_grid
+        w = solve_navier_stokes(self.start(generators), self.reynolds, times, forcing=self.forcing(n))
+        stride = n // self.grid
+        w = w[..., ::stride, ::stride]
+        return w[:, 0], w

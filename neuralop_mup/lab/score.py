@@ -1,0 +1,245 @@
+"""By what learning rates are chosen instead of the validation error: a function of the user's, or a rollout's error."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.lab.prediction import Predictor
+from neuralop_mup.lab.problems.data import ProblemData
+from neuralop_mup.lab.records import described
+
+__all__ = ["Score", "Validation", "rollout_error", "score_of"]
+
+_AT_ONCE = 64  # samples that go through the model together
+_CALLS = (("predictions", "targets"), ("model", "data"))
+_FORMS = "score(predictions, targets) or score(model, data), by these names, further arguments with defaults"
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The validation data as a score gets it: iterated it gives batches, dicts with "x" and "y", in the units of the data.
+
+    Attributes
+    ----------
+    data : ProblemData or Loaders
+    """
+
+    data: Any
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(dict, self.data.loaders(_AT_ONCE, 0)[1]["val"])
+
+    @property
+    def n_states(self) -> int:
+        """States of each trajectory that are a step apart; 0 where samples are no trajectories."""
+        pairs = self.data.trajectory if isinstance(self.data, ProblemData) else 0
+        return pairs + 1 if pairs else 0
+
+    def states(self, number: int) -> torch.Tensor:
+        """The state of this number, from 0 on, of every trajectory: ``(n, channels, *grid)``."""
+        x, y = self.data.val
+        pairs = self.data.trajectory
+        return (x if number < pairs else y)[[start + min(number, pairs - 1) for start in range(0, len(x), pairs)]]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What learning rates are chosen by: the lower, the better.
+
+    Attributes
+    ----------
+    name : str
+        What reports call it.
+    function : callable
+        ``function(model=…, data=…)`` of a :class:`Predictor` and a :class:`Validation`.
+    source : str
+        What the user wrote, where it is a function of theirs and can be read.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    source: str = ""
+
+    def of(self, model: torch.nn.Module, processor: Any, data: Any) -> float:
+        """The score of a model; infinite or NaN where it has none. No random number is used up.
+
+        Raises
+        ------
+        MupError
+            If the function fails, or gives what is no number, or a negative one.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                value = self.function(model=Predictor(model, processor), data=Validation(data))
+            except MupError:
+                raise
+            except Exception as error:  # the function is the user's
+                raise MupError(
+                    f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It is called as "
+                    f"{_FORMS}."
+                ) from error
+        return _number(self.name, value)
+
+    def measured(self, model: torch.nn.Module, processor: Any, data: Any, error: float) -> dict[str, Any]:
+        """What a run's record says of a trained model with this validation error.
+
+        Raises
+        ------
+        Diverged
+            If the model has no finite score.
+        """
+        value = self.of(model, processor, data)
+        if not math.isfinite(value):
+            raise Diverged(f"The score {self.name} of the trained model is {value}: lower lr, or train longer.")
+        return {"loss": value, "validation_error": error, "score": self.name}
+
+    def content(self, build: Callable[[], torch.nn.Module], processor: Any, data: Any) -> dict[str, Any]:
+        """What tells the score from others: what its function is called and closes over, its source, and its value of a
+        fresh model, to four digits, which rounding does not reach.
+
+        Raises
+        ------
+        MupError
+            If that value is NaN, or another one the second time.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = build()
+        first, again = (self.of(model, copy.deepcopy(processor), data) for _ in range(2))
+        if math.isnan(first) or not math.isclose(first, again, rel_tol=1e-4):
+            what = "NaN" if math.isnan(first) else f"{first:.6g} and then {again:.6g}"
+            raise MupError(
+                f"The score {self.name} gives {what} for the untrained base, so that nothing could be compared by it: it "
+                "must give a number, the same each time, and math.inf for a model that has none."
+            )
+        value = float(f"{first:.4g}") if math.isfinite(first) else None
+        told = {"function": described(self.function), "source": hashlib.sha256(self.source.encode()).hexdigest()}
+        return {**told, "untrained": value, "trajectory": getattr(data, "trajectory", 0)}
+
+
+def score_of(score: Any) -> Score | None:
+    """The score that is meant by ``"rollout:50"`` or a function; None for None, the validation error.
+
+    Raises
+    ------
+    MupError
+        For another name, or a function of other arguments.
+    """
+    if score is None:
+        return None
+    if isinstance(score, str):
+        name, _, steps = score.partition(":")
+        if name != "rollout":
+            raise MupError(f"There is no score {score!r}; {nearest(name, ['rollout'])} Write rollout:50 for fifty steps.")
+        if not steps.isdecimal() or int(steps) < 1:
+            raise MupError(f"score={score!r} must say over how many steps, 1 or more, such as rollout:50.")
+        return Score(f"rollout:{int(steps)}", partial(rollout_error, steps=int(steps)))
+    if not callable(score):
+        raise MupError(f"score={score!r} must be 'rollout:50' or a function, {_FORMS}.")
+    name = getattr(score, "__qualname__", type(score).__qualname__)
+    try:
+        parameters = inspect.signature(score).parameters.values()
+    except (TypeError, ValueError):  # of a function that is written in C
+        parameters = ()
+    needed = {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    kind = next((kind for kind in _CALLS if needed == set(kind)), None)
+    if kind is None:
+        told = ", ".join(map(str, parameters)) or "unknown arguments"
+        raise MupError(f"The score {name} takes {told}, and what to give it is known by the names: write {_FORMS}.")
+    return Score(name, score if kind == _CALLS[1] else partial(_of_fields, score), _source(score))
+
+
+def _source(function: Any) -> str:
+    """The text of a function, or of the class of an object that is called; empty where there is none to read."""
+    while isinstance(function, partial):
+        function = function.func
+    with suppress(Exception):  # a notebook's or a page's code is no file that can be read
+        return inspect.getsource(function if inspect.isroutine(function) else type(function))
+    return ""
+
+
+def _of_fields(function: Callable[..., Any], model: Predictor, data: Validation) -> Any:
+    """A score of all predictions and targets of the validation data."""
+    pairs = [(model(**batch), batch["y"]) for batch in data]
+    if not all(torch.is_tensor(y) and y.shape[1:] == pairs[0][1].shape[1:] for _, y in pairs):
+        raise MupError(
+            "The targets are fields of several shapes, which make no one array: write score(model, data) instead."
+        )
+    predictions, targets = (torch.cat(list(values)).cpu() for values in zip(*pairs, strict=True))
+    return function(predictions=predictions, targets=targets)
+
+
+def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
+    """The error of a model that is applied to its own predictions, from the first state of each validation trajectory.
+
+    The relative L2 error of each step, in the units of the data, is averaged over the trajectories; of these errors the
+    geometric mean over the steps is taken, as APEBench does (arXiv 2411.00180), so that the last steps of a chaotic flow,
+    where any two solutions are as far apart, do not decide alone. Infinite where a rollout leaves the finite numbers.
+
+    Raises
+    ------
+    MupError
+        If the data has no trajectories, or shorter ones, or a state that is zero.
+    """
+    _check_states(data, steps)
+    state, errors = data.states(0), []
+    for number in range(1, steps + 1):
+        state, truth = torch.cat([model(part) for part in state.split(_AT_ONCE)]), data.states(number)
+        if state.shape != truth.shape:
+            raise MupError(
+                f"The model makes {tuple(state.shape[1:])} of states of shape {tuple(truth.shape[1:])}, so that it cannot "
+                "be applied to its own predictions: give it as many channels out as in."
+            )
+        sizes = truth.flatten(1).double().norm(dim=1)
+        if not sizes.all():
+            raise MupError(
+                f"A validation trajectory is zero everywhere after {number} steps, so that a relative error has no meaning: "
+                f"take rollout:{number - 1 or 1} at most, or a score of your own, score(model, data)."
+            )
+        errors.append(((state - truth).flatten(1).double().norm(dim=1) / sizes).mean())
+        if not torch.isfinite(errors[-1]):
+            return math.inf
+    return float(torch.stack(errors).log().mean().exp())
+
+
+def _check_states(data: Validation, steps: int) -> None:
+    """MupError unless each trajectory has as many states as a rollout of so many steps needs."""
+    said, have = f"score='rollout:{steps}' needs {steps + 1} states of each validation trajectory", data.n_states
+    if not have:
+        sample = data.data.sample()
+        shapes = " and ".join(f"{k} of shape {tuple(sample[k].shape[1:])}" for k in "xy" if torch.is_tensor(sample[k]))
+        raise MupError(
+            f"{said}, and the data has none, only pairs of {shapes or 'x and y'}: give a file with one array in time, such "
+            "as read={'y': 'u', 'time_step': 1} (--data.y u --data.time_step 1), or a score of your own, score(model, data)."
+        )
+    if have <= steps:
+        raise MupError(
+            f"{said}, and these have {have}, as they are read: take rollout:{have - 1} at most, or a smaller time_step "
+            "(read={'time_step': 1}, --data.time_step 1: a step of the model is one of the file), or longer trajectories."
+        )
+
+
+def _number(name: str, value: Any) -> float:
+    """What a score gave, as a number."""
+    shape = tuple(getattr(value, "shape", ()))
+    number = value.item() if shape == () and hasattr(value, "item") else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        what = f"an array of shape {shape}" if shape else repr(number)
+        raise MupError(f"The score {name} gives {what}; it must return one real number, the lower the better.")
+    if number < 0:
+        raise MupError(
+            f"The score {name} gives {number:.4g}: lower is better and at least 0; return the error, not its negative."
+        )
+    return float(number)

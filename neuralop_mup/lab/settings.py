@@ -1,0 +1,340 @@
+"""The settings of one training run: typed, completed once, and what is wrong with them said once."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from neuralop.training import AdamW
+from torch import nn
+
+from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
+from neuralop_mup.core.rules import DEFAULT_RULE, length_factor
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.space import log2_grid
+from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.optim.musoap.optimizer import AUX_LR, MuSOAP, usual_lr
+from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
+from neuralop_mup.optim.musoap.optimizer import WEIGHT_DECAY as SOAP_DECAY
+from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
+
+__all__ = [
+    "OPTIMIZERS",
+    "Choice",
+    "Settings",
+    "build_optimizer",
+    "build_scheduler",
+    "optimizer_arguments",
+    "optimizer_name",
+]
+
+_MASTERS = ("lr_mult", "init_mult")
+#: Names of kernel initialisations, and what they make of neuralop's own.
+KERNEL_INITS = {"default": 1.0, "small": SMALL_KERNELS["kernel"]}
+#: Ends of a search under Adam, whose best learning rate no law gives.
+ADAM_LRS = (1e-3, 6.4e-2)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An optimizer that a run may name.
+
+    Attributes
+    ----------
+    make : callable
+        ``make(model, lr=…, weight_decay=…, lr_mult=…)``, and whatever follows.
+    betas : bool
+        Whether it has betas, the second of which is the run's.
+    lr : float
+        Learning rate of a run that is given none.
+    weight_decay : float
+        That of a run that is given none.
+    by_steps : bool
+        Whether ``lr`` goes by the law for the learning rate (docs/evidence/learning_rate.md), around which a search is a
+        check.
+    aux_lr : float, optional
+        Default of the learning rate of what is no map between widths; None: it has none.
+    kernel_init : str
+        Kernel initialisation that was measured to be best with it (docs/evidence/optimizers.md); searches use it under
+        every rule.
+    arguments : frozenset of str
+        Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "soap", "soap": {"period": 2}}``.
+    """
+
+    make: Callable[..., torch.optim.Optimizer]
+    betas: bool = True
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    by_steps: bool = False
+    aux_lr: float | None = None
+    kernel_init: str = "default"
+    arguments: frozenset[str] = frozenset()
+
+    def lrs(self, steps: int) -> list[float]:
+        """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""
+        if not self.by_steps:
+            return log2_grid(*ADAM_LRS)
+        usual = usual_lr(steps, self.lr)
+        return [float(f"{min(1.0, usual * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if usual * 2 ** (i - 1) < 1]
+
+
+_SOAP = frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"})
+
+#: Name → optimizer. The learning rate of soap is of another kind: the size of an update.
+OPTIMIZERS: dict[str, Choice] = {
+    "adam": Choice(MuAdam),
+    "adamw": Choice(MuAdamW),
+    "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
+    "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
+    "soap": Choice(
+        MuSOAP,
+        lr=SOAP_LR,
+        weight_decay=SOAP_DECAY,
+        by_steps=True,
+        aux_lr=AUX_LR,
+        kernel_init="small",
+        arguments=_SOAP,
+    ),
+}
+
+
+#: The names that they have in Python.
+_CLASSES = {"MuAdam": "adam", "MuAdamW": "adamw", "MuSGD": "sgd", "MuSOAP": "soap"}
+
+
+def optimizer_name(given: Any) -> str:
+    """The key of :data:`OPTIMIZERS` that is meant by it, by the name of a class of this package, or by the class.
+
+    Raises
+    ------
+    MupError
+        If there is no such optimizer.
+    """
+    if isinstance(given, type) and given.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        given = given.__name__
+    known = {**{key.lower(): key for key in OPTIMIZERS}, **{name.lower(): key for name, key in _CLASSES.items()}}
+    if not isinstance(given, str) or given.lower() not in known:
+        what = repr(given) if isinstance(given, str) else f"{getattr(given, '__name__', given)!r}"
+        raise MupError(f"There is no optimizer {what}: {nearest(str(given), [*OPTIMIZERS, *_CLASSES])}")
+    return known[given.lower()]
+
+
+def optimizer_arguments(s: Settings) -> dict[str, Any]:
+    """Every argument of a run's optimizer, those that nobody gave among them."""
+    parameters = inspect.signature(OPTIMIZERS[s.optimizer].make).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty} | dict(s.arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that decides one training run.
+
+    Attributes
+    ----------
+    model, base : dict
+        Arguments of the function that builds the model: of this run's, and of the base's.
+    rule : str
+    lr : float, optional
+        At the base; the optimizer's own default where it is None.
+    seed, epochs, batch_size : int
+    optimizer : str
+        A key of :data:`OPTIMIZERS`.
+    aux_lr : float, optional
+        Learning rate of what is no map between widths, for optimizers that have one.
+    arguments : dict
+        Further arguments of the optimizer; in a configuration they stand under its name, such as ``soap``.
+    weight_decay : float, optional
+        The optimizer's own default where it is None.
+    beta2 : float
+    schedule : str
+        The learning rate epoch by epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (every 50 epochs) or
+        ``"halve:100,150,200"`` (after these epochs).
+    clip_spectral : float, optional
+        Bound of each entry of the spectral kernels' gradients.
+    device : str
+        torch's name of it, or ``"auto"``.
+    lr_mult, init_mult : dict
+        Master multipliers by role; a run may give ``lr_mult.spectral`` and the like.
+    kernel_init : str
+        How large Fourier kernels start: ``"default"`` or ``"small"``.
+    training : dict
+        How the training differs from the base's, as :func:`neuralop_mup.parametrize` takes it.
+    batches : int, optional
+        Batches of an epoch; by default all.
+    stride : tuple of int
+        Every so manieth point of each axis is seen; by default all.
+    """
+
+    model: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    rule: str = DEFAULT_RULE
+    lr: float | None = None
+    seed: int = 0
+    epochs: int = 8
+    batch_size: int = 20
+    optimizer: str = "adam"
+    aux_lr: float | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    weight_decay: float | None = None
+    beta2: float = 0.999
+    schedule: str = "cosine"
+    clip_spectral: float | None = None
+    device: str = "cpu"
+    lr_mult: Mapping[str, float] = field(default_factory=dict)
+    init_mult: Mapping[str, float] = field(default_factory=dict)
+    kernel_init: str = "default"
+    training: Mapping[str, Any] = field(default_factory=dict)
+    batches: int | None = None
+    stride: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | Settings) -> Settings:
+        """The settings that a flat configuration means, checked; settings stay what they are.
+
+        Raises
+        ------
+        MupError
+            For a key that no run has, or a value that cannot work.
+        """
+        if isinstance(config, Settings):
+            return config
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in config.items():
+            group, _, role = key.partition(".")
+            if role and group in _MASTERS:
+                values[group] = {**values.get(group, {}), role: value}
+            elif key in OPTIMIZERS and OPTIMIZERS[key].arguments:
+                if value and config.get("optimizer", "adam") != key:
+                    raise MupError(
+                        f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it belongs "
+                        f"to the optimizer {key}."
+                    )
+                values["arguments"] = {**value}
+            elif key in known:
+                values[key] = {**value, **values.get(key, {})} if key in _MASTERS else value
+            else:
+                raise MupError(f"A run has no setting {key!r}: {nearest(key, known)}")
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), OPTIMIZERS)}")
+        choice = OPTIMIZERS[self.optimizer]
+        if self.lr is None:
+            object.__setattr__(self, "lr", choice.lr)
+        if self.weight_decay is None:
+            object.__setattr__(self, "weight_decay", choice.weight_decay)
+        check_number("lr", self.lr)
+        check_number("weight_decay", self.weight_decay)
+        check_decay("beta2", self.beta2)
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
+            check_count(name, getattr(self, name), least=least)
+        for name in ("aux_lr", "clip_spectral"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.aux_lr is not None and choice.aux_lr is None:
+            having = ", ".join(name for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
+            raise MupError(
+                f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning rate "
+                f"for what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
+            )
+        if not set(self.arguments) <= choice.arguments:
+            wrong = next(name for name in self.arguments if name not in choice.arguments)
+            raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
+        init_multipliers(self.init_mult, self.kernel_init)
+        _check_training(self.training)
+        halvings(self.schedule)
+        if self.device == "auto":
+            object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
+        if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", str(self.device)):
+            raise MupError(f"device must be torch's name of one, such as cpu or cuda:0, or auto; it is {self.device!r}.")
+        if str(self.device).startswith("cuda") and not torch.cuda.is_available():
+            raise MupError(f"device is {self.device!r}, but torch finds no CUDA device here: use cpu or auto.")
+
+
+def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings) -> torch.optim.Optimizer:
+    """The optimizer that a run's configuration asks for.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    config : mapping or Settings
+        ``optimizer``, ``lr`` and what belongs to them are read.
+    """
+    s = Settings.of(config)
+    choice = OPTIMIZERS[s.optimizer]
+    # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
+    carried = length_factor(*reversed(s.training["steps"])) if _carries(s) else 1.0
+    given = {"lr": s.lr * carried, "weight_decay": s.weight_decay * carried, "lr_mult": dict(s.lr_mult), **s.arguments}
+    given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
+    if choice.aux_lr is not None:
+        given["aux_lr"] = (choice.aux_lr if s.aux_lr is None else s.aux_lr) * carried
+    optimizer = choice.make(model, **given)
+    if s.clip_spectral is not None:
+        optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
+    return optimizer
+
+
+def init_multipliers(init_mult: Mapping[str, float], kernel_init: str) -> dict[str, float]:
+    """What ``parametrize`` takes as ``init_mult``: a run says how large kernels start at every size."""
+    if kernel_init not in KERNEL_INITS:
+        raise MupError(f"kernel_init is {kernel_init!r}; {nearest(str(kernel_init), KERNEL_INITS)}")
+    mults = check_multipliers(init_mult, "init_mult", OF_INIT)
+    if kernel_init != "default" and "kernel" in mults:
+        raise MupError(
+            f"kernel_init = {kernel_init!r} and init_mult['kernel'] = {mults['kernel']} both say how large kernels "
+            "start; give one of them."
+        )
+    return {"kernel": KERNEL_INITS[kernel_init], **mults}
+
+
+def _carries(s: Settings) -> bool:
+    """Whether learning rates follow the number of steps: SGD has no rule for it."""
+    return bool(s.training) and s.rule != "standard" and s.optimizer != "sgd"
+
+
+def _check_training(values: Mapping[str, Any]) -> None:
+    """Validate how the training differs from base's: ``{"steps": (base's, the run's)}``, base's being no more."""
+    if not values:
+        return
+    if values.keys() != {"steps"} or len(values["steps"]) != 2:
+        raise MupError(f"training is {values!r}; give a dict such as {{'steps': (300, 3000)}}: at base, and here.")
+    for number in values["steps"]:
+        check_count("training['steps']", number, "steps")
+    if values["steps"][0] > values["steps"][1]:
+        raise MupError(
+            f"training['steps'] is {values['steps']!r}: base trains longer than this run, so tuning it saves nothing, and "
+            "the rule was measured for runs that get longer. Give base no more steps than the run, in this order."
+        )
+
+
+def halvings(schedule: str) -> list[int]:
+    """The numbers of ``halve:…``, in epochs: one is a period, several are epochs; none for the other schedules."""
+    if schedule in ("cosine", "constant"):
+        return []
+    kind, _, numbers = str(schedule).partition(":")
+    epochs = [int(number) if number.isdecimal() else 0 for number in numbers.split(",")]
+    if kind != "halve" or epochs[0] < 1 or any(late <= early for early, late in pairwise(epochs)):
+        raise MupError(
+            f"There is no schedule {schedule!r}; expected cosine, constant, halve:50 (the learning rate halves every "
+            "50 epochs) or halve:100,150,200 (it halves after these epochs, in ascending order)."
+        )
+    return epochs
+
+
+def build_scheduler(optimizer: torch.optim.Optimizer, s: Settings) -> torch.optim.lr_scheduler.LRScheduler:
+    """The schedule of the learning rate, to be stepped after each epoch."""
+    if s.schedule == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=s.epochs)
+    epochs = halvings(s.schedule)  # none: the learning rate stays
+    epochs = range(*epochs, s.epochs, *epochs) if len(epochs) == 1 else epochs
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=epochs, gamma=0.5)

@@ -1,0 +1,287 @@
+"""``sweep`` and ``transfer``: two questions asked of a study, for a train function of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.engines import make_engine
+from neuralop_mup.lab.runner import run
+from neuralop_mup.lab.space import check_fixed, check_seeds, check_space, is_search
+from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.summary import Results
+from neuralop_mup.lab.with_optuna import Search
+
+__all__ = ["sweep", "transfer", "transfer_study"]
+
+
+def _checked(
+    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], n_trials: int | None, sampler: Any,
+    reserved: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """What every study has, checked."""
+    fixed = check_fixed(fixed, reserved)
+    space, seeds = check_space(space, reserved, fixed), check_seeds(seeds)
+    search = None
+    if is_search(space):
+        if not isinstance(n_trials, int) or isinstance(n_trials, bool) or n_trials < 1:
+            raise MupError(
+                f"The space has an Optuna distribution and n_trials={n_trials!r}; say how many points to try, "
+                "such as n_trials=30."
+            )
+        search = Search(space, n_trials, sampler)
+    elif n_trials is not None or sampler is not None:
+        what = f"n_trials={n_trials!r}" if n_trials is not None else f"sampler={sampler!r}"
+        raise MupError(f"{what} is for spaces with Optuna distributions; a grid runs every point, so leave it out.")
+    return {"space": space, "fixed": fixed, "seeds": seeds, "n_trials": n_trials, "search": search}
+
+
+def transfer_study(
+    *,
+    proxy: Mapping[str, Any],
+    target: Mapping[str, Any],
+    space: Mapping[str, Any],
+    rule: str = DEFAULT_RULE,
+    rules: Sequence[str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    verify: bool = False,
+    n_trials: int | None = None,
+    sampler: Any = None,
+    name: str = "transfer",
+    naive: bool = True,
+    **more: Any,
+) -> Study:
+    """The study of :func:`transfer`: a space tuned at the proxy and carried to the target. Nothing is trained.
+
+    Parameters
+    ----------
+    proxy, target, space, rule, rules, fixed, seeds, verify, n_trials, sampler
+        As for :func:`transfer`.
+    name : str, default "transfer"
+        Names the study.
+    naive : bool, default True
+        Whether "standard" is one of the rules in any case.
+    **more
+        Further fields of the study.
+
+    Returns
+    -------
+    Study
+        With the sizes "proxy" and "target".
+
+    Raises
+    ------
+    MupError
+        For a space, seeds, sizes or rules that cannot work.
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab import transfer_study
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> study = transfer_study(**sizes, space={"lr": [0.25, 0.5, 1.0]})
+    >>> study.rules, dict(study.planned())
+    (('operator-norm', 'standard'), {'proxy': 3, 'target': 2})
+    """
+    checked = _checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
+    for what, size in (("proxy", proxy), ("target", target)):
+        if not isinstance(size, Mapping):
+            raise MupError(f"{what}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
+    if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
+        raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
+    if verify and n_trials is not None:
+        raise MupError(
+            "verify=True walks the whole space at the target, which needs a grid; give lists of values in space, "
+            "or verify=False."
+        )
+    compared = tuple(dict.fromkeys([rule, *(rules or ()), *(["standard"] if naive else [])]))
+    return Study(
+        name=name,
+        sizes={"proxy": dict(proxy), "target": dict(target)},
+        rules=compared,
+        searched=tuple(r for r in compared if r in (rules or compared)) if verify else (),
+        base_rules=dict.fromkeys(compared, rule),
+        **checked,
+        **more,
+    )
+
+
+def sweep(
+    train: Callable[[dict], float | Mapping[str, Any]],
+    space: Mapping[str, Any],
+    *,
+    folder: str | Path,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    n_workers: int | None = None,
+    n_trials: int | None = None,
+    name: str = "sweep",
+    storage: Any = None,
+    sampler: Any = None,
+    engine: Any = None,
+    executor: Any = None,
+    progress: bool = True,
+) -> Results:
+    """Train over a space of hyperparameters, keeping every run in a folder.
+
+    A run is kept by its configuration and the name of ``train``. So the same call on the same folder resumes: what is
+    finished is not trained again, what was under way when the command was killed is, and so is what failed by its
+    surroundings or by an exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of
+    studies, and values, seeds and trials may be added to one.
+
+    Parameters
+    ----------
+    train : callable
+        ``train(config) -> float`` or a dict with ``"loss"``; lower is better. It is called with
+        ``{**fixed, **point, "seed": seed}``. To run in several processes it must stand at module level.
+    space : mapping of str to sequence or optuna distribution
+        Sequences only: every combination is a point, all points with the first seed first. With a distribution among the
+        values: ``n_trials`` points are proposed by the sampler, each judged by its mean over the seeds.
+    folder : str or Path
+        A signac project, made if new: a job a run. ``results.jsonl`` is a table of the study that ran last.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Distinct. The others start once the first of a point completed; a point whose seed did not complete stops.
+    n_workers : int, optional
+        Runs at once; default one per core, at most one per run. With 1 the runs are executed in this process, whose thread
+        settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads. A search with
+        several workers depends on the order in which they finish.
+    n_trials : int, optional
+        Points of a search.
+    name : str, default "sweep"
+        What the study is called in progress, reports and storages.
+    storage : str or optuna storage, optional
+        A database URL such as ``"postgresql://user@host/optuna"``, or a storage of Optuna's, in which each finished point is
+        shown as a trial.
+    sampler : str or optuna.samplers.BaseSampler, optional
+        Proposes the points of a search: "tpe" (default), "random", "qmc", "gp", "cmaes", or a sampler.
+    engine : {"local", "ray"} or Engine, optional
+        Where runs are executed; see :mod:`neuralop_mup.lab.engines`.
+    executor : concurrent.futures.Executor or callable, optional
+        In the place of an engine: any executor of processes, or a function that makes one (so that it can be replaced when
+        it breaks); give ``n_workers``, as many as it has.
+    progress : bool, default True
+        Show progress on stderr.
+
+    Returns
+    -------
+    Results
+        With ``.best``, ``.best_loss``, ``.points()``, ``.summary()`` and ``.records``.
+
+    Raises
+    ------
+    MupError
+        If the folder is in use, cannot be written or holds a study of an earlier version; if the storage does not answer; if
+        the space, seeds or workers cannot work. A run that raises or whose loss is not finite is a record, not an error.
+
+    Notes
+    -----
+    What train returns is kept as JSON: numbers that are not finite become null, objects their text. Tracebacks are in the
+    records, too. A train function that was changed keeps its name: give it another one, or another folder.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> results.best, results.best_loss
+    ({'lr': 0.5}, 1.0)
+
+    Points that a sampler proposes:
+
+    >>> from optuna.distributions import FloatDistribution
+    >>> space = {"lr": FloatDistribution(1e-3, 1, log=True)}
+    >>> nm.sweep(train, space, n_trials=3, folder="runs", n_workers=1, progress=False).points()[0]["failed"]
+    0
+    """
+    if not isinstance(name, str) or not name or "/" in name:
+        raise MupError(f"name={name!r} cannot name a study; take a text without a slash.")
+    study = Study(name=name, **_checked(space, fixed, seeds, n_trials, sampler, ("seed",)))
+    made = make_engine(engine, executor, train, study.planned().total(), n_workers)
+    return run(study, train, folder=folder, engine=made, storage=storage, progress=progress)
+
+
+def transfer(
+    train: Callable[[dict], float | Mapping[str, Any]],
+    *,
+    proxy: Mapping[str, Any],
+    target: Mapping[str, Any],
+    space: Mapping[str, Any],
+    folder: str | Path,
+    rule: str = DEFAULT_RULE,
+    rules: Sequence[str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    n_workers: int | None = None,
+    verify: bool = False,
+    n_trials: int | None = None,
+    name: str | None = None,
+    storage: Any = None,
+    sampler: Any = None,
+    engine: Any = None,
+    executor: Any = None,
+    progress: bool = True,
+) -> Results:
+    """Tune at a small proxy, train the large target with what was found, beside the naive way (Algorithm 1).
+
+    The target is trained at the proxy's best point under ``rule``, under the other ``rules`` and as neuralop builds it
+    ("standard"). With ``verify`` the space is walked at the target size under the rules too, which measures drift and
+    regret.
+
+    Parameters
+    ----------
+    train : callable
+        ``train(config) -> float`` or a dict with ``"loss"``; lower is better. The config is
+        ``{**fixed, "model": size, "base": proxy, "rule": rule, **point, "seed": seed}``.
+    proxy, target : mapping
+        Model keyword arguments of the two sizes.
+    space : mapping of str to sequence or optuna distribution
+        As for :func:`sweep`; ``verify`` needs sequences.
+    folder : str or Path
+        Keeps the runs, as for :func:`sweep`. A grid, seeds and rules may grow, and ``verify`` may be added.
+    rule : str, default "operator-norm"
+        The rule that carries the hyperparameters.
+    rules : sequence of str, optional
+        Further rules to compare; "standard" is always one of them, as the naive way.
+    verify : bool, default False
+        Also tune at the target size, to see what transfer missed.
+    name : str, optional
+        Names the study; default the folder's name.
+    fixed, seeds, n_workers, n_trials, storage, sampler, engine, executor, progress
+        As for :func:`sweep`.
+
+    Returns
+    -------
+    Results
+        With ``.best``, ``.summary()`` and ``.records``.
+
+    Raises
+    ------
+    MupError
+        As for :func:`sweep`; also if no point of the proxy completed with every seed.
+
+    References
+    ----------
+    Li, Yoo, Yang, ICML 2025, https://arxiv.org/abs/2506.19396, Algorithm 1.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+    >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+    >>> results.best, [row["transferred_loss"] for row in results.summary() if row["size"] == "target"]
+    ({'lr': 0.5}, [1.0, 1.0])
+    """
+    asked = {"proxy": proxy, "target": target, "space": space, "rule": rule, "rules": rules, "fixed": fixed}
+    asked |= {"seeds": seeds, "verify": verify, "n_trials": n_trials, "sampler": sampler}
+    study = transfer_study(**asked, name=name or Path(folder).resolve().name or "transfer")
+    made = make_engine(engine, executor, train, study.planned().total(), n_workers)
+    return run(study, train, folder=folder, engine=made, storage=storage, progress=progress)
