@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.parts import keeps_arguments
+from neuralop_mup.core.arguments import keeps_arguments
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:

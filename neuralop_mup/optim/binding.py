@@ -19,7 +19,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.planning import size_of
-from neuralop_mup.core.reading import ParameterInfo, read_layer
+from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError, nearest
@@ -101,7 +101,7 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
     found: dict[str, ParameterInfo] = {}
     for owner in dict.fromkeys(row.owner for row in plan.rows if row.role == "spectral"):
         _check_modes(owner, model.get_submodule(owner))
-        found |= read_layer(model, owner)
+        found |= read(model.get_submodule(owner), f"{owner}." if owner else "")
     shapes = {name: f.shape for name, f in found.items()}
     if all(shapes.get(row.name, row.shape) == row.shape for row in plan.rows):
         return plan

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.multipliers import check_multipliers
-from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding, bind, check_family, rule_mult
 from neuralop_mup.optim.on_plan import check_optimizer_state, family_of, follow

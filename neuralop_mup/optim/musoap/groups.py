@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from neuralop_mup.core import depth
-from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.plan import Row
-from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding
 from neuralop_mup.optim.groups import groups_of, number_equal_names
