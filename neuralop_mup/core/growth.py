@@ -50,8 +50,19 @@ def measure(found: Mapping[str, ParameterInfo], base: Base, rule: str, model: st
         for shapes in base.probes.values():
             larger = (n != m for n, m in zip(info.tensor_shape, shapes.get(name, info.tensor_shape), strict=True))
             grows[name] = tuple(map(any, zip(grows[name], larger, strict=True)))
-    if not base.probes:
-        _check_something_grows(found, grows, model)
+    channels = [
+        own
+        for name, info in found.items()
+        for kind, own in zip(info.param.axes, grows[name], strict=True)
+        if kind in ("in", "out")
+    ]
+    if channels and not any(channels) and not base.probes:
+        raise MupError(
+            f"Base and model have the same width, and {model} keeps no constructor arguments that say how wide it is, so "
+            f"that nothing tells which dimensions grow with width: give a base of another width, let {model} keep its "
+            "arguments under their own names (self.hidden_channels = hidden_channels), or give a file of base shapes that "
+            "were saved from a wider model."
+        )
     standing = place(found, grows)
     for name, info in standing.items():
         other = found[stand_ins[name]]
@@ -107,22 +118,6 @@ def _check_fits(name: str, info: ParameterInfo, stored: Sequence[int | None], ba
         raise MupError(
             f"{base.source} gives {name!r} {len(stored)} dimensions, the model's has {len(info.shape)}: "
             "give a base of the same architecture."
-        )
-
-
-def _check_something_grows(found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], model: str) -> None:
-    channels = [
-        own
-        for name, info in found.items()
-        for kind, own in zip(info.param.axes, grows[name], strict=True)
-        if kind in ("in", "out")
-    ]
-    if channels and not any(channels):
-        raise MupError(
-            f"Base and model have the same width, and {model} keeps no constructor arguments that say how wide it is, so "
-            f"that nothing tells which dimensions grow with width: give a base of another width, let {model} keep its "
-            "arguments under their own names (self.hidden_channels = hidden_channels), or give a file of base shapes that "
-            "were saved from a wider model."
         )
 
 

@@ -235,7 +235,9 @@ def unparametrize(model: Model) -> Model:
     >>> model = nm.parametrize(model, base={"hidden_channels": 8}, rule="none", init=False)
     """
     bare = unwrap(model)
-    if not (isinstance(bare, nn.Module) and _only_shapes(bare)):
+    modules = list(bare.modules()) if isinstance(bare, nn.Module) else []
+    has_shapes = any(hasattr(p, "infshape") for module in modules for p in module.parameters(recurse=False))
+    if not has_shapes or any(hasattr(module, ATTRIBUTE) for module in modules):
         get_plan(model)
     for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED):
         vars(bare).pop(attribute, None)
@@ -244,12 +246,6 @@ def unparametrize(model: Model) -> Model:
         if hasattr(parameter, "infshape"):
             del parameter.infshape
     return model
-
-
-def _only_shapes(model: nn.Module) -> bool:
-    """Whether parameters have ``infshape`` though no part of the model has a plan."""
-    planned = any(hasattr(module, ATTRIBUTE) for module in model.modules())
-    return not planned and any(hasattr(p, "infshape") for p in model.parameters())
 
 
 def is_parametrized(model: nn.Module) -> bool:

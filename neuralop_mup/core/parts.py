@@ -167,8 +167,9 @@ def _each(value: Any, to: Callable[[Any], Any]) -> Any:
 
 
 def _is_reference(part: Part, sizes: Mapping[str, Any]) -> bool:
-    wanted = reference_sizes(part) if part.is_wide else {"": None}
-    return all(key in sizes and _as_tuples(sizes[key]) == _as_tuples(value) for key, value in wanted.items())
+    return part.is_wide and all(
+        _as_tuples(sizes.get(key)) == _as_tuples(value) for key, value in reference_sizes(part).items()
+    )
 
 
 def _as_tuples(value: Any) -> Any:

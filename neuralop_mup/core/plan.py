@@ -182,7 +182,18 @@ class Plan:
         return len(self.rows)
 
     def __str__(self) -> str:
-        return _as_text(self)
+        """The table, under a line for the rule and one for what was measured."""
+        cells = _cells(self)
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        lines.insert(1, "  ".join("-" * w for w in widths))
+        init = "; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied"
+        head = f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like{init})"
+        reason = f"{self.rule}: {self.reason}" if self.reason else ""
+        depth = (
+            "base has fewer layers: nothing scales with depth but in MuSOAP" if any(row.lacking for row in self.rows) else ""
+        )
+        return "\n".join([head, *filter(None, (self.at_base, reason, depth)), *lines])
 
     def to_markdown(self) -> str:
         """The table as GitHub markdown.
@@ -328,19 +339,6 @@ def _fields(stored: Mapping) -> dict:
 # What a plan of 0.2 may say that this version leaves out, and what it cannot follow.
 _FORMER = ("place", "eps_mult", "std_ratio", "steps")
 _REFUSED = {"correct_tt": "corrects tensor-train kernels", "training": "carries learning rates over steps"}
-
-
-def _as_text(plan: Plan) -> str:
-    """The table, under a line for the rule and one for what was measured."""
-    cells = _cells(plan)
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-    lines.insert(1, "  ".join("-" * w for w in widths))
-    init = "; init × still to come" if plan.init_pending else "" if plan.init_applied else "; init × not applied"
-    head = f"μP plan, rule {plan.rule!r}, {len(plan.rows)} parameters (lr × is for Adam-like{init})"
-    reason = f"{plan.rule}: {plan.reason}" if plan.reason else ""
-    depth = "base has fewer layers: nothing scales with depth but in MuSOAP" if any(row.lacking for row in plan.rows) else ""
-    return "\n".join([head, *filter(None, (plan.at_base, reason, depth)), *lines])
 
 
 def _cells(plan: Plan) -> list[tuple[str, ...]]:
