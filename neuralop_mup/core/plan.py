@@ -161,6 +161,11 @@ class Plan:
         return {**{own.name: getattr(self, own.name) for own in fields(self)}, "function": function}
 
     @cached_property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the parameters of Fourier kernels."""
+        return tuple(row.name for row in self.rows if row.role == "spectral")
+
+    @cached_property
     def _by_name(self) -> dict[str, Row]:
         return {row.name: row for row in self.rows}
 
