@@ -75,15 +75,9 @@ def test_largest_norm(shape, dtype):
     assert torch.equal(before, torch.get_rng_state())
     blocks[2] *= 4  # one that stands out is found exactly
     assert largest_norm(blocks) == pytest.approx(4 * norms[2], rel=1e-5)
-
-
-def test_norms_of_nothing_and_of_what_is_not_finite():
-    for shape in ((3, 4, 4), (200, 24, 24)):
-        assert largest_norm(torch.zeros(shape, dtype=torch.cfloat)) == 0
-        broken = torch.ones(shape, dtype=torch.cfloat)
-        broken[1, 2, 3] = float("inf")
-        assert np.isnan(largest_norm(broken))
-    assert kernel_norm(torch.full((2, 2, 3), 2.0, dtype=torch.chalf), ("in", "out", "modes")) == pytest.approx(4.0)
+    assert largest_norm(0 * blocks) == 0
+    blocks[1, 0, 3] = float("inf")
+    assert np.isnan(largest_norm(blocks))
 
 
 @pytest.mark.parametrize(
@@ -228,11 +222,9 @@ def test_a_step_with_a_closure(optimizer, named):
 def test_accelerates_optimizer(optimizer):
     accelerate = pytest.importorskip("accelerate")
     found = []
-    for wrapped in (False, True):
+    for wrap in (lambda opt: opt, accelerate.Accelerator(cpu=True).prepare_optimizer):
         model = build()
-        opt = optimizer(model, LR)
-        if wrapped:
-            opt = accelerate.Accelerator(cpu=True).prepare_optimizer(opt)
+        opt = wrap(optimizer(model, LR))
         with nm.Monitor(model, opt, every=1) as monitor:
             train(model, opt, 2)
         backward(model, opt)
@@ -240,30 +232,26 @@ def test_accelerates_optimizer(optimizer):
     assert found[0] == found[1] and found[0][0][0]["step"] == 2
 
 
-@pytest.mark.parametrize(("start", "loaded", "first"), [(None, True, 5), (None, False, 1), (3, False, 5)])
-def test_a_resumed_run_is_measured_at_the_steps_of_a_whole_one(start, loaded, first):
+def test_a_resumed_run_is_measured_at_the_steps_of_a_whole_one():
     model, optimizer = with_adam()
     train(model, optimizer, 4)
     again, other = with_adam()
-    monitor = nm.Monitor(again, other, every=2, start=start)
-    if loaded:
-        other.load_state_dict(optimizer.state_dict())
+    monitor = nm.Monitor(again, other, every=2)
+    other.load_state_dict(optimizer.state_dict())
     train(again, other, 2)
-    assert monitor.latest[0]["step"] == first
+    assert monitor.latest[0]["step"] == 5
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda model, optimizer: nm.Monitor(model, optimizer, every=0), "every is 0"),
-        (lambda model, optimizer: nm.Monitor(model, optimizer, every=2.5), "every is 2.5"),
-        (lambda model, optimizer: nm.Monitor(model, optimizer, every=True), "every is True"),
-        (lambda model, optimizer: nm.Monitor(model, optimizer, start=-1), "start is -1"),
-        (lambda model, optimizer: nm.Monitor(model, optimizer, probe=[1, 2]), "measure features on is a list"),
+        (lambda model, optimizer: nm.Monitor(model, optimizer, probe=(1, 2)), "measure features on is a tuple"),
         (lambda model, optimizer: nm.Monitor(model, optimizer, probe={"x": 1}), "measure features on is a dict"),
         (lambda model, optimizer: nm.Monitor(model, optimizer, "updates.csv"), "to is 'updates.csv'; give a function"),
-        (lambda model, optimizer: nm.Monitor(optimizer, optimizer), "Expected a model"),
-        (lambda model, optimizer: nm.Monitor(model, model), "takes no step hooks"),
+        (lambda model, optimizer: nm.Monitor(optimizer, model), "FNO takes no step hooks"),
+        (lambda model, optimizer: run(nm.Monitor(model, optimizer), optimizer), "saw no call of the model.*probe"),
+        (lambda model, optimizer: run(nm.Monitor(model, optimizer), optimizer, int), "saw no call of the model.*probe"),
     ],
 )
 def test_bad_input(call, message):
@@ -274,11 +262,10 @@ def test_bad_input(call, message):
     assert (len(optimizer._optimizer_step_pre_hooks), len(model._forward_pre_hooks)) == (hooks, 0)
 
 
-def test_a_step_without_a_call_of_the_model():
-    model, optimizer = with_adam()
-    for closure in (None, lambda: 0):
-        with nm.Monitor(model, optimizer), pytest.raises(nm.MupError, match="saw no call of the model.*probe"):
-            optimizer.step(closure)
+def run(monitor, optimizer, closure=None):
+    """A step without a call of the model."""
+    with monitor:
+        optimizer.step(closure)
 
 
 def test_a_model_that_is_not_parametrized():

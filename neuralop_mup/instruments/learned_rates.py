@@ -245,8 +245,8 @@ class LearnedRates:
         found = dict(zip(sums, values, strict=True))
         if broken := [role for role, numbers in found.items() if not all(map(math.isfinite, numbers))]:
             raise Diverged(
-                f"The hypergradient of {broken[0]!r} is not finite, so its learning rate cannot be learned and this step was "
-                "not taken: lower the learning rate, or clip gradients."
+                f"The hypergradient of {broken[0]!r} is not finite, so its learning rate cannot be learned and this step "
+                "was not taken: lower the learning rate, or clip gradients."
             )
         self.latest = []
         for role, (h, of_gradient, of_update) in found.items():
