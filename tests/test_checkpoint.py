@@ -353,7 +353,7 @@ def test_nothing_is_loaded_where_learned_rates_refuse(tmp_path):
     _save_after_two_steps(tmp_path)
     model = parametrized(ONE, seed=1)
     optimizer = nm.MuAdamW(model, lr=LR)
-    nm.LearnedRates(optimizer, by="group")
+    nm.LearnedRates(optimizer, roles=["spectral"])
     with refused(model, "saved without learned rates"):
         nm.load_checkpoint(tmp_path, model, optimizer)
     assert not optimizer.state

@@ -292,7 +292,7 @@ def test_an_optimizer_around_another_one(wrapped):
     assert seen == pytest.approx(plan_lrs(bind(model).plan), rel=1e-12)
     assert nm.summary(model, optimizer).lrs[KERNELS[0]] == f"{seen[KERNELS[0]]:.4g}"
     nm.Monitor(model, optimizer, to=lambda records: None).close()
-    assert nm.LearnedRates(optimizer, by="group").optimizer is inner
+    assert nm.LearnedRates(optimizer).optimizer is inner
 
 
 def test_a_learning_rate_that_is_a_tensor_keeps_its_place():

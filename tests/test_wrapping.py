@@ -185,7 +185,6 @@ def test_parametrize_refuses(wrap, message):
           for call in (nm.summary, adam, nm.is_parametrized, nm.unparametrize)),
         (nm.shard, lambda: DataParallel(parametrized(CASE)), "takes the bare model"),
         (nm.shard, lambda: "model", "takes the bare model"),
-        (nm.shard, lambda: parametrized(CASE), "init_process_group"),
     ],
 )  # fmt: skip
 def test_refused_later(call, model, message):
