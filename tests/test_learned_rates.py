@@ -11,7 +11,7 @@ import torch
 
 import neuralop_mup as nm
 from neuralop_mup.errors import Diverged
-from neuralop_mup.optim.on_plan import effective_lrs
+from neuralop_mup.optim.follow import effective_lrs
 from support import differing, in_double, small_fno
 
 OPTIMIZERS = {

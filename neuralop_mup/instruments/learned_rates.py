@@ -36,8 +36,9 @@ from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.optim.follow import follower_of, set_mult, step_lr
 from neuralop_mup.optim.groups import number_equal_names
-from neuralop_mup.optim.on_plan import follower_of, set_mult, step_lr, unwrap_optimizer
+from neuralop_mup.optim.on_plan import unwrap_optimizer
 from neuralop_mup.validation import check_count, is_multiplier, is_number
 
 _BY = ("role", "layer", "group")

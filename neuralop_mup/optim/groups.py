@@ -14,7 +14,8 @@ from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding, bind, check_family, rule_mult
-from neuralop_mup.optim.on_plan import check_optimizer_state, family_of, follow
+from neuralop_mup.optim.follow import follow
+from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
 from neuralop_mup.validation import check_number
 
 # torch's optimizers that add weight decay to the gradient before they divide it by its size.

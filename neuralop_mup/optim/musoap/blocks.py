@@ -64,9 +64,9 @@ def wide_type(x: torch.Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def wide(x: torch.Tensor) -> torch.Tensor:
-    """The tensor in that type; itself where it is."""
-    return x if x.dtype in _WIDE else x.to(wide_type(x))
+def wide(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors in that type; themselves where they are."""
+    return [x if x.dtype in _WIDE else x.to(wide_type(x)) for x in tensors]
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:
@@ -74,14 +74,10 @@ def as_real(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
-def local_reals(tensors: Iterable[Any], widen: bool = False) -> list[torch.Tensor]:
-    """:func:`as_real` of what this process has of each, with ``widen`` in float32 or better."""
-    found = []
-    for x in tensors:
-        x = x.to_local() if hasattr(x, "placements") else x
-        x = x.to(wide_type(x)) if widen and x.dtype not in _WIDE else x
-        found.append(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
-    return found
+def local_reals(tensors: Iterable[Any]) -> list[torch.Tensor]:
+    """:func:`as_real` of what this process has of each."""
+    local = [x.to_local() if hasattr(x, "placements") else x for x in tensors]
+    return [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in local]
 
 
 def has_basis(d: int) -> bool:

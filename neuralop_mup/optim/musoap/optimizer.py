@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.optim.adamw import adamw
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.binding import bind
+from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
 from neuralop_mup.optim.musoap.blocks import (
@@ -37,7 +38,7 @@ from neuralop_mup.optim.musoap.checks import CHECKS, GradientCheck, LengthCheck
 from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, direction, follow_gradients
 from neuralop_mup.optim.musoap.groups import musoap_groups
 from neuralop_mup.optim.musoap.precision import full_precision
-from neuralop_mup.optim.on_plan import check_optimizer_state, follow
+from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
 
@@ -257,18 +258,10 @@ class MuSOAP(torch.optim.Optimizer):
         """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.blocks`)."""
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
-        held = {p for group in self.param_groups for p in group["params"]}
-        if len(held.union(params)) < len(params) + len(held):
-            raise MupError("A parameter of this group is in the optimizer already: give each parameter one group.")
         if "lr" not in param_group:
             raise MupError(
                 "This group has no lr, and MuSOAP has two (that of kernels and hidden layers, and AdamW's aux_lr): say "
                 "which it is to be."
-            )
-        if self.param_groups and "param_names" not in param_group:
-            raise MupError(
-                "This group has no param_names, which every group here has: checkpoints and messages go by them. Give one "
-                "name for each parameter."
             )
         layouts = param_group.get("layouts")
         if layouts is not None and not (
@@ -338,11 +331,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._check_usable(groups)
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
-        with ExitStack() as stack:
-            if torch.amp.is_autocast_available(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            if kind == "cuda":
-                stack.enter_context(full_precision())
+        with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
             for index, group in enumerate(groups):
                 if group["layouts"] is None:
                     self._adamw(group)
@@ -382,17 +371,17 @@ class MuSOAP(torch.optim.Optimizer):
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
         params = [p for p in group["params"] if p.grad is not None]
-        capturable = group["capturable"] and params[0].device.type != "cpu" if params else False  # torch has none on a CPU
+        capturable = group["capturable"] and group["params"][0].device.type != "cpu"  # torch has none on a CPU
         for p in params:
             if not self.state[p]:
                 # Whatever the default type: bfloat16 cannot count past 256.
                 step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
                 averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p].update(step=step, **averages)
-        states, moved = [self.state[p] for p in params], [wide(p) for p in params]
+        states, moved = [self.state[p] for p in params], wide(params)
         adamw(
             moved,
-            [wide(p.grad) for p in params],
+            wide([p.grad for p in params]),
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -422,7 +411,7 @@ class MuSOAP(torch.optim.Optimizer):
                 self.state[p].update({**state, **sharded})
         if members:
             means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
-            lerp_each_(means, local_reals([p.grad for p, _ in members], widen=True), 1 - group["momentum"])
+            lerp_each_(means, wide(local_reals([p.grad for p, _ in members])), 1 - group["momentum"])
         return members
 
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
@@ -533,35 +522,40 @@ class MuSOAP(torch.optim.Optimizer):
         >>> state = nm.MuSOAP(model, steps=1000).state_dict()
         >>> nm.MuSOAP(model, steps=1000).load_state_dict(state)
         """
-        layouts = [group["layouts"] for group in self.param_groups]
-        groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
-        if layouts != [group.get("layouts") for group in groups]:
+        saved = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
+        if [group["layouts"] for group in self.param_groups] != [group.get("layouts") for group in saved]:
             raise MupError(
                 "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
                 "and the model that it was saved from."
             )
-        groups = [_present_settings(ours, theirs) for ours, theirs in zip(self.param_groups, groups, strict=True)]
-        state_dict = {**state_dict, "param_groups": groups}
-        for ours, theirs in zip(self.param_groups, groups, strict=True):
-            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
-                saved = state_dict["state"].get(key)
-                # Nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one.
-                if saved and _shapes(saved) != _shapes(_new_state(p, layout)):
+        groups = [{**ours, **theirs} for ours, theirs in zip(self.param_groups, saved, strict=True)]
+        for group in groups:
+            for key, value in _FORMER.items():
+                if (found := group.pop(key, value)) != value:
                     raise MupError(
-                        f"The state of number {key} has other averages than MuSOAP keeps of a parameter of shape "
-                        f"{tuple(p.shape)}: it was saved from another model or with other settings."
+                        f"The state of group {group['name']!r} was saved with {key}={found!r}, which MuSOAP has no more, as "
+                        "it was no gain: go on with the release that saved it, or train from its weights with a new "
+                        "optimizer."
                     )
-        check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
-        super().load_state_dict(state_dict)
+        keys = [key for group in groups for key in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        layouts = [x for group in groups for x in group["layouts"] or [None] * len(group["params"])]
+        check_optimizer_state(self, {"param_groups": groups})  # the same parameters under another base or rule
+        averages = {p: state_dict["state"].get(key, {}) for p, key in zip(params, keys, strict=True)}
+        for p, layout in zip(params, layouts, strict=True):
+            # Of some nothing was kept: whoever looks at a state that is not there yet leaves an empty one.
+            if layout and averages[p] and _shapes(averages[p]) != _shapes(_new_state(p, layout)):
+                raise MupError(
+                    f"The state has other averages than MuSOAP keeps of a parameter of shape {tuple(p.shape)}: it was saved "
+                    "from another model or with other settings."
+                )
+        super().load_state_dict({**state_dict, "param_groups": groups})
         self._batches.clear()
-        for group, own, theirs in zip(self.param_groups, layouts, groups, strict=True):
-            group["layouts"] = own
-            # torch casts every average to its parameter's type.
-            for p, key in zip(group["params"], theirs["params"], strict=True):
-                for name, value in state_dict["state"].get(key, {}).items():
-                    if torch.is_tensor(value) and name != "step":
-                        dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
-                        self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
+        for p, state in averages.items():
+            for name, value in state.items():
+                if torch.is_tensor(value) and name != "step":  # torch casts every average to its parameter's type
+                    dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
+                    self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
 
 
 def _check_rates(lr: float | None, aux_lr: float | None) -> None:
@@ -628,27 +622,3 @@ def _renews(step: int, refresh: int) -> bool:
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in state.items() if torch.is_tensor(value)}
-
-
-def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a saved group: what it did not have yet is ours, what is no more is left out.
-
-    Raises
-    ------
-    MupError
-        If it was trained with what is no more, or is another optimizer's, whose settings have other names.
-    """
-    for key, value in _FORMER.items():
-        if theirs.get(key, value) != value:
-            raise MupError(
-                f"The state of group {theirs.get('name')!r} was saved with {key}={theirs[key]!r}, which MuSOAP has no more, "
-                f"as it was no gain: go on with the release that saved it, or train from its weights with a new optimizer."
-            )
-    kept = {key: value for key, value in theirs.items() if key not in _FORMER}
-    if missing := {"momentum", "beta2", "period", "refresh", "betas", "eps"} - kept.keys():
-        raise MupError(
-            f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {min(missing)!r}. Load it into the "
-            "optimizer that it was saved from."
-        )
-    new = {key: ours[key] for key in ("param_names", "foreach", "capturable", "check")}
-    return {**new, "steps": None, **kept}  # learning rates, which are loaded, followed from no steps in 0.1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from math import prod
 from typing import Any
 
@@ -39,23 +38,10 @@ def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: d
             of_owner.setdefault((owner, tensor.dtype), []).append(tensor)
     for (owner, _), tensors in sorted(of_owner.items(), key=lambda item: (item[0][0], str(item[0][1]))):
         message = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        with _told(f"process {owner}, which moves some of the parameters for all"):
-            dist.broadcast(message, dist.get_global_rank(group, owner), group=group)
+        dist.broadcast(message, dist.get_global_rank(group, owner), group=group)
         if owner != group.rank():
             for tensor, new in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
                 tensor.copy_(new.view(tensor.shape))
-
-
-@contextmanager
-def _told(whom: str) -> Iterator[None]:
-    """What a lost connection means."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise MupError(
-            f"Nothing came from {whom} ({error}): it ended, or is not at this step. This step is half done here: end all "
-            "processes and go on from the last checkpoint."
-        ) from error
 
 
 def through_owners(
@@ -109,11 +95,8 @@ class _Placement:
         first = members[0][0]
         places = [getattr(p, "placements", None) for p, _ in members]
         along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]
-        if (
-            any(place != places[0] for place in places)
-            or len(along) != 1
-            or type(first.placements[along[0]]).__name__ != "Shard"
-        ):
+        is_alone = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
+        if not is_alone or any(place != places[0] for place in places):
             raise MupError(
                 f"Parameters of one group are placed as {sorted(set(map(str, places)))}: matrix updates take those that are "
                 "all sharded along one axis of one mesh, as neuralop_mup.shard and torch's fully_shard do it."
@@ -121,7 +104,7 @@ class _Placement:
         self.axis: int = first.placements[along[0]].dim
         self._group = first.device_mesh.get_group(along[0])
         self.world, self.rank = self._group.size(), self._group.rank()
-        self._like = as_real(wide(first.to_local()))
+        self._like = wide(local_reals([first]))[0]
 
     def _bounds(self, n: int, rank: int) -> tuple[int, int]:
         """Which of n entries a process has, as torch.chunk divides them."""
@@ -147,9 +130,8 @@ class _Placement:
         sent = torch.cat([x for own in flat for x in own]) if any(flat) else self._like.new_empty(0)
         sizes = [[prod(shape) for shape in own] for own in shapes]
         received = self._like.new_empty(sum(map(sum, sizes)))
-        with _told("the processes that share this model"):
-            dist.all_to_all_single(
-                received, sent, [sum(own) for own in sizes], [sum(x.numel() for x in own) for own in flat], group=self._group
-            )
+        dist.all_to_all_single(
+            received, sent, [sum(own) for own in sizes], [sum(x.numel() for x in own) for own in flat], group=self._group
+        )
         pieces = iter(received.split([size for own in sizes for size in own]))
         return [[next(pieces).view(shape) for shape in own] for own in shapes]
