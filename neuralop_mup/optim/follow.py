@@ -20,7 +20,7 @@ from neuralop_mup.core.parts import active_modes
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind, check_family, mode_kernels, present_plan, rule_mult
+from neuralop_mup.optim.binding import Binding, bind, check_family, present_plan, rule_mult
 from neuralop_mup.optim.on_plan import FOLLOWER, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.torch_private import not_compiled
 
@@ -150,7 +150,7 @@ def follow(binding: Binding, optimizer: torch.optim.Optimizer, family: str | Non
         )
     # As they were built, whatever schedulers have made of them since. Kernels' move with the modes besides.
     built = [{**group, "lr": group.get("lr_mult", group["lr"]), "base_lr": 1.0} for group in optimizer.param_groups]
-    fixed = binding.parameters.keys() - mode_kernels(binding.model, binding.plan).keys()
+    fixed = binding.parameters.keys() - binding.mode_kernels.keys()
     check_groups(binding, built, family, fixed)
     Follower(binding, optimizer, family).attach(optimizer)
 
@@ -174,8 +174,7 @@ class Follower:
 
     def __init__(self, binding: Binding, optimizer: torch.optim.Optimizer, family: str) -> None:
         self.model, self.family, self._binding = binding.model, family, binding
-        owners = dict.fromkeys(mode_kernels(binding.model, binding.plan).values())
-        self._convs = [self.model.get_submodule(name) for name in owners]
+        self._convs = [self.model.get_submodule(name) for name in dict.fromkeys(binding.mode_kernels.values())]
         self._key: tuple | None = None
         # What a step is made with: the same objects each time, for which a compiled step, or a captured graph, was made.
         self._stand_in = object.__new__(type(optimizer))

@@ -306,11 +306,6 @@ def _built(
                 f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
             )
     binding = bind(model)
-    if kwargs.get("fused") and any(p.is_complex() for p in binding.parameters.values()):
-        raise MupError(
-            "fused=True takes no complex parameters, and Fourier kernels are complex: leave it out (on a GPU torch then "
-            "moves all parameters of one type by one operator, foreach)."
-        )
     optimizer = impl(groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
     if family_of(optimizer) not in (None, family):
         ours, theirs = ("MuAdam", "MuSGD") if family == "adam" else ("MuSGD", "MuAdam")

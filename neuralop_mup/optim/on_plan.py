@@ -226,10 +226,10 @@ def _look(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
     """
     # Once for each optimizer, unless there is another plan, or another group, since then.
     now = (CopiesShapes.made, len(optimizer.param_groups))
-    if torch.compiler.is_compiling() or getattr(optimizer, _LOOKED_AT, None) in (now, True):
+    is_done = torch.compiler.is_compiling() or getattr(optimizer, _LOOKED_AT, None) in (now, True)
+    # Of a warm-up from zero the next step says more.
+    if is_done or all(_readable(group["lr"]) and group["lr"] == 0 for group in optimizer.param_groups):
         return
-    if all(_readable(group["lr"]) and group["lr"] == 0 for group in optimizer.param_groups):
-        return  # a warm-up from zero: the next step says more
     follows = _follows_its_plan(optimizer)
     setattr(optimizer, _LOOKED_AT, now if follows else True)
     if not follows:

@@ -95,7 +95,7 @@ class GradientCheck:
             )
 
 
-def _own_memory(params: Sequence[torch.Tensor]) -> None:
+def _own_memory(params: Sequence[Any]) -> None:
     """Give gradients that are views of another kind (conjugated, negated, expanded) memory in which bits can be changed."""
     for p in params:
         if not hasattr(p, "placements") and (p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous()):

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,13 +23,11 @@ from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
 from neuralop_mup.optim.musoap.blocks import (
-    LETTERS,
     PAIR,
     Blocks,
     Members,
     axes_of,
     block_shape,
-    changed,
     has_basis,
     local_reals,
     wide,
@@ -40,7 +39,7 @@ from neuralop_mup.optim.musoap.groups import musoap_groups
 from neuralop_mup.optim.musoap.precision import full_precision
 from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
-from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
+from neuralop_mup.validation import check_count, check_decay, check_number, is_number
 
 # The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
@@ -174,9 +173,12 @@ class MuSOAP(torch.optim.Optimizer):
     ('hidden', 0.015)
     """
 
-    # On the class: copies and pickles of an optimizer have none of these.
+    # On the class: copies and pickles of an optimizer begin without any, and go by its states alone.
     _process_group: dist.ProcessGroup | None = None
     _replicas: dist.ProcessGroup | None = None
+    _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
+    _check = cached_property(lambda self: GradientCheck())
+    _length = cached_property(lambda self: LengthCheck())
 
     def __init__(
         self,
@@ -219,26 +221,20 @@ class MuSOAP(torch.optim.Optimizer):
             check_decay(what, value)
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
-        for what, flag in (("capturable", capturable), ("foreach", bool(foreach) if foreach is None else foreach)):
-            check_flag(what, flag)
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
-        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
-            raise MupError(
-                f"process_group is {process_group!r}, which is no group of processes: give a torch.distributed.ProcessGroup "
-                "such as torch.distributed.group.WORLD, or None where nothing is shared."
-            )
         _check_rates(lr, aux_lr)
         lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
+            "layouts": None,  # of a group that is added without any AdamW is the optimizer
             "steps": None if steps is None else int(steps),
             "momentum": momentum,
             "beta2": beta2,
             "period": int(period),
             "refresh": int(refresh),
-            "lr": lr,
+            "lr": aux_lr,
             "weight_decay": weight_decay,
             "betas": tuple(betas),
             "eps": eps,
@@ -253,25 +249,6 @@ class MuSOAP(torch.optim.Optimizer):
             for group in self.param_groups:
                 group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
         follow(binding, self)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.blocks`)."""
-        params = param_group["params"]
-        params = [params] if isinstance(params, torch.Tensor) else list(params)
-        if "lr" not in param_group:
-            raise MupError(
-                "This group has no lr, and MuSOAP has two (that of kernels and hidden layers, and AdamW's aux_lr): say "
-                "which it is to be."
-            )
-        layouts = param_group.get("layouts")
-        if layouts is not None and not (
-            len(layouts) == len(params)
-            and all(set(x) <= set(LETTERS) and p.ndim == len(x) for p, x in zip(params, layouts, strict=True))
-        ):
-            raise MupError(
-                f"The group's layouts {layouts} do not fit its parameters: one letter (l, c, b, i, o or p) for each axis."
-            )
-        super().add_param_group({"layouts": None, **param_group, "params": params})
 
     @property
     def cycle(self) -> int:
@@ -328,7 +305,7 @@ class MuSOAP(torch.optim.Optimizer):
     @not_compiled
     def _step(self) -> None:
         groups = self.param_groups
-        self._check_usable(groups)
+        self._check_length(groups)
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
         with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
@@ -340,33 +317,21 @@ class MuSOAP(torch.optim.Optimizer):
             if sent and self._process_group is not None:
                 ranks.broadcast_moved(sent, self._process_group)
 
-    def _check_usable(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse what was changed under the optimizer, before anything moves; tell of a training of another length."""
-        for group in groups:
-            if group["capturable"] and not torch.is_tensor(group["lr"]):
-                raise MupError(
-                    f"The learning rate of group {group.get('name')!r} is the number {group['lr']!r}, which a captured step "
-                    "would keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's "
-                    "schedulers do."
-                )
+    def _check_length(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Tell of a training of another length."""
+        steps = groups[0]["steps"]  # of a loaded state, as its learning rates are
+        if steps is None:
+            return
         matrices = [group for group in groups if group["layouts"] is not None]
-        kept = [(group, p, state) for group in matrices for p in group["params"] if (state := self.state.get(p))]
-        for group, p, state in kept:
-            if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
-                raise MupError(
-                    f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
-                    f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
-                )
-        if (steps := groups[0].get("steps")) is not None:  # of a loaded state, as its learning rates are
-            # Of what was chosen, where learning rates can be read and are known.
-            shares: list[Any] = [
-                None
-                if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
-                else g["lr"] / (g["base_lr"] * g["lr_mult"])
-                for g in matrices
-            ]
-            taken = max([state["step"] for *_, state in kept], default=0)
-            self._length.before_step(steps, taken, None if None in shares else max(shares, default=None))
+        taken = [self.state[p].get("step", 0) for group in matrices for p in group["params"] if p in self.state]
+        # Of what was chosen, where learning rates can be read and are known.
+        shares: list[Any] = [
+            None
+            if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
+            else g["lr"] / (g["base_lr"] * g["lr_mult"])
+            for g in matrices
+        ]
+        self._length.before_step(steps, max(taken, default=0), None if None in shares else max(shares, default=None))
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
@@ -423,20 +388,12 @@ class MuSOAP(torch.optim.Optimizer):
             self._move(members, self.state, group, index)
             return []
         owners = ranks.owners([p.numel() for p, _ in members], self._process_group.size())
-        before = [self.state[p]["step"] for p, _ in members]
-        self._move(
-            [m for m, owner in zip(members, owners, strict=True) if owner == self._process_group.rank()],
-            self.state,
-            group,
-            index,
-        )
-        sent = []
-        for (p, layout), owner, step in zip(members, owners, before, strict=True):
-            self.state[p]["step"] = step + 1
-            sent.append(
-                (owner, changed(p, self.state[p], layout, group["period"], step, _renews(step + 1, group["refresh"])))
-            )
-        return sent
+        owned = list(zip(members, owners, strict=True))
+        self._move([m for m, owner in owned if owner == self._process_group.rank()], self.state, group, index)
+        for (p, _), owner in owned:
+            if owner != self._process_group.rank():
+                self.state[p]["step"] += 1
+        return [(owner, ranks.changed(p, self.state[p])) for (p, _), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
         """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
@@ -485,19 +442,6 @@ class MuSOAP(torch.optim.Optimizer):
                 q.copy_(first_basis(c) if step == 1 else renewed(c, q))
                 if self._replicas is not None and self._process_group is None:
                     dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
-
-    @property
-    def _batches(self) -> dict[int | None, tuple[list, list[Blocks]]]:
-        """By group. Copies and pickles of an optimizer begin with none: they go by its states alone."""
-        return self.__dict__.setdefault("_batches_by_group", {})
-
-    @property
-    def _check(self) -> GradientCheck:
-        return self.__dict__.setdefault("_gradient_check", GradientCheck())
-
-    @property
-    def _length(self) -> LengthCheck:
-        return self.__dict__.setdefault("_length_check", LengthCheck())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch. Averages take the precision of

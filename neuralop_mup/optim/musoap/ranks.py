@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from math import prod
 from typing import Any
@@ -28,6 +27,15 @@ def sharded_like(p: Any, x: torch.Tensor) -> Any:
     from torch.distributed.tensor import zeros
 
     return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
+
+
+def changed(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
+    """What a step changes: of the parameter's shape two tensors, then what belongs to its bases.
+
+    Everybody's momentum has followed the gradient by itself.
+    """
+    of_bases = [x for name, x in state.items() if torch.is_tensor(x) and not name.startswith("exp_avg")]
+    return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
 
 
 def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
@@ -72,14 +80,9 @@ def through_owners(
         moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
     move([(p, members[i][1]) for i, (p, _) in moved.items()], dict(moved.values()))
 
-    def changed(p: torch.Tensor, state: Mapping[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What is sent back: in parts, and whole. Everybody's momentum has followed the gradient by itself."""
-        rest = [x for name, x in state.items() if torch.is_tensor(x) and name not in sharded]
-        return [p.detach(), *(state[name] for name in sharded[1:])], rest
-
-    own = [local_reals(itertools.chain(*changed(p, states[p]))) for p, _ in members]
+    own = [changed(p, states[p]) for p, _ in members]
     from_owner = place.exchange(
-        [[part for i in mine for part in place.parts_for(to, *changed(*moved[i]))] for to in range(place.world)],
+        [[part for i in mine for part in place.parts_for(to, changed(*moved[i]))] for to in range(place.world)],
         [[x.shape for i, o in enumerate(owner_of) if o == rank for x in own[i]] for rank in range(place.world)],
     )
     for (p, _), owner, kept in zip(members, owner_of, own, strict=True):
@@ -93,7 +96,7 @@ class _Placement:
 
     def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
         first = members[0][0]
-        places = [getattr(p, "placements", None) for p, _ in members]
+        places: list[Any] = [getattr(p, "placements", None) for p, _ in members]
         along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]
         is_alone = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
         if not is_alone or any(place != places[0] for place in places):
@@ -116,11 +119,10 @@ class _Placement:
         start, end = self._bounds(x.shape[self.axis], rank)
         return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
 
-    def parts_for(self, rank: int, divided: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What a process keeps of tensors that are divided, and of others."""
-        return [x[(slice(None),) * self.axis + (slice(*self._bounds(x.shape[self.axis], rank)),)] for x in divided] + [
-            *whole
-        ]
+    def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a process keeps of :func:`changed`: parts of the first two, and the others whole."""
+        before = (slice(None),) * self.axis
+        return [*(x[(*before, slice(*self._bounds(x.shape[self.axis], rank)))] for x in tensors[:2]), *tensors[2:]]
 
     def exchange(
         self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
