@@ -56,7 +56,7 @@ class GradientCheck:
         if policy != "now":
             _own_memory([p for _, p in held])
         grads = local_reals([p.grad for _, p in held])
-        fault = _fault(_norms(grads))
+        fault = _fault(norm_of_each(wide(grads)))
         _over_ranks(fault, groups)
         if policy == "now":
             if fault != 0:
@@ -102,11 +102,6 @@ def _own_memory(params: Sequence[Any]) -> None:
             p.grad = p.grad.resolve_conj().resolve_neg().contiguous()
 
 
-def _norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Norms in float32 or better."""
-    return norm_of_each(wide(grads))
-
-
 def _fault(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     """0 where the squares of all are finite, NaN else: one number, and so one synchronisation."""
     device, types = norms[0].device, {x.dtype for x in norms}
@@ -123,7 +118,7 @@ def _squares(norms: torch.Tensor) -> torch.Tensor:
 def _refuse(grads: Mapping[str, torch.Tensor]) -> None:
     """Say which gradients are bad. Every process that shares parameters comes here, on whatever one they are."""
     not_finite = [name for name, grad in grads.items() if not grad.isfinite().all()]
-    too_large = [name for name, grad in grads.items() if not _squares(_norms([grad])[0]).isfinite()]
+    too_large = [name for name, grad in grads.items() if not _squares(norm_of_each(wide([grad]))[0]).isfinite()]
     first, *others = not_finite or too_large or ["a parameter on another process"]
     what = "is not finite" if not_finite or not too_large else "is finite, but so large that sums of its squares overflow"
     more = f", as of {len(others)} others" if others else ""

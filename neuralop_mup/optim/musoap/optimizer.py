@@ -47,11 +47,9 @@ USUAL_STEPS = 1000
 AUX_LR = 4e-3
 # As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
-BASE_DEPTH = 4
 # Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches
 # hold no more, few operators do not matter; elsewhere they fill the device.
-_CHUNK = {"cpu": 2**17}
-_CHUNK_ELSEWHERE = 2**24
+_CHUNK = {"cpu": 2**17, "elsewhere": 2**24}
 _SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
 # What 0.2.0 saved beside, with the only values that are left.
 _FORMER = {"nesterov": True, "size": "schatten", "basis_beta": BASIS_BETA}
@@ -193,7 +191,7 @@ class MuSOAP(torch.optim.Optimizer):
         refresh: int = 10,
         weight_decay: float = WEIGHT_DECAY,
         lr_mult: Mapping[str, float] | None = None,
-        base_depth: int | None = BASE_DEPTH,
+        base_depth: int | None = 4,
         process_group: dist.ProcessGroup | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -510,15 +508,10 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
     ):
         if value is not None and not (is_number(value) and value <= 1):
             raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
-    if lr and aux_lr is not None and aux_lr != AUX_LR and lr < aux_lr:
+    if lr and lr <= LR / 10:
         warnings.warn(
-            f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of the "
-            "updates of kernels and hidden layers); usually it is the smaller one. Were they meant the other way round?",
-            stacklevel=3,
-        )
-    elif lr and lr <= LR / 10:
-        warnings.warn(
-            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate; {LR:g} is usual.",
+            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is aux_lr; "
+            f"{LR:g} is usual.",
             stacklevel=3,
         )
 
@@ -554,7 +547,7 @@ def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
         if alike not in filling:
             batches.append(filling.setdefault(alike, []))
         filling[alike].append((p, layout))
-        if sum(p.numel() for p, _ in filling[alike]) / period >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
+        if sum(p.numel() for p, _ in filling[alike]) / period >= _CHUNK.get(p.device.type, _CHUNK["elsewhere"]):
             del filling[alike]
     return [Blocks(batch, states) for batch in batches]
 

@@ -121,8 +121,9 @@ class _Placement:
 
     def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a process keeps of :func:`changed`: parts of the first two, and the others whole."""
-        before = (slice(None),) * self.axis
-        return [*(x[(*before, slice(*self._bounds(x.shape[self.axis], rank)))] for x in tensors[:2]), *tensors[2:]]
+        bounds = [self._bounds(x.shape[self.axis], rank) for x in tensors[:2]]
+        divided = [x.narrow(self.axis, start, end - start) for x, (start, end) in zip(tensors, bounds, strict=False)]
+        return [*divided, *tensors[2:]]
 
     def exchange(
         self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
