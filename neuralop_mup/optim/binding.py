@@ -147,12 +147,7 @@ def _check_modes(name: str, conv: nn.Module) -> None:
 
 
 def rule_mult(row: Row, family: str) -> float:
-    """The rule's factor on a learning rate."""
-    return row.lr_mult if family == "adam" else row.sgd_lr_mult
-
-
-def check_family(family: str) -> str:
-    """Refuse what is no column of a plan."""
+    """The rule's factor on a learning rate, for optimizers of one of the :data:`FAMILIES`."""
     if family not in FAMILIES:
         raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
-    return family
+    return row.lr_mult if family == "adam" else row.sgd_lr_mult

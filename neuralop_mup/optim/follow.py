@@ -20,7 +20,7 @@ from neuralop_mup.core.parts import active_modes
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind, check_family, present_plan, rule_mult
+from neuralop_mup.optim.binding import Binding, bind, present_plan, rule_mult
 from neuralop_mup.optim.on_plan import FOLLOWER, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.torch_private import not_compiled
 
@@ -143,7 +143,7 @@ def follow(binding: Binding, optimizer: torch.optim.Optimizer, family: str | Non
     optimizer = unwrap_optimizer(optimizer)
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer.")
-    family = check_family(family or family_of(optimizer) or "adam")
+    family = family or family_of(optimizer) or "adam"
     if not {*binding.parameters.values()} & {p for group in optimizer.param_groups for p in group["params"]}:
         raise MupError(
             "The optimizer holds no parameter of this model: build it from neuralop_mup.param_groups(model, lr=…)."

@@ -13,7 +13,7 @@ from torch import nn
 from neuralop_mup.core.multipliers import check_multipliers
 from neuralop_mup.core.rules import ROLES
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind, check_family, rule_mult
+from neuralop_mup.optim.binding import Binding, bind, rule_mult
 from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
 from neuralop_mup.validation import check_number
@@ -93,7 +93,6 @@ def groups_of(
     lr_mult: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """:func:`param_groups` of a model that was read already."""
-    check_family(family)
     check_number("lr", lr, tensor=True)
     if weight_decay is not None:
         check_number("weight_decay", weight_decay, tensor=True)

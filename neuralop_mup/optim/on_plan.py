@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.plan_state import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import FAMILIES, Binding, bind, check_family, rule_mult
+from neuralop_mup.optim.binding import FAMILIES, Binding, bind, rule_mult
 from neuralop_mup.validation import check_number
 
 # On an optimizer: what holds it to its plan (neuralop_mup.optim.follow). torch leaves it out of copies and pickles.
@@ -142,7 +142,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     if follower := getattr(optimizer, FOLLOWER, None):  # its step is made at the modes that are active now
         factors = zip(groups, follower.mode_mults(groups), strict=True)
         groups = [{**group, "lr": group["lr"] * factor} for group, factor in factors]
-    check_groups(binding, groups, check_family(family or family_of(optimizer) or "adam"), binding.parameters)
+    check_groups(binding, groups, family or family_of(optimizer) or "adam", binding.parameters)
 
 
 def check_groups(binding: Binding, groups: Sequence[Mapping[str, Any]], family: str, names: Iterable[str]) -> None:

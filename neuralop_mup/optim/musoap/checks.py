@@ -57,7 +57,9 @@ class GradientCheck:
             _own_memory([p for _, p in held])
         grads = local_reals([p.grad for _, p in held])
         fault = _fault(norm_of_each(wide(grads)))
-        _over_ranks(fault, groups)
+        for p in [p for _, p in held if hasattr(p, "placements")][:1]:  # all processes refuse a step, or none
+            for axis in range(p.device_mesh.ndim):
+                dist.all_reduce(fault, group=p.device_mesh.get_group(axis))
         if policy == "now":
             if fault != 0:
                 _refuse(dict(zip([name for name, _ in held], grads, strict=True)))
@@ -126,13 +128,6 @@ def _refuse(grads: Mapping[str, torch.Tensor]) -> None:
         f"The gradient of {first!r} {what}{more}, so this step was not taken and nothing was changed: look at the loss and "
         "the batch first, then lower the learning rate, clip gradients, or skip the batch."
     )
-
-
-def _over_ranks(number: torch.Tensor, groups: Groups) -> None:
-    """Add a number over the processes that share parameters, so that all refuse a step or none."""
-    for p in [p for group in groups for p in group["params"] if hasattr(p, "placements")][:1]:
-        for axis in range(p.device_mesh.ndim):
-            dist.all_reduce(number, group=p.device_mesh.get_group(axis))
 
 
 class LengthCheck:

@@ -479,25 +479,15 @@ class MuSOAP(torch.optim.Optimizer):
                         "it was no gain: go on with the release that saved it, or train from its weights with a new "
                         "optimizer."
                     )
-        keys = [key for group in groups for key in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        layouts = [x for group in groups for x in group["layouts"] or [None] * len(group["params"])]
         check_optimizer_state(self, {"param_groups": groups})  # the same parameters under another base or rule
-        averages = {p: state_dict["state"].get(key, {}) for p, key in zip(params, keys, strict=True)}
-        for p, layout in zip(params, layouts, strict=True):
-            # Of some nothing was kept: whoever looks at a state that is not there yet leaves an empty one.
-            if layout and averages[p] and _shapes(averages[p]) != _shapes(_new_state(p, layout)):
-                raise MupError(
-                    f"The state has other averages than MuSOAP keeps of a parameter of shape {tuple(p.shape)}: it was saved "
-                    "from another model or with other settings."
-                )
         super().load_state_dict({**state_dict, "param_groups": groups})
         self._batches.clear()
-        for p, state in averages.items():
-            for name, value in state.items():
-                if torch.is_tensor(value) and name != "step":  # torch casts every average to its parameter's type
-                    dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
-                    self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
+        for group, theirs in zip(self.param_groups, groups, strict=True):
+            for p, key in zip(group["params"], theirs["params"], strict=True):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    if torch.is_tensor(value) and name != "step":  # torch casts every average to its parameter's type
+                        dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
+                        self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
 
 
 def _check_rates(lr: float | None, aux_lr: float | None) -> None:
@@ -555,7 +545,3 @@ def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
 def _renews(step: int, refresh: int) -> bool:
     """Whether bases are renewed: every so many steps, and since Gram matrices change most at first at 1, 2, 4, 8, … too."""
     return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)
-
-
-def _shapes(state: Mapping[str, Any]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in state.items() if torch.is_tensor(value)}
