@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup.optim.on_plan import effective_lrs
+from neuralop_mup.optim.follow import effective_lrs
 from support import differing, in_double, small_fno
 
 OPTIMIZERS = {
