@@ -391,7 +391,7 @@ class MuSOAP(torch.optim.Optimizer):
         for (p, _), owner in owned:
             if owner != self._process_group.rank():
                 self.state[p]["step"] += 1
-        return [(owner, ranks.changed(p, self.state[p])) for (p, _), owner in owned]
+        return [(owner, ranks.moved(p, self.state[p], x, group["period"])) for (p, x), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
         """Move parameters batch by batch; with ``index`` batches are kept for the next step."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.blocks import as_real, local_reals, wide
+from neuralop_mup.optim.musoap.blocks import PAIR, as_real, local_reals, wide
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
@@ -36,6 +36,19 @@ def changed(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
     """
     of_bases = [x for name, x in state.items() if torch.is_tensor(x) and not name.startswith("exp_avg")]
     return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
+
+
+def moved(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -> list[torch.Tensor]:
+    """:func:`changed`, of weights and second moments the modes alone that the last step moved: half of them by default."""
+    weights, second, *of_bases = changed(p, state)
+    modes = [axis for axis, letter in enumerate(layout) if letter == "b"]
+    if modes:
+        axis = max(modes, key=lambda axis: p.shape[axis])
+        period = min(period, p.shape[axis])
+        due = slice((state["step"] - 1) % period, None, period)
+        weights = weights[(slice(None),) * axis + (due,)]
+        second = second[(slice(None),) * (axis - layout[:axis].count(PAIR)) + (due,)]
+    return [weights, second, *of_bases]
 
 
 def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
