@@ -211,8 +211,9 @@ def coord_check(
     Raises
     ------
     MupError
-        If fewer than two sizes are given, no batch, a batch that is no dict, no positive step, a model with more modes than
-        the grid has or without a block to measure, or an unparametrized model with the default optimizer.
+        If fewer than two sizes are given, no batch, a batch that is no dict or has no ``y`` for the default loss, no
+        positive step, a ``build`` that returns no model, a model with more modes than the grid has or without a block to
+        measure, or an unparametrized model with the default optimizer.
 
     Warns
     -----
@@ -239,6 +240,11 @@ def coord_check(
             raise MupError(
                 f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
             )
+        if loss is None and "y" not in batch:
+            raise MupError(
+                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
+                "give it, or a loss=… that does without."
+            )
     if not isinstance(seeds, Iterable):
         check_count("seeds", seeds, "seeds")
         seeds = range(seeds)
@@ -256,6 +262,8 @@ def coord_check(
             for seed in seeds:
                 torch.manual_seed(seed)
                 model = build(size)
+                if not isinstance(model, nn.Module):
+                    raise MupError(f"build({size!r}) returns {model!r}; it must return a new model, parametrized.")
                 found = _measure(model, batches, steps, optimizer(model, lr), loss or _relative_l2)
                 records += [{"size": size, "seed": seed, **record} for record in found]
     if not on_cuda:
