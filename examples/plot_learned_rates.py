@@ -46,7 +46,7 @@ def train(lr: float, learn: bool) -> tuple[float, list[dict]]:
     model = FNO(n_modes=(16,), in_channels=1, out_channels=1, hidden_channels=16)
     nm.parametrize(model, base={"hidden_channels": 16})
     optimizer = nm.MuAdam(model, lr=lr)
-    rates = nm.LearnedRates(optimizer, by="role", until=200) if learn else None
+    rates = nm.LearnedRates(optimizer, until=200) if learn else None
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
     loss = LpLoss(d=1, p=2)
     loader, _ = data.loaders(batch_size=20, seed=0)
@@ -62,7 +62,7 @@ def train(lr: float, learn: bool) -> tuple[float, list[dict]]:
             if rates is not None:
                 history.append(rates.mults)
     if rates is not None:
-        print(rates.summary())
+        print({role: round(mult, 3) for role, mult in rates.mults.items()})
     processor.eval()
     with torch.no_grad():
         batch = processor.preprocess({"x": x_test, "y": y_test})

@@ -25,9 +25,10 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.fsdp import shard
 from neuralop_mup.integrations.plan_files import load_checkpoint, load_plan, save_plan
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
+from neuralop_mup.optim.follow import follow_plan, summary
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD, param_groups
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
-from neuralop_mup.optim.on_plan import check_optimizer, follow_plan, summary
+from neuralop_mup.optim.on_plan import check_optimizer
 
 if TYPE_CHECKING:
     from neuralop_mup.instruments.feature_kernels import Kernels, kernels

@@ -47,16 +47,10 @@ def check_flag(what: str, value: Any) -> None:
 
 def check_decay(what: str, value: Any) -> None:
     """Raise MupError unless ``value``, one number or for ``betas`` two, is of 0 or more and below 1."""
-    values = {what: value}
-    if what == "betas":
-        try:
-            first, second = value
-        except (TypeError, ValueError):
-            raise MupError(f"betas is {value!r}; give two numbers such as (0.9, 0.999).") from None
-        values = {"betas[0]": first, "betas[1]": second}
-    for name, number in values.items():
-        if not (is_number(number) and number < 1):
-            raise MupError(f"{name} is {number!r}; give a number of 0 or more and below 1.")
+    numbers = value if what == "betas" and isinstance(value, (tuple, list)) else (value,)
+    if len(numbers) != (2 if what == "betas" else 1) or not all(is_number(number) and number < 1 for number in numbers):
+        example = "two numbers such as (0.9, 0.999), each" if what == "betas" else "a number"
+        raise MupError(f"{what} is {value!r}; give {example} of 0 or more and below 1.")
 
 
 def _is_real(value: Any) -> bool:

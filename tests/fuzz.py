@@ -1,11 +1,11 @@
-"""Random configurations of FNO, TFNO and UNO with a base for each; ``tests/fuzz_checks.py`` says what has to hold."""
+"""Random configurations of FNO, TFNO and UNO with a base for each; ``tests/test_fuzz.py`` says what has to hold."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import io
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ class Config:
     rule: str
     form: str
     init_mult: dict[str, float] = field(default_factory=dict)
-    place: int = 0  # which module gets a parameter that nobody knows
     seed: int = 0
 
     def build(self, **overrides: Any) -> nn.Module:
@@ -119,7 +118,6 @@ def configs(draw: st.DrawFn) -> Config:
         rule=draw(st.sampled_from(list(RULES))),
         form=draw(st.sampled_from(("model", "callable", "file", *FORMS) if model == "UNO" else FORMS)),
         init_mult=init_mult,
-        place=draw(st.integers(0, 60)),
         seed=draw(st.integers(0, 99)),
     )
 
@@ -192,21 +190,3 @@ def _uno_sizes(draw: st.DrawFn, n_dim: int) -> tuple[dict, dict]:
         "horizontal_skip": draw(st.sampled_from(["linear", "soft-gating", "identity"])),
     }
     return {**fixed, **sizes(draw(width))}, sizes(draw(width))
-
-
-def pinned() -> dict[str, Config]:
-    """One configuration for each of :data:`REASONS`, and for what a base-shape file cannot know."""
-    kwargs = {"n_modes": (8, 4), "in_channels": 1, "out_channels": 1, "hidden_channels": 8, "n_layers": 1}
-    fno = Config("FNO", {**kwargs, "complex_data": False}, {"hidden_channels": 4}, "log-modes", "overrides")
-
-    def target(**changes: Any) -> Config:
-        return replace(fno, kwargs={**fno.kwargs, **changes})
-
-    return {
-        "more than max_n_modes": replace(target(max_n_modes=(8, 3)), base={"n_modes": (10, 4)}),
-        "size zero": replace(fno, base={"hidden_channels": 1}),  # half of it, rounded, is the channel MLP's
-        "a deeper base": replace(fno, base={"n_layers": 2}),
-        "other data": replace(fno, base={"in_channels": 2}),
-        "one mode": target(n_modes=(2, 2)),
-        "a file does not know in_channels": replace(fno, base={"in_channels": 2}, form="file"),
-    }

@@ -75,15 +75,18 @@ def _parametrize(model: nn.Module, arguments: dict[str, Any], rule: str) -> None
             nm.unparametrize(part)
     kind = type(model).__name__
     _seen[f"{kind}: constructed"] += 1
-    if any(isinstance(part, DummyModel) for part in model.modules() if part is not model):
-        return  # a UQNO of neuralop's stand-ins, of which nothing tells what grows
     if not parts and not isinstance(model, DummyModel):
         own = nm.parametrize(copy.deepcopy(model), base=model, rule=rule)
         changed = [n for (n, p), q in zip(model.named_parameters(), own.parameters(), strict=True) if not torch.equal(p, q)]
         assert not changed, f"under {rule} a {kind} with its own shape as base is not the stock one: {changed}"
     sizes = _smaller(arguments, rule)
-    if not sizes:
-        base: Any = model
+    # A UQNO of neuralop's stand-ins, which are no operators and say by no argument that is known how wide they are.
+    base: Any
+    halves = {k: DummyModel(v.net.in_features // 2) for k, v in arguments.items() if isinstance(v, DummyModel)}
+    if halves:
+        sizes, base = halves, functools.partial(type(model), **{**arguments, **halves})
+    elif not sizes:
+        base = model
         _seen[f"{kind}: own shape as base"] += 1
     elif hasattr(model, "_init_kwargs"):
         base = sizes

@@ -277,7 +277,7 @@ def test_missing_files(tmp_path):
             nm.load_plan(model, path)
     with pytest.raises(nm.MupError, match="Cannot write"):
         nm.save_plan(model, tmp_path / "no" / "plan.json")
-    with pytest.raises(nm.MupError, match="not from int"):
+    with pytest.raises(nm.MupError, match="This int has no plan"):
         nm.load_plan(model, 3)
 
 
@@ -353,7 +353,7 @@ def test_nothing_is_loaded_where_learned_rates_refuse(tmp_path):
     _save_after_two_steps(tmp_path)
     model = parametrized(ONE, seed=1)
     optimizer = nm.MuAdamW(model, lr=LR)
-    nm.LearnedRates(optimizer, by="group")
+    nm.LearnedRates(optimizer, roles=["spectral"])
     with refused(model, "saved without learned rates"):
         nm.load_checkpoint(tmp_path, model, optimizer)
     assert not optimizer.state
@@ -365,7 +365,7 @@ def test_nothing_is_loaded_where_learned_rates_refuse(tmp_path):
         (
             torch.optim.lr_scheduler.ReduceLROnPlateau,
             nm.MupError,
-            "not that of a ReduceLROnPlateau .it has .*'step_size' and lacks .*'patience'",
+            "not that of a ReduceLROnPlateau",
         ),
         (None, nm.MupError, "not that of a"),
         (partial(Failing, step_size=4), RuntimeError, "within"),

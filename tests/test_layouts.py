@@ -8,7 +8,7 @@ from neuralop.models import FNO, UQNO
 
 import neuralop_mup as nm
 from cases import BY_NAME, FACTORIZATIONS, SPHERE
-from support import batches_of, parametrized, squared_error
+from support import parametrized
 
 KERNEL = "fno_blocks.convs.0.weight."
 # Width 8 → 32 (r = 4), K 2 → 8: κ = √(ln 2 / ln 8) = √(1/3).
@@ -137,20 +137,6 @@ def test_first_update_does_not_grow_with_width(factorization, rank):
         assert slope > 0.7 if grows else abs(slope) < 0.3
 
 
-@pytest.mark.parametrize("factorization", FACTORIZATIONS)
-def test_implementations_share_a_plan(factorization):
-    factorized, reconstructed = (BY_NAME[f"{factorization}_{how}"] for how in ("factorized", "reconstructed"))
-    assert nm.summary(parametrized(factorized)) == nm.summary(parametrized(reconstructed))
-
-
-@pytest.mark.parametrize("factorization", ["tucker", "cp"])
-def test_max_n_modes_counts_the_active_modes(factorization):
-    model = parametrized(BY_NAME[f"{factorization}_max_n_modes"])
-    row = nm.summary(model)[KERNEL + "factors.factor_2"]
-    assert model.fno_blocks.convs[0].weight.factors[2].shape[0] == 10
-    assert (row.shape[0], row.base_shape[0]) == (8, 4)
-
-
 @pytest.mark.parametrize(
     ("name", "stored", "kappa"),
     [
@@ -183,29 +169,7 @@ def test_spherical_kernels_count_degrees_alone(factorization):
     assert plans[0][key].lr_mult / plans[2][key].lr_mult == pytest.approx(math.sqrt(2 / 3))
 
 
-@pytest.mark.skipif(not SPHERE, reason="torch_harmonics is not installed")
-def test_a_tensor_under_two_names_is_counted_once():
-    model = parametrized(BY_NAME["local_no"])
-    names = [row.name for row in nm.summary(model).rows]
-    assert "local_no_blocks.differential.0.weight" in names
-    assert "local_no_blocks.differential.0.conv.weight" not in names
-    tensors = [p for group in nm.param_groups(model, lr=1.0) for p in group["params"]]
-    assert len(tensors) == len({id(p) for p in tensors}) == len(list(model.parameters()))
-
-
 def test_the_residual_model_of_uqno_keeps_the_plan():
     """It is a deep copy."""
     trained = parametrized(BY_NAME["2d"])
     assert nm.summary(UQNO(trained).residual_model) == nm.summary(trained)
-
-
-@pytest.mark.parametrize("name", ["gino", "fnogno", "uno", "codano"])
-def test_coordinate_check_of_models_with_inputs_of_their_own(name):
-    case = BY_NAME[name]
-
-    def build(width):
-        return nm.parametrize(case.sized(width, case.n_modes), base=lambda: case.sized(8, case.n_modes))
-
-    check = nm.coord_check(build, [8, 16], batches_of(case, 1), lr=1e-3, steps=(1,), seeds=1, loss=squared_error)
-    assert check.slopes[-1]["block"] == "projection"
-    assert all(math.isfinite(row["slope"]) for row in check.slopes)

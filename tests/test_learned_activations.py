@@ -49,14 +49,6 @@ def test_gelu_at_the_start(example, activation):
         torch.testing.assert_close(build(example, activation, cls)(x), plain()(x), rtol=1e-4, atol=1e-6)
 
 
-def test_slopes_of_the_leaky_form(example):
-    """At ±20, Φ is 1 and 0 to rounding: (1 + 0.5)·20 = 30 and 0.25·(−20) = −5."""
-    module = example.LeakyGELU()
-    torch.nn.init.constant_(module.right, 0.5)
-    torch.nn.init.constant_(module.left, 0.25)
-    assert module(torch.tensor([20.0, -20.0])).tolist() == [30.0, -5.0]
-
-
 @pytest.mark.parametrize("cls", ["AdaptiveFNO", "FNO"])
 @pytest.mark.parametrize("activation", ["AdaGELU", "LeakyGELU"])
 def test_their_role(example, activation, cls):
@@ -75,17 +67,3 @@ def test_their_role(example, activation, cls):
         (model(data["x"]) - data["y"]).square().mean().backward()
         optimizer.step()
     assert all((p != 0).all() for p in parameters)
-
-
-def test_learned_skips(example):
-    """The plain FNO at the start; one weight a layer, a vector of fixed shape, that trains."""
-    torch.manual_seed(0)
-    model = example.AdaptiveFNO((8,), 2, 3, 12, n_layers=2, non_linearity=None, learned_skips=True)
-    x = batch()["x"]
-    torch.testing.assert_close(model(x), plain()(x), rtol=0, atol=0)
-    plan = nm.summary(nm.parametrize(model, base={"hidden_channels": 4}))
-    names = [f"fno_blocks.fno_skips.{i}.weight" for i in range(2)]
-    assert {(plan[name].role, plan[name].lr_mult, plan[name].init_mult) for name in names} == {("vector", 1.0, 1.0)}
-    assert plan["fno_blocks.fno_skips.0.skip.conv.weight"].role == "hidden"
-    model(x).square().mean().backward()
-    assert all(model.get_parameter(name).grad.abs() > 0 for name in names)

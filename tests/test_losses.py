@@ -1,17 +1,15 @@
 """Equation losses: exact solutions, our own solvers' solutions, orders, gradients, neuralop's trainer, bad input."""
 
-import copy
 import math
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
-from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
+from neuralop.losses import LpLoss
 from neuralop.models import FNO
-from neuralop.training import Trainer
-from torch.utils.data import DataLoader
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.burgers import BurgersPino, periodic_field, solve_burgers
@@ -25,7 +23,6 @@ from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollif
 from neuralop_mup.losses.base import relative_l2
 
 DOUBLE = torch.float64
-UNKNOWN_ARGUMENTS = "ignore:.*received unexpected keyword arguments"
 
 
 def rng(seed=0):
@@ -69,37 +66,17 @@ def test_darcy_by_hand(average, residuals):
     assert float(DarcyEqnLoss(2.0, face_average=average)(u, x=a)) == pytest.approx(expected, rel=1e-8)
 
 
-def five_points(a):
-    """−∇·(a∇u) = 1 node by node, a on a face the arithmetic mean of its nodes: a plain solver, independent of the losses."""
-    n = len(a)
-    matrix, right = np.eye(n * n), np.zeros(n * n)
-    for i in range(1, n - 1):
-        for j in range(1, n - 1):
-            row, right[i * n + j] = matrix[i * n + j], 1 / (n - 1) ** 2
-            row[i * n + j] = 0
-            for k, m in ((i + 1, j), (i - 1, j), (i, j + 1), (i, j - 1)):
-                row[k * n + m] = -(a[i, j] + a[k, m]) / 2
-                row[i * n + j] += (a[i, j] + a[k, m]) / 2
-    return np.linalg.solve(matrix, right).reshape(n, n)
-
-
-def test_darcy_data_of_another_scheme_is_warned_of_once():
-    x, _ = darcy_data(16)
-    y = torch.from_numpy(np.stack([five_points(a) for a in x[:, 0].numpy()]))[:, None]
-    assert float(DarcyEqnLoss(face_average="arithmetic")(y, x=x, y=y)) < 1e-10  # and no warning, which would be an error
-    loss = DarcyEqnLoss(reduction="mean")
-    own = float(loss(y, x=x))
-    assert own > 0.1
+def test_darcy_data_of_another_scheme_is_warned_of():
+    x, y = darcy_data(16)
+    own = float(DarcyEqnLoss(face_average="arithmetic", reduction="mean")(y, x=x))
     with pytest.warns(UserWarning, match="of u = 0 is 1, so the equation pulls against the data") as caught:
-        loss(0 * y, x=x, y=y)
-        with torch.no_grad():
-            loss(0 * y, x=x, y=y)
+        DarcyEqnLoss(face_average="arithmetic")(0 * y, x=x, y=y)
     (warning,) = caught
-    assert f"residual is {own:.2g}," in str(warning.message) and warning.filename == __file__
-    assert "with the arithmetic mean of a on faces: take DarcyEqnLoss(face_average='arithmetic')" in str(warning.message)
+    assert own > 0.1 and f"residual is {own:.2g}," in str(warning.message) and warning.filename == __file__
+    assert "with the harmonic mean of a on faces: take DarcyEqnLoss(face_average='harmonic')" in str(warning.message)
 
 
-@pytest.mark.parametrize("n", [8, 16, 32])
+@pytest.mark.parametrize("n", [8, 32])
 def test_darcy_data_sampled_from_a_finer_grid_is_warned_of(n):
     x, y = (values[:, None] for values in Darcy(grid=n, solver_grid=3 * (n - 1) + 1).solve([rng(i) for i in range(2)]))
     with pytest.warns(UserWarning, match="y was solved on a finer grid.*solve on the data's own grid"):
@@ -189,91 +166,44 @@ def test_the_ends_of_the_time_count_on_request():
 # --- Navier–Stokes
 
 
-def torus(nt, n, time):
-    t = torch.linspace(0, time, nt, dtype=DOUBLE)[:, None, None]
-    x = 2 * math.pi * torch.arange(n, dtype=DOUBLE) / n
-    return t, x[:, None], x
-
-
 def test_steady_kolmogorov_flow_solves_the_default_forcing():
     # w(x₂): v·∇w = 0, so w = −(Re/4) cos 4x₂ makes Δw/Re = 4 cos 4x₂ = −f. Along x₁ instead, it does not.
-    _, _, x2 = torus(4, 16, 1.0)
-    w = (-5.0 * torch.cos(4 * x2)).expand(2, 1, 4, 16, 16)
+    w = (-5.0 * torch.cos(4 * 2 * math.pi * torch.arange(16, dtype=DOUBLE) / 16)).expand(2, 1, 4, 16, 16)
     loss = NavierStokesEqnLoss(reynolds=20.0)
     assert float(loss(w, x=w, y=w)) < 1e-12
     assert float(loss(w.transpose(-1, -2))) > 1
     assert float(loss(torch.zeros_like(w))) == pytest.approx(2.0)  # relative to f, summed over two samples
 
 
-def manufactured_flow(nt, n, reynolds):
-    """ψ = g cos(x₁ + 2x₂) + h sin(3x₁ − x₂): w has 5 and 10 times the parts, v·∇w does not vanish; f by hand."""
-    t, x1, x2 = torus(nt, n, 1.0)
-    p, q = x1 + 2 * x2, 3 * x1 - x2
-    g, g_t, h, h_t = 1 + t**2, 2 * t, torch.cos(3 * t), -3 * torch.sin(3 * t)
-    cos_p, sin_p, cos_q, sin_q = torch.cos(p), torch.sin(p), torch.cos(q), torch.sin(q)
-    w = 5 * g * cos_p + 10 * h * sin_q
-    v1 = -2 * g * sin_p - h * cos_q  # ∂₂ψ
-    v2 = g * sin_p - 3 * h * cos_q  # −∂₁ψ
-    w1 = -5 * g * sin_p + 30 * h * cos_q
-    w2 = -10 * g * sin_p - 10 * h * cos_q
-    laplacian = -25 * g * cos_p - 100 * h * sin_q
-    f = 5 * g_t * cos_p + 10 * h_t * sin_q + v1 * w1 + v2 * w2 - laplacian / reynolds
-    return w[None, None], f
-
-
-def test_navier_stokes_is_of_second_order_on_a_manufactured_flow():
-    errors = []
-    for nt in (17, 33, 65):
-        w, f = manufactured_flow(nt, 16, 30.0)
-        errors.append(float(NavierStokesEqnLoss(30.0, forcing=f)(w, x=w, y=w)))
-    assert errors[-1] < 1e-3
-    assert_order(errors, 2)
-
-
 # --- what all have in common
 
 
-def small_cases():
-    a = 3 + random_like(2, 1, 5, 5).abs()
-    space_time = random_like(2, 1, 5, 6)
-    torus_time = random_like(2, 1, 4, 6, 6)
-    return {
-        "darcy": (DarcyEqnLoss(), random_like(2, 1, 5, 5, seed=1), a),
-        "burgers": (PeriodicBurgersEqnLoss(0.1), space_time, None),
-        "initial": (InitialConditionLoss(), space_time, random_like(2, 1, 1, 6, seed=1).expand_as(space_time)),
-        "navier-stokes": (NavierStokesEqnLoss(7.0), torus_time, None),
-        "unforced": (NavierStokesEqnLoss(7.0, forcing=0.0), torus_time, None),
-    }
+_SPACE_TIME, _TORUS_TIME = random_like(2, 1, 5, 6), random_like(2, 1, 4, 6, 6)
+SMALL = {
+    "darcy": (DarcyEqnLoss(), random_like(2, 1, 5, 5, seed=1), 3 + random_like(2, 1, 5, 5).abs()),
+    "burgers": (PeriodicBurgersEqnLoss(0.1), _SPACE_TIME, None),
+    "initial": (InitialConditionLoss(), _SPACE_TIME, random_like(2, 1, 1, 6, seed=1).expand_as(_SPACE_TIME)),
+    "navier-stokes": (NavierStokesEqnLoss(7.0), _TORUS_TIME, None),
+    "unforced": (NavierStokesEqnLoss(7.0, forcing=0.0), _TORUS_TIME, None),
+}
 
 
-@pytest.fixture(params=list(small_cases()))
-def small(request):
-    return small_cases()[request.param]
-
-
-def test_gradients(small):
-    loss, u, x = small
-    assert torch.autograd.gradcheck(lambda field: loss(field, x=x), u.requires_grad_())
-
-
-def test_sum_over_the_batch_and_mean(small):
-    loss, u, x = small
+@pytest.mark.parametrize(("loss", "u", "x"), SMALL.values(), ids=SMALL)
+def test_gradients_precision_and_the_sum_over_the_batch(loss, u, x):
+    assert torch.autograd.gradcheck(lambda field: loss(field, x=x), u.clone().requires_grad_())
     each = [float(loss(u[i : i + 1], x=None if x is None else x[i : i + 1])) for i in range(len(u))]
     assert float(loss(u, x=x)) == pytest.approx(sum(each), rel=1e-12)
-    mean = copy.deepcopy(loss)
-    mean.reduction = "mean"
-    assert float(mean(u, x=x)) == pytest.approx(sum(each) / len(u), rel=1e-12)
+    for dtype in (torch.float32, torch.bfloat16):
+        field = u.to(dtype).requires_grad_()
+        low = loss(field, x=None if x is None else x.float())
+        torch.testing.assert_close(low, loss(field.detach().double(), x=x).float(), rtol=1e-5, atol=0)  # in float32
+        low.backward()
+        assert torch.isfinite(field.grad).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_training_precision(small, dtype):
-    loss, u, x = small
-    u = u.to(dtype).requires_grad_()
-    low = loss(u, x=None if x is None else x.float())
-    assert low.dtype == torch.float32
-    torch.testing.assert_close(low.double(), loss(u.detach().double(), x=x), rtol=1e-5, atol=0)
-    low.backward()
-    assert torch.isfinite(u.grad).all()
+def test_mean_over_the_batch():
+    _, u, x = SMALL["darcy"]
+    assert float(DarcyEqnLoss(reduction="mean")(u, x=x)) == pytest.approx(float(DarcyEqnLoss()(u, x=x)) / 2, rel=1e-12)
 
 
 def test_relative_norm_is_that_of_neuralop():
@@ -295,77 +225,42 @@ def normalizer(values):
 
 def darcy_setup(n=16):
     x, y = (values.float() for values in darcy_data(n))
-    torch.manual_seed(0)
-    model = FNO(n_modes=(4, 4), in_channels=1, out_channels=1, hidden_channels=4, n_layers=2)
     # The mollified output is normalised as y / mollifier would be, up to its mean: only its size matters here.
     out = UnitGaussianNormalizer(mean=torch.zeros(1, 1, 1, 1), std=y.std().reshape(1, 1, 1, 1))
-    return x, y, model, PhysicalDataProcessor(normalizer(x), out, sine_mollifier)
+    return x, y, PhysicalDataProcessor(normalizer(x), out, sine_mollifier)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_losses_see_physical_fields_and_the_model_normalised_ones(training):
-    x, y, _, processor = darcy_setup()
+    x, y, processor = darcy_setup()
     processor.train(training)
     given = {"x": x, "y": y, "note": "kept"}
     sample = processor.preprocess(given)
     torch.testing.assert_close(sample["x"], (x - x.mean()) / x.std(), rtol=1e-4, atol=1e-5)
     out, after = processor.postprocess(torch.ones_like(y), sample)
-    assert after["x"] is x and after["y"] is y and set(after) == {"x", "y", "note"}
-    assert given["x"] is x and set(given) == {"x", "y", "note"}
+    assert after["x"] is given["x"] is x and after["y"] is y and set(after) == set(given) == {"x", "y", "note"}
     torch.testing.assert_close(out, (y.std() * sine_mollifier((16, 16))).float().expand_as(out))
     assert not out[..., 0].any() and not out[..., -1, :].any()
 
 
 def test_processor_wraps_a_model_and_suits_any_resolution():
-    x, y, model, processor = darcy_setup()
-    with pytest.raises(MupError, match="wrap"):
-        processor(x=x, y=y)
-    processor.wrap(model)
+    x, y, processor = darcy_setup()
+    processor.wrap(FNO(n_modes=(4, 4), in_channels=1, out_channels=1, hidden_channels=4, n_layers=1))
     for n in (16, 8):
         out, sample = processor(x=x[..., :n, :n], y=y[..., :n, :n])
         assert out.shape == sample["y"].shape
     processor.mollifier = sine_mollifier((16, 16))
-    for call, message in (
-        (lambda: processor(x=x[..., :8, :8], y=y[..., :8, :8]), "grid is"),
-        (lambda: processor.postprocess(out, {"x": x}), "preprocess"),
-        (lambda: processor.preprocess({"y": y}), "'y'"),
-    ):
-        with pytest.raises(MupError, match=message):
-            call()
-
-
-def trainer_run(x, y, model, processor, losses, weights, epochs=3):
-    loader = DataLoader([{"x": a, "y": u} for a, u in zip(x, y, strict=True)], batch_size=2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    trainer = Trainer(model=model, n_epochs=epochs, data_processor=processor, device="cpu")
-    before = trainer.evaluate(losses, loader, "before")
-    trainer.train(
-        loader,
-        {"after": loader},
-        optimizer,
-        torch.optim.lr_scheduler.ConstantLR(optimizer, 1),
-        training_loss=WeightedSumLoss(list(losses.values()), weights),
-        eval_losses=losses,
-    )
-    return before, trainer.evaluate(losses, loader, "after")
-
-
-@pytest.mark.filterwarnings(UNKNOWN_ARGUMENTS)
-def test_neuralops_trainer_minimises_data_and_equation():
-    losses = {"data": LpLoss(d=2), "h1": H1Loss(d=2), "equation": DarcyEqnLoss()}
-    before, after = trainer_run(*darcy_setup(), losses, [5.0, 1.0, 1.0])
-    for name in losses:
-        assert float(after[f"after_{name}"]) < float(before[f"before_{name}"])
+    with pytest.raises(MupError, match="grid is"):
+        processor(x=x[..., :8, :8], y=y[..., :8, :8])
 
 
 @pytest.mark.parametrize("normalizes_x", [True, False])
 def test_neuralops_own_processor_is_found_out(normalizes_x):
-    from neuralop.data.transforms.data_processors import DefaultDataProcessor
-
-    x, y, model, _ = darcy_setup()
+    x, y, _ = darcy_setup()
     processor = DefaultDataProcessor(normalizer(x) if normalizes_x else None, normalizer(y))
+    sample = processor.preprocess({"x": x, "y": y})
     with pytest.raises(MupError, match="PhysicalDataProcessor"):
-        trainer_run(x, y, model, processor, {"equation": DarcyEqnLoss()}, [1.0])
+        DarcyEqnLoss()(0 * y, **sample)
 
 
 # --- bad input
@@ -381,12 +276,7 @@ def bad_cases():
     ramp = (s + 0.1 * torch.sin(7 * s)).expand(2, 1, nt, n)
     both_ends = torch.cos(2 * math.pi * torch.linspace(0, 1, n, dtype=DOUBLE)).expand(2, 1, nt, n)
     flow = torch.sin(2 * math.pi * s)[:, None].expand(2, 1, nt, n, n)
-    darcy, burgers, initial, ns = (
-        DarcyEqnLoss(),
-        PeriodicBurgersEqnLoss(0.1),
-        InitialConditionLoss(),
-        NavierStokesEqnLoss(10),
-    )
+    darcy, burgers, initial, ns = DarcyEqnLoss(), PeriodicBurgersEqnLoss(0.1), InitialConditionLoss(), NavierStokesEqnLoss(9)
     return {
         "NaN in x": (darcy, y, {"x": x + hole, "y": y}, r"x has 1 entries.*\(0, 0, 1, 1\)"),
         "NaN in y": (darcy, y, {"x": x, "y": y + hole}, "y has 1 entries"),
@@ -409,7 +299,6 @@ def bad_cases():
         "no x at the start": (initial, wave, {}, "needs the sample's x"),
         "other start": (initial, wave, {"x": wave, "y": 2 * wave}, "50 % away|100 % away"),
         "too few axes": (initial, wave[:, 0], {"x": wave[:, 0]}, "time, "),
-        "forcing": (DarcyEqnLoss(forcing=torch.ones(7, 7)), y, {"x": x}, "does not fit"),
     }
 
 
@@ -433,7 +322,6 @@ def test_bad_input(name):
         (lambda: DarcyEqnLoss(forcing=0.0), "not zero"),
         (lambda: DarcyEqnLoss(reduction="max"), "'max'"),
         (lambda: DarcyEqnLoss(face_average="aritmetic"), "face_average is 'aritmetic': did you mean 'arithmetic'"),
-        (lambda: sine_mollifier((5, 2)), "at least 3"),
     ],
 )
 def test_bad_arguments(make, message):
@@ -447,24 +335,23 @@ def test_data_is_looked_at_once_a_grid(monkeypatch):
     loss, (x, y) = DarcyEqnLoss(), darcy_data(8, 3)
     for part in (slice(0, 2), slice(2, 3)):  # the last batch is smaller
         loss(y[part], x=x[part], y=y[part])
-    with pytest.warns(UserWarning, match="does not solve the equation"):  # a part of it, cut off on two sides
-        loss(y[..., :6, :6], x=x[..., :6, :6], y=y[..., :6, :6])
-    with torch.no_grad():  # evaluation, where a processor may do something else
-        loss(y, x=x, y=y)
-        loss(y, x=x, y=y)
+    loss(y[..., :6, :6], x=x[..., :6, :6], y=y[..., :6, :6])
+    for _ in range(2):
+        with torch.no_grad():  # evaluation, where a processor may do something else
+            loss(y, x=x, y=y)
     assert looked == [(2, 1, 8, 8), (3, 1, 6, 6), (3, 1, 8, 8)]
 
 
 def good_fields():
     """Smooth and rough, on fine and coarse grids, with their axis."""
     s = (torch.arange(128, dtype=DOUBLE) + 0.5) / 128
-    for i in range(20):
+    for i in range(10):
         yield periodic_field(random_like(1, 31, 2, seed=i), 4096)[:, ::128], -1  # coarse, rough
         # A resolved front, its steepest cell across the boundary: −tanh(x/2ν), two cells wide.
         front = solve_burgers(periodic_field(random_like(1, 8, 2, seed=i), 512), 0.01, 1.0)
         steepest = int(front.diff(dim=1, append=front[:, :1]).abs().argmax())
         yield front.roll(511 - steepest, 1)[:, 3::4], -1
-        yield from ((torus_field(random_like(2, 15, 15, 4, seed=i), 32), axis) for axis in (-2, -1))
+        yield torus_field(random_like(2, 15, 15, 4, seed=i), 32), -2
     yield torch.cos(2 * math.pi * s)[None], -1  # symmetric about the boundary
     yield torch.zeros(1, 128), -1
     yield torch.stack((s, torch.sin(2 * math.pi * s), torch.sin(2 * math.pi * s))), -1  # a shock of one cell in one of three
@@ -478,11 +365,9 @@ def test_good_fields_count_as_periodic():
 
 @pytest.mark.parametrize("n", [32, 128])
 def test_wrong_grids_are_found(n):
-    s = torch.linspace(0, 1, n, dtype=DOUBLE)
     for i in range(20):
         fine = periodic_field(random_like(2, 8, 2, seed=i), 8 * (n - 1))
-        both_ends = torch.cat((fine, fine[:, :1]), 1)[:, ::8]
         with pytest.raises(MupError, match="repeat the first"):
-            periodic("u", both_ends, -1)
+            periodic("u", torch.cat((fine, fine[:, :1]), 1)[:, ::8], -1)
         with pytest.raises(MupError, match="not periodic"):
-            periodic("u", fine[:, ::8] + 10 * s[:-1], -1)
+            periodic("u", fine[:, ::8] + 10 * torch.linspace(0, 1, n, dtype=DOUBLE)[:-1], -1)

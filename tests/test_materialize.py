@@ -6,7 +6,6 @@ from torch import nn
 
 import neuralop_mup as nm
 from cases import BY_NAME
-from neuralop_mup.core.default_init import check_drawable
 from support import assert_same, parametrized, rates
 
 CASE = BY_NAME["2d"]
@@ -95,7 +94,7 @@ def test_half_on_meta_is_refused():
     assert not nm.is_parametrized(model)
 
 
-class _Odd(nn.Module):
+class Odd(nn.Module):
     """A layer that draws in its constructor, and keeps a buffer: what it drew cannot be known."""
 
     def __init__(self, buffer):
@@ -106,22 +105,35 @@ class _Odd(nn.Module):
             self.weight = nn.Parameter(torch.full((24,), 0.3))
 
 
-@pytest.mark.parametrize(("buffer", "name"), [(True, "extra.grid"), (False, "extra.weight")])
-def test_unknown_init_is_refused(buffer, name):
-    nm.register_layer(_Odd, lambda layer: {} if buffer else {"weight": nm.Param("vector", ("out",))})
+class Eye(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 2)
+        nn.init.eye_(self.weight)
+
+
+nm.register_layer(Odd, lambda layer: {"weight": nm.Param("vector", ("out",))} if hasattr(layer, "weight") else {})
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(lambda: Odd(True), "grid"), (lambda: Odd(False), "weight"), (Eye, "weight")], ids=["a tensor", "a parameter", "a layer"]
+)
+def test_unknown_init_is_refused(build, name):
+    """Nothing is drawn then; weights that come from a file need not be drawn."""
+
+    def whole():
+        return nn.Sequential(CASE.build(), build())
+
     with torch.device("meta"):
-        model = CASE.build()
-        model.lifting.extra = _Odd(buffer)
-    with pytest.raises(nm.MupError, match=rf"default initialisation of {name} \(_Odd\) is not known"):
-        check_drawable(model.lifting)
-
-    class Linear(nn.Linear):
-        def __init__(self):
-            super().__init__(2, 2)
-            nn.init.eye_(self.weight)
-
-    with pytest.raises(nm.MupError, match="weight"):
-        check_drawable(Linear())
+        model = nm.parametrize(whole(), base=whole)
+    model.to_empty(device="cpu")
+    for p in model.parameters():
+        p.data.fill_(7)
+    with pytest.raises(nm.MupError, match=rf"default initialisation of 1.{name} \(.*\) is not known"):
+        nm.initialize(model)
+    assert all((p == 7).all() for p in model.parameters())
+    trained = nm.parametrize(whole(), base=whole)
+    model.load_state_dict(trained.state_dict())
+    assert_same(model, trained)
 
 
 @pytest.mark.parametrize("plan", ["in the state dict", "before the weights", "after the weights"])

@@ -3,7 +3,6 @@
 import copy
 import math
 import statistics
-import threading
 import weakref
 from collections import Counter
 
@@ -65,7 +64,10 @@ def test_next_counts_a_bad_gradient_as_zero_and_raises_at_the_next_step():
     model = small_fno()
     optimizer = nm.MuSOAP(model, check="next", weight_decay=0.0)
     before = copy.deepcopy(model)
-    bad_step(optimizer, model)
+    random_gradients(model)
+    kernel = model.get_parameter(KERNEL)
+    kernel.grad = kernel.grad.fill_(math.nan).conj()  # a view, as autograd may leave it
+    optimizer.step()
     assert differing(model, before) == 0
     with pytest.raises(nm.MupError, match="an earlier step was not finite.*counted as zero"):
         good_step(optimizer, model)
@@ -144,16 +146,6 @@ def test_gradients_that_are_views_of_another_kind(check):
     assert differing(*models) == 0
 
 
-def test_a_bad_gradient_that_is_conjugated_counts_as_zero():
-    model = small_fno()
-    optimizer = nm.MuSOAP(model, check="next")
-    random_gradients(model)
-    p = model.get_parameter(KERNEL)
-    p.grad = p.grad.fill_(torch.nan).conj()
-    optimizer.step()
-    assert torch.view_as_real(optimizer.state[p]["exp_avg"]).abs().max() == 0
-
-
 # ----------------------------------------------------------------------------------------------- large, small and noise
 
 
@@ -211,19 +203,6 @@ def test_parameters_in_half_precision_keep_their_averages_in_float32(size):
         torch.testing.assert_close(moved, ends[1][name], rtol=0.05, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_adamws_step_is_counted_in_float32():
-    """bfloat16, a possible default type, holds no odd number beyond 256."""
-    model = small_fno()
-    optimizer = nm.MuSOAP(model)
-    try:
-        torch.set_default_dtype(torch.bfloat16)
-        good_step(optimizer, model)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    steps = [state["step"] for state in optimizer.state.values() if torch.is_tensor(state["step"])]
-    assert steps and {x.dtype for x in steps} == {torch.float32}
-
-
 def test_a_gradient_of_low_rank_moves_no_other_direction():
     """Rounding errors in the null space of a gradient would otherwise be normalised like the rest."""
     model = small_fno(width=12)
@@ -241,15 +220,13 @@ def test_a_gradient_of_low_rank_moves_no_other_direction():
 
 def test_first_gradients_that_are_zero_or_of_rank_one():
     model = small_fno()
-    optimizer = nm.MuSOAP(model, lr=0.05)
-    kernel = model.get_parameter(KERNEL)
+    optimizer, kernel = nm.MuSOAP(model, lr=0.05, weight_decay=0.0), model.get_parameter(KERNEL)
     before = kernel.detach().clone()
     good_step(optimizer, model, scale=0.0)
     assert torch.equal(kernel, before)
-    random_gradients(model)
-    kernel.grad = kernel.grad[:1, :1] * torch.ones_like(kernel)
+    kernel.grad = torch.ones_like(kernel)
     optimizer.step()
-    assert all(torch.isfinite(as_real(p)).all() for p in model.parameters()) and (kernel != before).any()
+    assert kernel.isfinite().all() and (kernel != before).any()
 
 
 def of_modes(t):
@@ -342,37 +319,21 @@ def test_a_step_inside_autocast_is_as_outside():
 
 
 def test_precision_of_products_stays_as_the_user_has_it():
-    """After a step under a global "tf32" a global "ieee" had no effect, and another thread saw the step's own setting."""
-    seen, model = [], small_fno()
-    optimizer = nm.MuSOAP(model)
-
-    def look():
-        seen.append((torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision))
-
-    def hook(*args):
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-
+    """After a step under a global "tf32" a global "ieee" had no effect. One step may be inside another."""
+    matmul = torch.backends.cuda.matmul
     try:
         torch.backends.fp32_precision = "tf32"
-        with pytest.MonkeyPatch.context() as patch:
-            plain = module.direction
-            patch.setattr(module, "direction", lambda *args, **k: hook() or plain(*args, **k))
-            good_step(optimizer, model)
-        assert set(seen) == {("tf32", "tf32")}
-        with module.full_precision(), module.full_precision():  # as steps on CUDA have it, two at a time
-            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-        look()
+        with module.full_precision(), module.full_precision():
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "tf32"
         torch.backends.fp32_precision = "ieee"
-        look()
-        assert seen[-2:] == [("tf32", "tf32"), ("ieee", "ieee")]
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert matmul.fp32_precision == "ieee"
+        matmul.fp32_precision = "tf32"
         with module.full_precision():
             pass
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        assert matmul.fp32_precision == "tf32"
     finally:
-        torch.backends.cuda.matmul.fp32_precision = torch.backends.fp32_precision = "none"
+        matmul.fp32_precision = torch.backends.fp32_precision = "none"
 
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "linalg_eigh", "_linalg_eigh"}
@@ -407,7 +368,7 @@ class Operators(TorchDispatchMode):
 
 def counted(model, n_steps, skip, monkeypatch, **settings):
     """Operators of steps as on a device that is no CPU."""
-    monkeypatch.setattr(module, "_CHUNK", {})
+    monkeypatch.delitem(module._CHUNK, "cpu")
     monkeypatch.setattr(GradientCheck, "_ask", lambda *args: None)  # on a GPU the answer is read from the host's memory
     optimizer = nm.MuSOAP(model, foreach=True, check="next", **settings)
     found = []
@@ -436,15 +397,18 @@ def test_no_step_waits(monkeypatch):
 
 
 def test_temporaries(monkeypatch):
-    """At most 2.51 times the bytes of one kernel, where kernels are large enough for a batch of their own."""
-    monkeypatch.setattr(module, "_CHUNK_ELSEWHERE", 2**14)
+    """At most 2.51 times the bytes of one kernel, where kernels are large enough for a batch of their own.
+
+    Half of its modes move at a step, in five buffers: 2.5. Here 0.0013 are numbers of each mode: shares, floors and norms.
+    """
+    monkeypatch.setitem(module._CHUNK, "elsewhere", 2**14)
     model = nm.parametrize(FNO((32, 32), 1, 1, 32, n_layers=2), base={"hidden_channels": 16})
     kernel = model.get_parameter("fno_blocks.convs.0.weight.tensor")
     steps = counted(model, 12, 2, monkeypatch)
     assert max(step.most for step in steps) <= 2.51 * kernel.numel() * kernel.element_size()
 
 
-def test_a_capturable_step_is_the_same_and_refuses_a_learning_rate_that_is_a_number():
+def test_a_capturable_step_is_the_same():
     weights = []
     for capturable in (False, True):
         model = small_fno()
@@ -456,6 +420,3 @@ def test_a_capturable_step_is_the_same_and_refuses_a_learning_rate_that_is_a_num
         weights.append([p.detach() for p in model.parameters()])
     torch.testing.assert_close(*weights)
     assert optimizer.cycle == 10
-    optimizer.param_groups[0]["lr"] = float(optimizer.param_groups[0]["lr"])
-    with pytest.raises(nm.MupError, match="learning rate of group 'hidden' is the number 0.0.*fill_"):
-        optimizer.step()

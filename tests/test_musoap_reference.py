@@ -71,7 +71,7 @@ def test_any_parameters_in_any_batch(members, seed, chunk, **arguments):
     ours.add_param_group({"params": fast, "param_names": [str(i) for i in range(len(fast))], **group})
     theirs = upstream.MuSOAP([{"params": slow, **group}], **arguments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_CHUNK", {"cpu": chunk})
+        patch.setitem(module._CHUNK, "cpu", chunk)
         for _ in range(5):
             for p, q in zip(fast, slow, strict=True):
                 p.grad = torch.randn(p.shape, dtype=p.dtype, generator=generator)

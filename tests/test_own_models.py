@@ -298,7 +298,7 @@ def test_one_description_says_how_large_a_parameter_is_and_how_it_is_drawn():
             return nm.parametrize(Mixer(64), base=Mixer(16))
 
     with pytest.raises(nm.MupError, match=r"initialisation of weight \(Mixer\) is not known.*a Param whose draw says how"):
-        registered()
+        nm.initialize(registered().to_empty(device="cpu"))
     registered(lambda shape: 0.02, draw=lambda tensor, std: tensor.normal_())
     with pytest.raises(nm.MupError, match="'weight' has a root mean square.*registration of Mixer is wrong: Param's init"):
         nm.parametrize(Mixer(64), base=Mixer(32))

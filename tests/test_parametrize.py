@@ -14,7 +14,7 @@ from neuralop.training import AdamW as NeuralopAdamW
 import neuralop_mup as nm
 from cases import BY_NAME, FNO_CASES
 from neuralop_mup.core.rules import RULES
-from support import assert_same, parametrized, rates, train
+from support import assert_same, parametrized, rates
 
 ONE, TWO = BY_NAME["1d"], BY_NAME["2d"]
 R = 3  # width ratio of every case: 24 over 8
@@ -89,25 +89,6 @@ def test_every_rule_reaches_mups_optimizers_and_works_from_a_file(key, rule, tmp
 DECOUPLED = pytest.mark.skipif(
     "decoupled_weight_decay" not in torch.optim.Adam([torch.zeros(1)]).defaults, reason="older torch"
 )
-# Optimizers of torch's and ours, and what both are given.
-OPTIMIZERS = {
-    "AdamW": (torch.optim.AdamW, nm.MuAdamW, {"weight_decay": 0.1}),
-    "neuralop's AdamW": (NeuralopAdamW, partial(nm.MuAdamW, impl=NeuralopAdamW), {"weight_decay": 0.1}),
-    "SGD": (torch.optim.SGD, nm.MuSGD, {"momentum": 0.9, "weight_decay": 0.1}),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("key", ["1d", "2d", "separable"])
-def test_ten_steps_at_base(key, name):
-    """Bit for bit those of the stock model; Adam's are the support matrix's."""
-    case, (stock, ours, kwargs) = BY_NAME[key], OPTIMIZERS[name]
-    plain, model = case.build(), nm.parametrize(case.build(), base=case.same)
-    optimizer = ours(model, lr=3e-3, **kwargs)
-    assert isinstance(optimizer, stock)
-    train(case, plain, stock(plain.parameters(), lr=3e-3, **kwargs))
-    train(case, model, optimizer)
-    assert_same(plain, model)
 
 
 def test_base_from_positional_arguments():

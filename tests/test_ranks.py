@@ -52,15 +52,7 @@ def worker(rank, world, folder):
     }
     torch.save(result, f"{folder}/{rank}.pt")
     dist.barrier()
-    model = small_fno()
-    optimizer = nm.MuSOAP(model, process_group=dist.group.WORLD)
-    random_gradients(model)
-    if rank == 0:
-        dist.destroy_process_group()
-        return
-    with pytest.raises(nm.MupError, match="Nothing came from process 0.*half done.*last checkpoint"):
-        for _ in range(3):
-            optimizer.step()
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module", params=[2, 4])

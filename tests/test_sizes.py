@@ -8,7 +8,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from cases import BY_NAME, FACTORIZATIONS, _codano
+from cases import FACTORIZATIONS
 from neuralop_mup.core.rules import RULES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
@@ -63,13 +63,6 @@ def test_odd_modes_under_every_rule(layout, rule):
     assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd.rows)
 
 
-@pytest.mark.parametrize(("layout", "stored"), [("dense", (5, 3)), ("complex_data", (5, 5))])
-def test_stored_modes_by_hand(layout, stored):
-    """(5, 5): 5 on the first axis (frequencies −2 … 2), 5 // 2 + 1 = 3 on the last; complex data has 5 there, too."""
-    row = nm.summary(nm.parametrize(build((5, 5), **LAYOUTS[layout]), base={}))[KERNEL]
-    assert (row.shape[2:4], row.size.blocks, row.size.modes) == (stored, math.prod(stored), (2, 2))
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_odd_modes_train_and_grow(layout):
     """Learning rates at odd modes set while a model trains are those of a model that is built with them."""
@@ -120,21 +113,3 @@ def test_parameters_without_numbers_are_left_alone():
     optimizer = nm.MuAdam(model, lr=1e-2)
     nm.check_optimizer(model, optimizer)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(plan)
-
-
-def test_positional_encodings_of_one_mode():
-    """CODANO stores positional_encoding_modes // 2 of them on the last axis: of one mode there are none."""
-
-    kwargs = {"use_positional_encoding": True, "positional_encoding_dim": 2, "variable_ids": ["a", "b"]}
-    make = lambda width: _codano(width, (8, 8), positional_encoding_modes=[1, 1], **kwargs)  # noqa: E731
-    model = nm.parametrize(make(12), base=lambda: make(6))
-    empty = [name for name, p in model.named_parameters() if p.numel() == 0]
-    assert all("positional_encoding" in name for name in empty)
-    assert {nm.summary(model)[name].lr_mult for name in empty} <= {1.0}
-
-
-def test_empty_projection():
-    case = BY_NAME["2d"]
-    model = nm.parametrize(case.build(projection_channel_ratio=0), base=case.base)
-    assert nm.summary(model)["projection.fcs.0.weight"].shape == (0, 24, 1)
-    assert math.isfinite(sum(row.lr_mult for row in nm.summary(model).rows))

@@ -86,7 +86,7 @@ def test_placements_of_fsdp():
 
 
 def test_a_hook_may_hand_the_step_another_optimizer():
-    """``optim.on_plan`` builds on it: arguments that a pre-hook returns, the optimizer first, are the step's."""
+    """``optim.follow`` builds on it: arguments that a pre-hook returns, the optimizer first, are the step's."""
     optimizer, other = (torch.optim.SGD([nn.Parameter(torch.ones(1))], 1.0) for _ in range(2))
     seen = []
     optimizer.register_step_pre_hook(lambda o, args, kwargs: ((other, *args[1:]), kwargs))

@@ -68,14 +68,6 @@ def test_the_example_runs(tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_the_example_follows_the_conventions_of_their_gallery():
-    source = EXAMPLE.read_text()
-    title, line = re.match(r'"""\n(.+)\n(=+)\n', source).groups()
-    assert len(title) == len(line)
-    cells = source.split("\n# %%\n")[1:]
-    assert len(cells) > 5 and all(cell.startswith("# ") for cell in cells)
-
-
 @pytest.mark.parametrize("script", sorted((FOLDER / "faults").glob("*.py")), ids=lambda script: script.stem)
 def test_a_fault_is_shown(script):
     """With the neuraloperator that is installed: a release in which it is mended says so, and the file may go."""

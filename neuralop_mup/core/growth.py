@@ -6,49 +6,17 @@ other than at base, grows. Where no arguments are kept the base alone shows it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from neuralop_mup.core.base import Base
-from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers import UNKNOWN, Param
-from neuralop_mup.core.reading import ParameterInfo, shared
+from neuralop_mup.core.parts import Base
+from neuralop_mup.core.reading import ParameterInfo
 from neuralop_mup.errors import MupError
 
-Shapes = dict[str, tuple[int, ...]]
-Growth = dict[str, tuple[bool, ...]]
 
-
-@dataclass(frozen=True)
-class Measured:
-    """What is known of a model beside its base.
-
-    Attributes
-    ----------
-    found : dict of str to ParameterInfo
-        The model's parameters, each as it stands there.
-    at_base : dict of str to tuple of int
-        Their logical shapes at base.
-    layers : dict of str to Layers
-        What each of them is compared with, where base has fewer layers.
-    how : str
-        What was measured against what, in words.
-    """
-
-    found: dict[str, ParameterInfo]
-    at_base: Shapes
-    layers: dict[str, Layers]
-    how: str
-
-
-def measure(
-    found: Mapping[str, ParameterInfo],
-    base: Base,
-    probes: Mapping[str, Mapping[str, tuple[int, ...]]],
-    rule: str,
-    model: str,
-) -> Measured:
+def measure(found: Mapping[str, ParameterInfo], base: Base, rule: str, model: str) -> dict[str, ParameterInfo]:
     """Find out which dimensions grow.
 
     Parameters
@@ -56,101 +24,108 @@ def measure(
     found : mapping of str to ParameterInfo
         What was read of the model.
     base : Base
-    probes : mapping of str to mapping
-        By what was made larger, such as "FNO of twice the width", the shapes of all its parameters then.
     rule : str
         Name of the rule, under which a file may lack the modes.
     model : str
         Type of the model, for messages.
+
+    Returns
+    -------
+    dict of str to ParameterInfo
+        The same as each stands in the model, with its shape at base.
 
     Raises
     ------
     MupError
         If base differs in more than sizes, or nothing tells what grows.
     """
-    layers = _matched(found, base)
-    stored = {name: base.shapes[layers[name].at_base(name)] for name in found}
+    stand_ins = _stand_ins(found, base)
+    stored = {name: base.shapes[at_base] for name, at_base in stand_ins.items()}
+    grows: dict[str, tuple[bool, ...]] = {}
     for name, info in found.items():
-        _check_alike(name, info, base, layers[name].at_base(name))
-    # In a file each dimension that grows has a size; elsewhere it grows if it is another one.
-    grows: Growth = {
-        name: tuple(b is not None if not base.found else n != b for n, b in zip(info.shape, stored[name], strict=True))
-        for name, info in found.items()
-    }
-    for shapes in probes.values():
-        for name, shape in ((name, shape) for name, shape in shapes.items() if name in found):
-            larger = (n != m for n, m in zip(found[name].tensor_shape, shape, strict=True))
+        _check_fits(name, info, stored[name], base)
+        # In a file each dimension that grows has a size; elsewhere it grows if it is another one.
+        against_base = (b is not None and (base.is_file or n != b) for n, b in zip(info.shape, stored[name], strict=True))
+        grows[name] = tuple(against_base)
+        for shapes in base.probes.values():
+            larger = (n != m for n, m in zip(info.tensor_shape, shapes.get(name, info.tensor_shape), strict=True))
             grows[name] = tuple(map(any, zip(grows[name], larger, strict=True)))
-    if not probes:
-        _check_something_grows(found, grows, model)
-    standing = place(found, grows)
-    modes_matter = rule not in ("none", "standard")
-    at_base = {name: _whole(name, info, stored[name], base.source, modes_matter) for name, info in standing.items()}
-    _check_sizes(standing, at_base, layers, base.source)
-    against = "".join(f", and against {what}, on the meta device" for what in probes)
-    return Measured(standing, at_base, layers, f"base: {base.source}; what grows was measured against it{against}")
-
-
-def _matched(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, Layers]:
-    """What each parameter is compared with, where base has the same parameters but for its number of layers."""
-    for name, info in found.items():
-        if info.shared is not None and info.shared in base.shapes:
-            raise shared(info.shared, name)
-    kernels = [name for name, info in found.items() if info.param.role == "spectral"]
-    layers = match_layers(found.keys(), base.shapes.keys(), kernels)
-    if layers is None:
-        missing, extra = sorted(found.keys() - base.shapes.keys()), sorted(base.shapes.keys() - found.keys())
-        raise MupError(
-            "Base and model have different parameters ("
-            + "; ".join(
-                f"only in the {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
-                for where, names in (("model", missing), ("base", extra))
-                if names
-            )
-            + "): base may differ in width, modes and the number of Fourier layers, so give it the same skips and norms."
-        )
-    return layers
-
-
-def _check_alike(name: str, info: ParameterInfo, base: Base, at_base: str) -> None:
-    """A parameter is at base of the same kind, and of as many dimensions."""
-    if not base.knows_active_modes and info.shape != info.tensor_shape:
-        raise MupError(
-            f"{base.source} was written by mup, which does not know that {name!r} uses only part of its modes "
-            "(max_n_modes): save base shapes with neuralop_mup.save_base_shapes."
-        )
-    if len(base.shapes[at_base]) != len(info.shape):
-        raise MupError(
-            f"{base.source} gives {name!r} {len(base.shapes[at_base])} dimensions, the model's has {len(info.shape)}: "
-            "give a base of the same architecture."
-        )
-    own = base.found.get(at_base, info)
-    if (own.param.axes, own.param.role) != (info.param.axes, info.param.role):
-        raise MupError(
-            f"Parameter {name!r} is {info.param.role} {info.param.axes} in the model but {own.param.role} "
-            f"{own.param.axes} at base: give a base of the same architecture."
-        )
-
-
-def _check_something_grows(found: Mapping[str, ParameterInfo], grows: Growth, model: str) -> None:
     channels = [
         own
         for name, info in found.items()
         for kind, own in zip(info.param.axes, grows[name], strict=True)
         if kind in ("in", "out")
     ]
-    if channels and not any(channels):
+    if channels and not any(channels) and not base.probes:
         raise MupError(
             f"Base and model have the same width, and {model} keeps no constructor arguments that say how wide it is, so "
             f"that nothing tells which dimensions grow with width: give a base of another width, let {model} keep its "
             "arguments under their own names (self.hidden_channels = hidden_channels), or give a file of base shapes that "
             "were saved from a wider model."
         )
+    standing = place(found, grows)
+    for name, info in standing.items():
+        other = found[stand_ins[name]]
+        if info.shape != other.shape:
+            raise MupError(
+                f"In {base.source} there are fewer layers than in the model, and the layers are not alike: {name!r} is "
+                f"{info.shape}, {stand_ins[name]!r} {other.shape}. Which of them the further ones continue is not known: "
+                "give a base of the same depth."
+            )
+        base_shape = _at_base(name, info, stored[name], base.source, rule not in ("none", "standard"))
+        standing[name] = replace(info, base_shape=base_shape, lacking=stand_ins[name] != name)
+    return standing
 
 
-def _whole(name: str, info: ParameterInfo, stored: Iterable[int | None], source: str, modes_matter: bool) -> tuple[int, ...]:
+def _stand_ins(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, str]:
+    """What each parameter is compared with: itself, or the same in base's last layer where base has fewer Fourier layers."""
+    stand_ins = {name: name if name in base.shapes else _in_last_layer(name, base.shapes) for name in found}
+    lacking = [name for name, at_base in stand_ins.items() if at_base != name]
+    is_deeper = any(found[name].param.role == "spectral" for name in lacking)
+    extra = [name for name in base.shapes if name not in found]
+    if extra or not all(stand_ins.values()) or (lacking and not is_deeper):
+        raise MupError(
+            "Base and model have different parameters ("
+            + "; ".join(
+                f"only in the {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+                for where, names in (("model", lacking), ("base", extra))
+                if names
+            )
+            + "): base may differ in width, modes and the number of Fourier layers, of which it has no more than the model, "
+            "so give it the same skips and norms."
+        )
+    return stand_ins
+
+
+def _in_last_layer(name: str, base: Collection[str]) -> str:
+    """The parameter's name with the largest smaller number of a layer that base has; empty if it has none."""
+    parts = name.split(".")
+    for i, part in enumerate(parts):
+        for number in reversed(range(int(part) if part.isdigit() else 0)):
+            other = ".".join([*parts[:i], str(number), *parts[i + 1 :]])
+            if other in base:
+                return other
+    return ""
+
+
+def _check_fits(name: str, info: ParameterInfo, stored: Sequence[int | None], base: Base) -> None:
+    if base.by_mup and info.shape != info.tensor_shape:
+        raise MupError(
+            f"{base.source} was written by mup, which does not know that {name!r} uses only part of its modes "
+            "(max_n_modes): save base shapes with neuralop_mup.save_base_shapes."
+        )
+    if len(stored) != len(info.shape):
+        raise MupError(
+            f"{base.source} gives {name!r} {len(stored)} dimensions, the model's has {len(info.shape)}: "
+            "give a base of the same architecture."
+        )
+
+
+def _at_base(
+    name: str, info: ParameterInfo, stored: Sequence[int | None], source: str, modes_matter: bool
+) -> tuple[int, ...]:
     """A shape at base, where None is a dimension that is the same everywhere, and so the model's own; not if it grows."""
-    sizes = []
+    sizes = tuple(n if b is None else b for n, b in zip(info.shape, stored, strict=True))
     for axis, n, b in zip(info.param.axes, info.shape, stored, strict=True):
         if b is None and axis in GROWS and (modes_matter or not axis.startswith("modes")):
             raise MupError(
@@ -158,25 +133,12 @@ def _whole(name: str, info: ParameterInfo, stored: Iterable[int | None], source:
                 "the model grew is unknown: save base shapes with neuralop_mup.save_base_shapes(base_model, path)"
                 + (", or use rule='none'." if axis.startswith("modes") else ".")
             )
-        sizes.append(n if b is None else b)
-    return tuple(sizes)
-
-
-def _check_sizes(found: Mapping[str, ParameterInfo], shapes: Shapes, layers: Mapping[str, Layers], source: str) -> None:
-    for name, info in found.items():
-        other = layers[name].last
-        if (info.shape, shapes[name]) != (found[other].shape, shapes[other]):
+        if axis not in GROWS and b not in (None, n):
             raise MupError(
-                f"In {source} there are fewer layers than in the model, and the layers are not alike: {name!r} is "
-                f"{info.shape} (at base {shapes[name]}), {other!r} {found[other].shape} ({shapes[other]}). Which of "
-                "them the further ones continue is not known: give a base of the same depth."
+                f"Parameter {name!r} is {info.shape} in the model and {sizes} in {source}: they differ on an axis of kind "
+                f"{axis!r}, which neither width nor modes change: give a base of the same architecture."
             )
-        for axis, n, b in zip(info.param.axes, info.shape, shapes[name], strict=True):
-            if axis not in GROWS and n != b:
-                raise MupError(
-                    f"Parameter {name!r} is {info.shape} in the model and {shapes[name]} in {source}: they differ on an "
-                    f"axis of kind {axis!r}, which neither width nor modes change: give a base of the same architecture."
-                )
+    return sizes
 
 
 def place(
@@ -200,10 +162,12 @@ def place(
                 "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
             )
         param = placed(info.param, grows[name])
-        if does_not_grow(param):
+        if GROWS.isdisjoint(param.axes):  # it is left as it is
             param = replace(param, frozen=info.frozen)
         elif info.shared:
-            raise shared(name, info.shared)
+            raise MupError(
+                f"{name!r} is shared with {info.shared!r}, and one tensor cannot follow two rules: give each its own."
+            )
         elif info.frozen and trainable and not param.frozen:
             raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
         result[name] = replace(info, param=param)
@@ -225,8 +189,3 @@ def placed(param: Param, grows: tuple[bool, ...]) -> Param:
         return replace(param, axes=axes)
     role = ("hidden" if "out" in axes else "readout") if "in" in axes else "input"
     return replace(param, axes=axes, role=role)
-
-
-def does_not_grow(param: Param) -> bool:
-    """Whether nothing of a placed parameter grows, with width or modes: it is left as it is."""
-    return GROWS.isdisjoint(param.axes)

@@ -126,8 +126,8 @@ def load_shapes(path: str | os.PathLike) -> tuple[dict[str, list[int | None]], b
             "neuralop_mup.save_base_shapes(model, path)."
         ) from error
     sizes = [size for dims in shapes.values() for size in dims if size is not None]
-    named = shapes and all(isinstance(key, str) for key in shapes)
-    if not named or any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
+    wrong = any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes)
+    if wrong or not shapes or not all(isinstance(key, str) for key in shapes):
         raise MupError(
             f"{name!r} holds no usable base shapes (each dimension must be zero, a positive integer or null): write one "
             "with neuralop_mup.save_base_shapes(model, path)."

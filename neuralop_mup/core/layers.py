@@ -68,7 +68,7 @@ class Param:
     shape: tuple[int, ...] | None = None
     rank_power: float | None = None
     frozen: bool = False
-    draw: Callable[[torch.Tensor, float], None] | None = None
+    draw: Callable[[torch.Tensor, float], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,16 @@ class Copy:
     """A child that its layer makes as a copy of the child ``of``, weights included, where the two are alike."""
 
     of: str
+
+
+def normal(tensor: torch.Tensor, std: float) -> None:
+    """A way to draw a parameter in place."""
+    tensor.normal_(0, std)
+
+
+def scaled_normal(tensor: torch.Tensor, std: float) -> None:
+    """The same distribution, with the rounding of a constructor that multiplies standard normal numbers."""
+    tensor.normal_().mul_(std)
 
 
 Description = Mapping[str, "Param | Alias | Copy"]
@@ -151,7 +161,13 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
     _DESCRIBED[layer_type] = lambda layer: given
 
 
-def _check(cls: type, name: str, what: object) -> None:
+def _check(cls: type, name: str, what: object, layer: nn.Module | None = None) -> None:
+    # A registration of the user's may name what this layer lacks (a bias that is None), but nothing that no layer has.
+    if layer is not None and not hasattr(layer, name.partition(".")[0]):
+        raise MupError(
+            f"The registration of {cls.__name__} names {name!r}, and it has no such parameter: "
+            f"{nearest(name, [own for own, _ in layer.named_parameters()])}"
+        )
     where = f"The description of {cls.__name__} gives {name!r} as {what!r}"
     if isinstance(what, (Alias, Copy)):
         return
@@ -192,18 +208,9 @@ def describe(layer: nn.Module) -> dict[str, tuple[Param | Alias | Copy, Describe
     for cls in type(layer).__mro__:
         for function in described_as(cls):
             for name, what in function(layer).items():
-                _check(cls, name, what)
-                if is_users(function):
-                    _check_name(layer, name)
+                _check(cls, name, what, layer if is_users(function) else None)
                 found.setdefault(name, (what, function))
     return found
-
-
-def _check_name(layer: nn.Module, name: str) -> None:
-    """A registration of the user's may name what this layer lacks (a bias that is None), but nothing that no layer has."""
-    if not hasattr(layer, name.partition(".")[0]):
-        known, cls = [own for own, _ in layer.named_parameters()], type(layer).__name__
-        raise MupError(f"The registration of {cls} names {name!r}, and {cls} has no such parameter: {nearest(name, known)}")
 
 
 def is_users(function: Describe) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from neuralop_mup.core.default_init import check_drawable, check_fresh
+from neuralop_mup.core.fresh import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import (
@@ -114,9 +114,7 @@ def parametrize(
     if base is not None:
         _warn_of_wider_base(plan)
     pending = init and _on_meta(bare)
-    if pending:
-        check_drawable(bare)
-    elif init:
+    if init and not pending:
         check_fresh(bare, plan)
         scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
@@ -125,16 +123,19 @@ def parametrize(
 
 def _warn_of_wider_base(plan: Plan) -> None:
     """A proxy is the smaller one: the other way round is allowed, for coordinate checks, but seldom meant."""
-    for row in plan.rows if plan.rule != "standard" else ():
-        for kind, n, b in zip(row.axes, row.shape, row.base_shape, strict=True):
-            if kind in ("in", "out") and b > n:
-                warnings.warn(
-                    f"{WIDER}: {row.name!r} has {b} channels at base and {n} here. The base is the size at which learning "
-                    "rates were tuned, usually the smaller one. Were model and base meant the other way round?",
-                    UserWarning,
-                    stacklevel=3,
-                )
-                return
+    wider = [
+        f"{row.name!r} has {b} channels at base and {n} here"
+        for row in plan.rows
+        for kind, n, b in zip(row.axes, row.shape, row.base_shape, strict=True)
+        if plan.rule != "standard" and kind in ("in", "out") and b > n
+    ]
+    if wider:
+        warnings.warn(
+            f"{WIDER}: {wider[0]}. The base is the size at which learning rates were tuned, usually the smaller one. Were "
+            "model and base meant the other way round?",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _bare(model: nn.Module) -> nn.Module:
@@ -153,9 +154,8 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _on_meta(model: nn.Module) -> bool:
-    parameters = dict(model.named_parameters())
-    meta = [name for name, p in parameters.items() if p.is_meta]
-    if meta and len(meta) < len(parameters):
+    meta = [name for name, p in model.named_parameters() if p.is_meta]
+    if 0 < len(meta) < len(list(model.parameters())):
         raise MupError(
             f"Parameter {meta[0]!r} of this {type(model).__name__} is on the meta device and others are not: build all of "
             "it there (with torch.device('meta'): …), or none, or pass init=False to attach the plan alone."
@@ -235,7 +235,9 @@ def unparametrize(model: Model) -> Model:
     >>> model = nm.parametrize(model, base={"hidden_channels": 8}, rule="none", init=False)
     """
     bare = unwrap(model)
-    if not isinstance(bare, nn.Module) or is_parametrized(bare) or not _only_shapes(bare):
+    modules = list(bare.modules()) if isinstance(bare, nn.Module) else []
+    has_shapes = any(hasattr(p, "infshape") for module in modules for p in module.parameters(recurse=False))
+    if not has_shapes or any(hasattr(module, ATTRIBUTE) for module in modules):
         get_plan(model)
     for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED):
         vars(bare).pop(attribute, None)
@@ -244,12 +246,6 @@ def unparametrize(model: Model) -> Model:
         if hasattr(parameter, "infshape"):
             del parameter.infshape
     return model
-
-
-def _only_shapes(model: nn.Module) -> bool:
-    """Whether parameters have ``infshape`` though no part of the model has a plan."""
-    planned = any(hasattr(module, ATTRIBUTE) for module in model.modules())
-    return not planned and any(hasattr(p, "infshape") for p in model.parameters())
 
 
 def is_parametrized(model: nn.Module) -> bool:
@@ -298,10 +294,9 @@ def get_plan(model: nn.Module) -> Plan:
     bare = unwrap(model)
     if not is_parametrized(bare):
         if parts := [name for name, module in bare.named_modules() if name and hasattr(module, ATTRIBUTE)]:
-            part = f"model.{parts[0]}"
             raise MupError(
-                f"This {type(bare).__name__} is not parametrized as a whole, but its part {parts[0]!r} is: pass {part} (and "
-                f"train what lies outside it by an optimizer of its own), or build the {type(bare).__name__} anew and call "
+                f"This {type(bare).__name__} is not parametrized as a whole, but its part {parts[0]!r} is: pass "
+                f"model.{parts[0]} (and train what lies outside it by an optimizer of its own), or build it anew and call "
                 "neuralop_mup.parametrize on all of it."
             )
         raise MupError(

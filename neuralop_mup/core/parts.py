@@ -1,23 +1,27 @@
-"""Models that can be built again, from whatever they keep of their constructor's arguments.
+"""What a model is compared with: its base, and probes of other sizes.
 
-A *part* is a model, or a model inside of another, that keeps its arguments and says by one of them how wide it is. The base
-and probes of other sizes are built from it, on the meta device.
+A *part* is a model, or a model inside of another, that keeps its constructor's arguments and says by one of them how wide it
+is. So it can be built again, on the meta device, as a base and as a probe. A base may also be a model or a file.
 """
 
 from __future__ import annotations
 
-import inspect
 import io
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import redirect_stdout
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import nn
 
+from neuralop_mup.core.arguments import constructor_arguments, names_of_arguments
+from neuralop_mup.core.infshape import load_shapes
+from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.errors import MupError, nearest
 
 # The reference size, at which default learning rates are meant.
@@ -37,79 +41,6 @@ WIDTHS = (
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
 _MODES = ("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes", "modes")
 _DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
-
-
-_KEPT: dict[type, Callable[[Any], dict[str, Any]]] = {}
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-def keeps(model_type: type) -> Callable:
-    """Decorator for a function that reads constructor arguments off a model which keeps them under other names."""
-
-    def register(function: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-        _KEPT[model_type] = function
-        return function
-
-    return register
-
-
-def constructor_arguments(model: nn.Module | None) -> dict[str, Any] | None:
-    """Arguments of the call that built ``model``, by name; None where it keeps too little.
-
-    neuralop's BaseModel and PhysicsNeMo's Module store them; of other classes they are the attributes of the same names
-    (``self.hidden_channels = hidden_channels``).
-    """
-    stored = getattr(model, "_init_kwargs", None)
-    if stored is not None:
-        positional = dict(zip(_positional_arguments(type(model)), stored.get("args", ()), strict=False))
-        return {**{k: v for k, v in stored.items() if k not in ("args", "_name", "_version")}, **positional}
-    theirs = getattr(model, "_args", None)
-    if isinstance(theirs, dict) and "__args__" in theirs:
-        return dict(theirs["__args__"])
-    return None if model is None else _from_attributes(model)
-
-
-def keeps_arguments(module: nn.Module) -> bool:
-    """Whether this is a whole model of neuralop or PhysicsNeMo, which are known by what they keep."""
-    return hasattr(module, "_init_kwargs") or hasattr(module, "_args") or any(cls in _KEPT for cls in type(module).__mro__)
-
-
-def _from_attributes(model: nn.Module) -> dict[str, Any] | None:
-    known = next((_KEPT[cls](model) for cls in type(model).__mro__ if cls in _KEPT), {})
-    arguments: dict[str, Any] = {}
-    for parameter in list(inspect.signature(type(model).__init__).parameters.values())[1:]:
-        missing = parameter.default
-        value = known.get(parameter.name, vars(model).get(parameter.name, missing))
-        if parameter.kind not in _NAMED or value is inspect.Parameter.empty:
-            return None
-        arguments[parameter.name] = value
-    return arguments or None
-
-
-def _positional_arguments(cls: type) -> list[str]:
-    """Names of positional arguments of a class; ``*args`` are handed on to the next class that has a constructor."""
-    names: list[str] = []
-    for parameters in _signatures(cls):
-        names += [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-        if not any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-            break
-    return names
-
-
-def names_of_arguments(cls: type) -> list[str]:
-    """Named constructor arguments of a class, and those of its bases as far as ``**kwargs`` hands them on."""
-    names: list[str] = []
-    for parameters in _signatures(cls):
-        names += [p.name for p in parameters if p.kind in _NAMED and p.name not in names]
-        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    return names
-
-
-def _signatures(cls: type) -> list[list[inspect.Parameter]]:
-    # Not out of vars(base): SFNO's constructor is a partialmethod, which only its class makes a function.
-    bases = [base for base in cls.__mro__ if "__init__" in vars(base)]
-    return [list(inspect.signature(base.__init__).parameters.values())[1:] for base in bases]  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -132,25 +63,14 @@ class Part:
     def built(self, **overrides: Any) -> nn.Module:
         """A model of the same class from its arguments and overrides, on the meta device if it can be."""
 
+        arguments = {**self.arguments, **overrides}
+
         def build() -> nn.Module:
             # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
-            return type(self.model)(**{key: _copied(value) for key, value in {**self.arguments, **overrides}.items()})
+            lists = {key: deepcopy(value) for key, value in arguments.items() if isinstance(value, list)}
+            return type(self.model)(**{**arguments, **lists})
 
         return construct(build, f"{type(self.model).__name__} with {overrides}")
-
-    @cached_property
-    def changed(self) -> str | None:
-        """What the arguments give otherwise than the model has it now; None if they describe it."""
-        try:
-            again = sizes_of(self.built())
-        except MupError as error:
-            return str(error)
-        now = sizes_of(self.model)
-        return next((name for name in {**now, **again} if now.get(name) != again.get(name)), None)
-
-
-def _copied(value: Any) -> Any:
-    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
@@ -164,22 +84,13 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
         With what the constructor raised.
     """
     with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):  # UNO prints while it is built
-        try:
-            with torch.device("meta"):
-                return build()
-        except Exception:  # some constructors read tensors; if that is not the reason, the second try says what is
-            pass
+        # Some constructors read tensors; if that is not the reason, the second try says what is.
+        with suppress(Exception), torch.device("meta"):
+            return build()
         try:
             return build()
         except Exception as error:  # whatever the constructor raises is the user's to read
             raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
-
-
-def sizes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """All that a size can be read off: shapes of parameters, and the active modes of convolutions."""
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
-    convs = {f"{name}.n_modes": m for name, m in model.named_modules() if hasattr(m, "weight") and hasattr(m, "n_modes")}
-    return {**shapes, **{name: active_modes(conv) for name, conv in convs.items()}}
 
 
 def find_parts(model: nn.Module, kernels: Iterable[str], base: Any) -> list[Part]:
@@ -188,37 +99,51 @@ def find_parts(model: nn.Module, kernels: Iterable[str], base: Any) -> list[Part
     builds_base = base is None or isinstance(base, Mapping)
     parts: list[Part] = []
     for name, module in model.named_modules():
-        if any(f"{name}.".startswith(part.prefix) for part in parts):
-            continue
         part = Part(name, module, constructor_arguments(module) or {})
         is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
         holds_kernels = not name or any(kernel.startswith(part.prefix) for kernel in kernels)
-        if not part.arguments or not holds_kernels or not (part.is_wide or is_meant):
+        is_inside = any(part.prefix.startswith(outer.prefix) for outer in parts)
+        if is_inside or not part.arguments or not holds_kernels or not (part.is_wide or is_meant):
             continue
-        if part.changed is None:
+        if not (changed := _changed(part)):
             parts.append(part)
         elif builds_base and not name:
             raise MupError(
                 f"{type(module).__name__} was changed after it was constructed (its constructor arguments give another "
-                f"{part.changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
+                f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
             )
     if builds_base and not parts:
-        raise MupError(what_to_give(model, base))
+        cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
+        sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
+        raise MupError(
+            f"{cls} keeps no constructor arguments that say how wide it is (known are {', '.join(WIDTHS)}), so that it "
+            f"cannot be built {f'from overrides {dict(base)}' if overrides else 'at the reference size'}. Write the base "
+            f"down, nm.parametrize(model, base=lambda: {cls}(…){small}), with {sizes} and all else as the model's; or let "
+            f"{cls} keep its arguments under their own names (self.hidden_channels = hidden_channels)."
+        )
     return parts
 
 
-def what_to_give(model: nn.Module, base: Mapping | None) -> str:
-    """The line for a model that nothing tells how to build again."""
-    cls = type(model).__name__
-    reference = f"{WIDTH} channels and n_modes {MODES} on each axis"
-    small = ", init_mult={'kernel': 0.1}" if base is None else ""
-    asked = f"built at the reference size ({reference})" if base is None else f"built from overrides {dict(base)}"
-    return (
-        f"{cls} keeps no constructor arguments that say how wide it is (known are {', '.join(WIDTHS)}), so that it cannot "
-        f"be {asked}. Write the base down, nm.parametrize(model, base=lambda: {cls}(…){small}), with "
-        f"{reference if base is None else 'these sizes'} and all else as the model's; or let {cls} keep its arguments under "
-        "their own names (self.hidden_channels = hidden_channels)."
-    )
+def _changed(part: Part) -> str:
+    """What the arguments give otherwise than the model has it now; empty if they describe it."""
+    try:
+        again = _sizes_of(part.built())
+    except MupError as error:
+        return str(error)
+    now = _sizes_of(part.model)
+    return next((name for name in {**now, **again} if now.get(name) != again.get(name)), "")
+
+
+def _sizes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """All that a size can be read off: shapes of parameters, and the active modes of convolutions."""
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    convs = {f"{name}.n_modes": m for name, m in model.named_modules() if hasattr(m, "weight") and hasattr(m, "n_modes")}
+    return {**shapes, **{name: active_modes(conv) for name, conv in convs.items()}}
+
+
+def active_modes(conv: Any) -> tuple[int, ...]:
+    """What a convolution says of its active modes, cheap enough to ask at every step."""
+    return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))
 
 
 def reference_sizes(part: Part) -> dict[str, Any]:
@@ -236,32 +161,19 @@ def reference_sizes(part: Part) -> dict[str, Any]:
     }
 
 
-def reference_base(model: nn.Module) -> dict[str, Any]:
-    """:func:`reference_sizes` of a model that keeps its own arguments.
-
-    Raises
-    ------
-    MupError
-        If it does not, or none of them says how wide it is.
-    """
-    part = Part("", model, constructor_arguments(model) or {})
-    if not part.is_wide:
-        raise MupError(what_to_give(model, None))
-    return reference_sizes(part)
-
-
 def _each(value: Any, to: Callable[[Any], Any]) -> Any:
     """Another number in place of a number, or of each in a list or tuple."""
     return type(value)([_each(item, to) for item in value]) if isinstance(value, (list, tuple)) else to(value)
 
 
-def is_reference(part: Part, sizes: Mapping[str, Any]) -> bool:
-    return part.is_wide and all(_numbers(sizes.get(key)) == _numbers(value) for key, value in reference_sizes(part).items())
+def _is_reference(part: Part, sizes: Mapping[str, Any]) -> bool:
+    return part.is_wide and all(
+        _as_tuples(sizes.get(key)) == _as_tuples(value) for key, value in reference_sizes(part).items()
+    )
 
 
-def _numbers(value: Any) -> Any:
-    """Tuples and lists alike."""
-    return [_numbers(item) for item in value] if isinstance(value, (list, tuple)) else value
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 def probe(parts: Iterable[Part]) -> dict[str, dict[str, torch.Size]]:
@@ -291,25 +203,24 @@ def _times(value: Any, factor: int, name: str) -> Any:
     return _each(value, lambda n: n if name in _FURTHER_WIDTHS and n == 1 else n * factor)
 
 
-def check_overrides(part: Part, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _check_overrides(part: Part, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides that a part takes, and that change sizes alone."""
-    cls, stored = type(part.model).__name__, part.arguments
-    names = names_of_arguments(type(part.model))
+    cls, names = type(part.model), names_of_arguments(type(part.model))
     for key, value in overrides.items():
-        own = stored.get(key)
+        own = part.arguments.get(key)
         if key not in names:
-            raise MupError(f"base has the key {key!r}, which {cls} does not take: {nearest(str(key), names)}")
-        if key in _DATA or not (_is_size(value) and _is_size(own)):
-            _check_equal(key, value, own)
-        elif key in _MODES and _length(value) != _length(own):  # the constructor may say so too late
+            raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
+        # As many numbers in each list; the constructor may say so too late.
+        if (
+            key in _MODES
+            and _is_size(value)
+            and _as_tuples(_each(value, lambda n: 0)) != _as_tuples(_each(own, lambda n: 0))
+        ):
             raise MupError(
                 f"base gives {key} = {value!r}, and the model has {own!r}: give as many numbers, one for each axis."
             )
+        _check_choice(part, key, value)
     return dict(overrides)
-
-
-def _length(value: Any) -> int | None:
-    return len(value) if isinstance(value, (list, tuple)) else None
 
 
 def _is_size(value: object) -> bool:
@@ -319,30 +230,22 @@ def _is_size(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _check_equal(key: str, at_base: Any, own: Any, where: str = "") -> None:
+def _check_choice(part: Part, key: str, at_base: Any) -> None:
     """Refuse a choice, or a size of the data, that is another at base."""
-    if not _is_same(at_base, own):
+    own, where = part.arguments.get(key), f" in {part.name!r}" if part.name else ""
+    is_size = key not in _DATA and _is_size(at_base) and _is_size(own)
+    if not is_size and not _is_same(at_base, own):
         raise MupError(
             f"base has {key} = {at_base!r} and the model {own!r}{where}: base may differ from the model in width, modes and "
             "depth only, so that both are the same architecture, for the same data."
         )
 
 
-def check_same_choices(part: nn.Module, at_base: nn.Module, where: str) -> None:
-    """Refuse another choice, or another size of the data, in what two models keep of their arguments."""
-    ours, theirs = constructor_arguments(part) or {}, constructor_arguments(at_base) or {}
-    for key in ours.keys() & theirs.keys():
-        is_size = key not in _DATA and _is_size(ours[key]) and _is_size(theirs[key])
-        if not is_size and not isinstance(ours[key], nn.Module):
-            _check_equal(key, theirs[key], ours[key], where)
-
-
 def _is_same(a: Any, b: Any) -> bool:
-    if callable(a) and callable(b):  # a lambda or a partial is another object each time that it is written
+    # A lambda, a partial or a module is another object each time that it is made.
+    if type(a).__eq__ is object.__eq__:
         return _code(a) == _code(b)
-    if type(a) is not type(b):
-        return False
-    same = a == b
+    same: Any = type(a) is type(b) and a == b
     return bool(same.all() if hasattr(same, "all") else same)
 
 
@@ -352,58 +255,84 @@ def _code(function: Any) -> Any:
     return getattr(function, "__code__", function if isinstance(function, type) else type(function))
 
 
-def active_modes(conv: Any) -> tuple[int, ...]:
-    """What a convolution says of its active modes, cheap enough to ask at every step."""
-    return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))
-
-
 @dataclass(frozen=True)
-class Built:
-    """A base that was built, whole or in parts: by the prefix of each part's parameters, and what it is, in words."""
+class Base:
+    """What a model is compared with.
 
-    models: Mapping[str, nn.Module]
+    Attributes
+    ----------
+    shapes : mapping of str to tuple
+        Logical shapes of the base's parameters, by their names there; in a file None stands for a dimension that never
+        grows.
+    source : str
+        What it is, in words.
+    probes : mapping of str to mapping
+        By what was made larger, such as "FNO of twice the width", the shapes of all its parameters then.
+    is_reference : bool
+        Whether it has the reference size.
+    is_file, by_mup : bool
+        Whether it is a file, and one of mup's, whose shapes are those of tensors, not of the active modes.
+    """
+
+    shapes: Mapping[str, Sequence[int | None]]
     source: str
-    is_reference: bool
+    probes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    is_reference: bool = False
+    is_file: bool = False
+    by_mup: bool = False
 
 
-def build_base(model: nn.Module, parts: list[Part], base: Any) -> Built:
-    """The base from constructor overrides, or as a model or a function gives it.
+def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -> Base:
+    """Build the base, if it has to be, and read it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The bare model.
+    found : mapping
+        What :func:`~neuralop_mup.core.reading.read` found in it.
+    base : mapping, torch.nn.Module, callable, path or None
+        As for :func:`neuralop_mup.parametrize`.
 
     Raises
     ------
     MupError
-        If it cannot be built, or differs from the model in more than sizes.
+        If it cannot be built or read, or differs from the model in more than sizes.
     """
+    parts = find_parts(model, [name for name, info in found.items() if info.param.role == "spectral"], base)
+    if isinstance(base, (str, os.PathLike)):
+        shapes, ours = load_shapes(base)
+        return Base(shapes, repr(os.fspath(base)), probe(parts), is_file=True, by_mup=not ours)
     if base is None or isinstance(base, Mapping):
-        overrides = [reference_sizes(part) if base is None else check_overrides(part, base) for part in parts]
+        overrides = [reference_sizes(part) if base is None else _check_overrides(part, base) for part in parts]
         models = {part.prefix: part.built(**own) for part, own in zip(parts, overrides, strict=True)}
         sizes = [{**part.arguments, **own} for part, own in zip(parts, overrides, strict=True)]
-        source = ("the reference size: " if base is None else "") + _in_words(overrides)
+        words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
+        source = ("the reference size: " if base is None else "") + (", ".join(words) or "the model's own size")
     else:
-        models, source = {"": _given(model, base)}, "the base model"
-        inside = dict(models[""].named_modules())
-        sizes = [constructor_arguments(inside.get(part.name)) or {} for part in parts]
-    return Built(models, source, bool(parts) and all(map(is_reference, parts, sizes)))
+        given = _given(base)
+        models, source = {"": given}, "the base model"
+        theirs = {name: constructor_arguments(module) or {} for name, module in given.named_modules()}
+        sizes = [theirs.get(part.name, {}) for part in parts]
+        for part, at_base in zip(parts, sizes, strict=True):
+            for key in part.arguments.keys() & at_base.keys():
+                _check_choice(part, key, at_base[key])
+    is_reference = bool(parts) and all(map(_is_reference, parts, sizes))
+    probes = probe(parts)
+    # What lies outside of the parts that were built is as in the model.
+    infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
+    for prefix, module in models.items():
+        infos |= read(module, prefix)
+    return Base({name: info.shape for name, info in infos.items()}, source, probes, is_reference)
 
 
-def _in_words(overrides: Iterable[Mapping[str, Any]]) -> str:
-    sizes = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
-    return ", ".join(sizes) or "the model's own size"
-
-
-def _given(model: nn.Module, base: Any) -> nn.Module:
-    """A base that is a model or a function that builds one, of the same architecture."""
-    if not isinstance(base, nn.Module):
-        if not callable(base):
-            raise MupError(
-                f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base "
-                "model or a function that returns one, or the path of a base-shape file."
-            )
+def _given(base: Any) -> nn.Module:
+    """A base that is a model or a function that builds one."""
+    if callable(base) and not isinstance(base, nn.Module):
         base = construct(base, "The base function")
     if not isinstance(base, nn.Module):
-        raise MupError(f"Expected a torch.nn.Module, got {type(base).__name__}: give a function that returns a model.")
-    at_base = dict(base.named_modules())
-    for name, part in model.named_modules():
-        if keeps_arguments(part) and name in at_base:
-            check_same_choices(part, at_base[name], f" in {name!r}" if name else "")
+        raise MupError(
+            f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base "
+            "model or a function that returns one, or the path of a base-shape file."
+        )
     return base

@@ -6,12 +6,11 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
 from neuralop_mup.core.infshape import MupShape
-from neuralop_mup.core.multipliers import OF_INIT, check_multipliers
-from neuralop_mup.core.rules import RULE_VERSION, RULES, ModeRule, Size
+from neuralop_mup.core.rules import OF_INIT, RULE_VERSION, RULES, ModeRule, Size, check_multipliers
 from neuralop_mup.errors import MupError
 
 
@@ -155,14 +154,11 @@ class Plan:
         return self  # nothing in it changes, and a rule that was given as a function stays with it
 
     def __getstate__(self) -> dict:
-        state = dict(vars(self))
-        for cached in ("text", "kernels", "_by_name"):
-            state.pop(cached, None)
-        function = state["function"]
-        module = sys.modules.get(getattr(function, "__module__", None) or "")
-        if getattr(module, getattr(function, "__qualname__", ""), None) is not function:
-            state["function"] = None  # a lambda cannot be pickled, but a model with its plan has to be
-        return state
+        module = sys.modules.get(getattr(self.function, "__module__", None) or "")
+        found = getattr(module, getattr(self.function, "__qualname__", ""), None)
+        # A lambda cannot be pickled, but a model with its plan has to be.
+        function = self.function if found is self.function else None
+        return {**{own.name: getattr(self, own.name) for own in fields(self)}, "function": function}
 
     @cached_property
     def kernels(self) -> tuple[str, ...]:
@@ -191,7 +187,18 @@ class Plan:
         return len(self.rows)
 
     def __str__(self) -> str:
-        return _as_text(self)
+        """The table, under a line for the rule and one for what was measured."""
+        cells = _cells(self)
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        lines.insert(1, "  ".join("-" * w for w in widths))
+        init = "; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied"
+        head = f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like{init})"
+        reason = f"{self.rule}: {self.reason}" if self.reason else ""
+        depth = (
+            "base has fewer layers: nothing scales with depth but in MuSOAP" if any(row.lacking for row in self.rows) else ""
+        )
+        return "\n".join([head, *filter(None, (self.at_base, reason, depth)), *lines])
 
     def to_markdown(self) -> str:
         """The table as GitHub markdown.
@@ -245,12 +252,12 @@ class Plan:
             )
             if a != b
         ]
-        ours, theirs = ({row.name: row for row in of.rows} for of in (self, other))
-        lines += [f"{name}: only in the first" for name in ours if name not in theirs]
-        lines += [f"{name}: only in the second" for name in theirs if name not in ours]
+        ours, theirs = self._by_name, other._by_name
+        alone = sorted(ours.keys() ^ theirs.keys())
+        lines += [f"{name}: only in the {'first' if name in ours else 'second'}" for name in alone]
         for name in ours if ours.keys() == theirs.keys() else ():
             lines += _row_differences(ours[name], theirs[name])
-        return sorted(lines, key=lambda line: line.split(":")[0] in ours)
+        return lines
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
@@ -314,21 +321,14 @@ class Plan:
                 "would not be the same. Train on with the release that wrote it."
             )
         try:
-            _check_former(stored)
+            for key, what in _REFUSED.items():
+                if stored.pop(key, None):
+                    raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
             stored["rows"] = tuple(map(_row_from_json, stored["rows"]))
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)
         except (TypeError, KeyError, AttributeError) as error:
             raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
-
-
-def _check_former(stored: dict) -> None:
-    """Refuse what a plan of 0.2 may say that this version cannot follow; what says nothing is left out."""
-    for key, what in (("correct_tt", "corrects tensor-train kernels"), ("training", "carries learning rates over steps")):
-        if stored.pop(key, None):
-            raise MupError(
-                f"The plan {what} ({key} of parametrize), which this version does not: train on with release 0.2."
-            )
 
 
 def _row_from_json(stored: Mapping) -> Row:
@@ -341,24 +341,9 @@ def _fields(stored: Mapping) -> dict:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k not in _FORMER}
 
 
+# What a plan of 0.2 may say that this version leaves out, and what it cannot follow.
 _FORMER = ("place", "eps_mult", "std_ratio", "steps")
-
-
-def _as_text(plan: Plan) -> str:
-    """The table, under a line for the rule and one for what was measured."""
-    cells = _cells(plan)
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-    lines.insert(1, "  ".join("-" * w for w in widths))
-    init = "; init × still to come" if plan.init_pending else "" if plan.init_applied else "; init × not applied"
-    head = [f"μP plan, rule {plan.rule!r}, {len(plan.rows)} parameters (lr × is for Adam-like{init})"]
-    if plan.at_base:
-        head.append(plan.at_base)
-    if plan.reason:
-        head.append(f"{plan.rule}: {plan.reason}")
-    if any(row.lacking for row in plan.rows):
-        head.append("base has fewer layers: nothing scales with depth but in MuSOAP")
-    return "\n".join([*head, *lines])
+_REFUSED = {"correct_tt": "corrects tensor-train kernels", "training": "carries learning rates over steps"}
 
 
 def _cells(plan: Plan) -> list[tuple[str, ...]]:

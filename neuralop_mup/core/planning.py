@@ -8,19 +8,20 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.base import read_base
-from neuralop_mup.core.depth import Layers
-from neuralop_mup.core.growth import does_not_grow, measure
+from neuralop_mup.core.growth import measure
+from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers import UNKNOWN
-from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
-from neuralop_mup.core.parts import find_parts, probe
+from neuralop_mup.core.parts import read_base
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import (
     DEFAULT_RULE,
+    OF_INIT,
     RULES,
+    SMALL_KERNELS,
     ModeRule,
     Size,
+    check_multipliers,
     check_rule,
     default_std,
     factor_std,
@@ -37,57 +38,51 @@ def make_plan(
     name = check_rule(rule)
     init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
     found = read(model)
-    parts = find_parts(model, [name for name, info in found.items() if info.param.role == "spectral"], base)
-    known = read_base(model, found, parts, base)
-    measured = measure(found, known, probe(parts), name, type(model).__name__)
+    known = read_base(model, found, base)
+    found = measure(found, known, name, type(model).__name__)
     if known.is_reference and name != "standard":
         init_mults = {**SMALL_KERNELS, **init_mults}
     init_mults = {key: value for key, value in init_mults.items() if value != 1}
-    shapes = {name: info.shape for name, info in measured.found.items()}
-    rows = make_rows(measured.found, shapes, measured.at_base, rule, init_mults, measured.layers)
+    probes = "".join(f", and against {what}, on the meta device" for what in known.probes)
+    how = f"base: {known.source}; what grows was measured against it{probes}"
     function = rule if callable(rule) and name not in RULES else None
-    return Plan(name, rows, init_mults, reason=reason_of(rule), function=function, at_base=measured.how)
+    return Plan(name, make_rows(found, rule, init_mults), init_mults, reason=reason_of(rule), function=function, at_base=how)
 
 
-def make_rows(
-    found: Mapping[str, ParameterInfo],
-    shapes: Mapping[str, tuple[int, ...]],
-    at_base: Mapping[str, tuple[int, ...]],
-    rule: str | ModeRule,
-    init_mults: Mapping[str, float],
-    layers: Mapping[str, Layers],
-) -> tuple[Row, ...]:
-    """One row a parameter from its logical shapes, here and at base, and the stack of layers that it is in."""
-    return tuple(_make_row(name, found, shapes, at_base, rule, init_mults, layers[name]) for name in found)
+def make_rows(found: Mapping[str, ParameterInfo], rule: str | ModeRule, init_mults: Mapping[str, float]) -> tuple[Row, ...]:
+    """One row a parameter, from what was read and measured."""
+    return tuple(_make_row(name, found, rule, init_mults) for name in found)
 
 
-def _make_row(name, found, shapes, at_base, rule, init_mults, layers) -> Row:
+def _make_row(name, found, rule, init_mults) -> Row:
     info, param = found[name], found[name].param
+    shapes = {part: found[part].shape for part in (name, *info.init_of)}
+    at_base = {part: found[part].base_shape for part in shapes}
     what = {
         "name": name,
         "role": param.role,
         "layer": info.layer,
         "axes": param.axes,
-        "shape": shapes[name],
-        "base_shape": at_base[name],
+        "shape": info.shape,
+        "base_shape": info.base_shape,
         "owner": info.owner,
         "tensor_shape": info.tensor_shape,
-        "init": "own" if callable(param.init) else param.init,
-        "lacking": layers.lacking,
+        "init": "own" if callable(param.init) or (info.registered and param.init == "constant") else param.init,
+        "lacking": info.lacking,
         "frozen": param.frozen,
     }
-    if not _holds_numbers(name, found, shapes):
+    if not all(map(prod, shapes.values())):
         return Row(**what, why="holds no numbers, or its layer has no inputs: left alone")
-    if not _holds_numbers(name, found, at_base):
+    if not all(map(prod, at_base.values())):
         raise MupError(
-            f"Parameter {name!r} is {shapes[name]} in the model and {at_base[name]} at base, where its layer holds "
+            f"Parameter {name!r} is {info.shape} in the model and {info.base_shape} at base, where its layer holds "
             "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
         )
     size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
     m = multipliers(param.role, size, base_size, rule)
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
-    if all(does_not_grow(found[part].param) for part in (name, *info.init_of)):
+    if all(GROWS.isdisjoint(found[part].param.axes) for part in shapes):
         given, why = [], "nothing of it grows: its own initialization, the base rate"
     else:
         why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
@@ -102,11 +97,6 @@ def _make_row(name, found, shapes, at_base, rule, init_mults, layers) -> Row:
         size=size,
         base_size=base_size,
     )
-
-
-def _holds_numbers(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether the parameter has numbers, and so has what its default initialisation follows."""
-    return all(prod(shapes[part]) for part in (name, *found[name].init_of))
 
 
 def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:

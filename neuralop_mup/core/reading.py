@@ -6,7 +6,7 @@ measured afterwards (:mod:`neuralop_mup.core.growth`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,15 +14,13 @@ import torch
 from torch import nn
 
 import neuralop_mup.core.adapters  # noqa: F401  describes what this package knows
-from neuralop_mup.core.layers import UNKNOWN, Alias, Param, describe
+from neuralop_mup.core.layers import UNKNOWN, Alias, Param, describe, is_users
 from neuralop_mup.errors import MupError
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """A parameter that was read.
+    """A parameter that was read, and later measured.
 
     Attributes
     ----------
@@ -37,8 +35,14 @@ class ParameterInfo:
         factor of a kernel).
     frozen : bool
         Whether it is not trained.
+    registered : bool
+        Whether a user described it.
     shared : str or None
         A second name of the tensor, which no description gives.
+    base_shape : tuple of int
+        Logical shape at base, once it is measured.
+    lacking : bool
+        Whether base, which has fewer layers, lacks it; ``base_shape`` is then that of its last layer.
     """
 
     param: Param
@@ -47,17 +51,22 @@ class ParameterInfo:
     layer: str
     owner: str
     init_of: tuple[str, ...]
-    frozen: bool = False
+    frozen: bool
+    registered: bool
     shared: str | None = None
+    base_shape: tuple[int, ...] = ()
+    lacking: bool = False
 
 
-def read(model: nn.Module) -> dict[str, ParameterInfo]:
+def read(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
     """Read what every parameter of ``model`` is, as if all channels grew.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, on any device (also ``meta``).
+        The model, or a part of one, on any device (also ``meta``).
+    prefix : str
+        What names of the part's parameters begin with in the whole model.
 
     Returns
     -------
@@ -72,63 +81,50 @@ def read(model: nn.Module) -> dict[str, ParameterInfo]:
     """
     if not isinstance(model, nn.Module):
         raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
-    _check_modes(model)
-    described = dict(_described(model))
-    tensors = dict(model.named_parameters(remove_duplicate=False))
+    for name, module in fourier_blocks(model):
+        if any(n < 1 for n in module.n_modes):
+            raise MupError(
+                f"n_modes = {tuple(module.n_modes)} of {name!r} must be at least 1 on every axis (neuralop builds a kernel "
+                f"without numbers otherwise): give {tuple(max(1, n) for n in module.n_modes)}."
+            )
+    described = dict(_described(model, prefix))
+    tensors = {prefix + name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
     found: dict[str, ParameterInfo] = {}
     first_name: dict[int, str] = {}
     for name, tensor in tensors.items():
-        owner, layer, what = described.get(name) or (name.rpartition(".")[0], "", None)
+        owner, layer, what, registered = described[name]
         if isinstance(what, Alias):
-            _check_alias(name, f"{owner}.{what.of}".removeprefix("."), tensors)
+            of = f"{owner}.{what.of}".removeprefix(".")
+            if tensors.get(of) is not tensor:
+                raise MupError(
+                    f"Parameter {name!r} and {of!r} should be one tensor under two names, but are two: tie them again."
+                )
         elif (first := first_name.setdefault(id(tensor), name)) != name:
             found[first] = replace(found[first], shared=name)
         else:
-            layer = layer or type(model.get_submodule(owner)).__name__
-            found[name] = _info(name, what or Param("vector", ("fixed",) * tensor.ndim, UNKNOWN), tensor, layer, owner)
+            found[name] = _info(name, what, tensor, layer, owner, registered)
     for name, info in found.items():
         if missing := [other for other in info.init_of if other not in found]:
-            if missing[0] in tensors:
-                raise shared(missing[0], first_name[id(tensors[missing[0]])])
             raise MupError(
-                f"The description of {info.layer} says that the init of {name!r} follows {missing[0]!r}, which the model "
-                "does not have: give init_of the name of a parameter of the same layer."
+                f"The init of {name!r} of {info.layer} follows {missing[0]!r}, which the model does not have, or which is "
+                "shared with another: give init_of the name of a parameter of the same layer, and each its own tensor."
             )
     return found
 
 
-def read_layer(model: nn.Module, owner: str) -> dict[str, ParameterInfo]:
-    """What the parameters of one layer are now: its active modes may have changed since the model was read."""
-    layer = model.get_submodule(owner)
-    tensors = dict(layer.named_parameters())
-    prefix, cls = f"{owner}." if owner else "", type(layer).__name__
-    return {
-        prefix + name: _info(prefix + name, what, tensors[name], cls, owner)
-        for name, (what, _) in describe(layer).items()
-        if isinstance(what, Param) and name in tensors
-    }
-
-
-def shared(name: str, other: str) -> MupError:
-    """What is said of a tensor with two names."""
-    return MupError(f"{name!r} is shared with {other!r}, and one tensor cannot follow two rules: give each its own.")
-
-
-def _described(model: nn.Module) -> Iterator[tuple[str, tuple[str, str, Param | Alias]]]:
-    """For each name that a layer describes the layer's name and type, and what it says; a layer comes after its children."""
-    for owner, module in reversed(list(model.named_modules(remove_duplicate=False))):
-        prefix = f"{owner}." if owner else ""
-        for name, (what, _) in describe(module).items():
+def _described(model: nn.Module, prefix: str) -> Iterator[tuple[str, tuple[str, str, Param | Alias, bool]]]:
+    """For each name the layer that has it, its type, what it is, and whether a user says so; a layer after its children."""
+    for name, module in reversed(list(model.named_modules(remove_duplicate=False))):
+        owner, layer = (prefix + name).rstrip("."), type(module).__name__
+        inside = f"{owner}." if owner else ""
+        for own, tensor in module.named_parameters(recurse=False, remove_duplicate=False):
+            yield inside + own, (owner, layer, Param("vector", ("fixed",) * tensor.ndim, UNKNOWN), False)
+        for own, (what, function) in describe(module).items():
             if isinstance(what, (Param, Alias)):
-                yield prefix + name, (owner, type(module).__name__, what)
+                yield inside + own, (owner, layer, what, is_users(function))
 
 
-def _check_alias(name: str, of: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    if tensors.get(of) is not tensors[name]:
-        raise MupError(f"Parameter {name!r} and {of!r} should be one tensor under two names, but are two: tie them again.")
-
-
-def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str) -> ParameterInfo:
+def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str, registered: bool) -> ParameterInfo:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
         raise MupError(f"Parameter {name!r} of {layer} has no shape yet (a lazy module): run the model once first.")
     shape = param.shape or tuple(tensor.shape)
@@ -139,7 +135,7 @@ def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str)
         )
     siblings = (param.init_of,) if isinstance(param.init_of, str) else param.init_of or ()
     of = tuple(f"{owner}.{sibling}".removeprefix(".") for sibling in siblings) or (name,)
-    return ParameterInfo(param, shape, tuple(tensor.shape), layer, owner, of, not tensor.requires_grad)
+    return ParameterInfo(param, shape, tuple(tensor.shape), layer, owner, of, not tensor.requires_grad, registered)
 
 
 def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -147,16 +143,6 @@ def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if hasattr(module, "n_modes") and isinstance(getattr(module, "convs", None), nn.ModuleList):
             yield name or type(model).__name__, module
-
-
-def _check_modes(model: nn.Module) -> None:
-    """Refuse a model with an axis of no modes."""
-    for name, module in fourier_blocks(model):
-        if any(n < 1 for n in module.n_modes):
-            raise MupError(
-                f"n_modes = {tuple(module.n_modes)} of {name!r} must be at least 1 on every axis (neuralop builds a kernel "
-                f"without numbers otherwise): give {tuple(max(1, n) for n in module.n_modes)}."
-            )
 
 
 def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:

@@ -69,7 +69,7 @@ A rule of one's own, by its name on the command line too:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralop_mup.core.block_norms import largest_norm
@@ -96,6 +96,11 @@ __all__ = [
 ]
 
 ROLES = ("input", "hidden", "readout", "vector", "spectral")
+# Roles, and Fourier kernels as wholes, where "spectral" is each factor of a factorized one.
+OF_INIT = (*ROLES, "kernel")
+# neuralop's kernels have blocks of operator norm 2, as against about 1 of the skip beside them; a tenth of that lets each
+# layer begin as its skip (benchmarks/suite.py init of commit b7062af, docs/evidence/optimizers.md).
+SMALL_KERNELS = {"kernel": 0.1}
 
 
 @dataclass(frozen=True)
@@ -273,11 +278,8 @@ def log_modes(size: Size, base: Size) -> float:
                 f"n_modes // 2 = {tuple(ks)} on axes {tuple(range(len(ks)))}. Take n_modes ≥ 4 on some axis, or "
                 "rule='operator-norm', which is finite at K = 1."
             )
-    return math.sqrt(_sum_of_logs(base.modes) / _sum_of_logs(size.modes))
-
-
-def _sum_of_logs(modes: Sequence[int]) -> float:
-    return sum(math.log(max(k, 1)) for k in modes)
+    at_base, here = (sum(math.log(max(k, 1)) for k in modes) for modes in (base.modes, size.modes))
+    return math.sqrt(at_base / here)
 
 
 def operator_norm(size: Size, base: Size) -> float:
@@ -527,3 +529,16 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
         sgd_lr=r_out / r_in,
         kappa=kappa,
     )
+
+
+def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequence[str] = ROLES) -> dict[str, float]:
+    """Multipliers by role, which a user gives on top of the rule: known roles, positive finite numbers."""
+    if not isinstance(values, (Mapping, type(None))):
+        raise MupError(f"{what} is {values!r}; give a dict by role, such as {{'readout': 0.5}}.")
+    values = dict(values or {})
+    for role, value in values.items():
+        if role not in known:
+            raise MupError(f"{what} has no role {role!r}: {nearest(str(role), known)}")
+        if not is_multiplier(value):
+            raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
+    return {role: float(value) for role, value in values.items()}

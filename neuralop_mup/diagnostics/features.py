@@ -1,7 +1,8 @@
 """What the blocks of a model return, and how large it is."""
 
-import dataclasses
-from collections import Counter
+from __future__ import annotations
+
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.parts import keeps_arguments
+from neuralop_mup.core.arguments import keeps_arguments
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -33,35 +34,33 @@ def call_with_hooks(model: nn.Module, inputs: Any, hooks: Mapping[str, Callable]
         return call(model, inputs)
 
 
-def features(
-    model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor], silent: dict[str, str] | None = None
-) -> dict[str, torch.Tensor]:
+def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Output of every block of ``model`` at ``x`` (several inputs: by name), from input to output.
 
     A block is a child of the model that holds parameters (each member of a ModuleList or ModuleDict counts as one; of a
     whole model inside a class that wraps it, its own blocks); a child that is
     called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, … Of a
-    block that returns several tensors each is an entry, by its index, key or attribute: ``encoder[0]``, ``encoder.out``, …
+    block that returns several tensors each is an entry, by its index or key: ``encoder[0]``, ``encoder[out]``, …
     Features are real or complex tensors of one number or more: indices and masks are none.
-
-    Blocks that were called and returned none are put into ``silent``, with the type that they returned.
     """
-    returned: list[tuple[str, str, list[tuple[str, torch.Tensor]]]] = []
+    seen: list[tuple[str, torch.Tensor]] = []
 
     def look(block: str, _module: nn.Module, _args: tuple, output: Any) -> None:
-        returned.append((block, type(output).__name__, list(_leaves(block, output))))
+        found = list(_leaves(block, output))
+        if not found:
+            warnings.warn(
+                f"Nothing is known of the block {block}, which returns no tensor of numbers but a {type(output).__name__}: "
+                "return a tensor, or a tuple, list or dict of them, to have it measured.",
+                stacklevel=1,
+            )
+        seen.extend((name if len(found) > 1 else block, value) for name, value in found)
 
     with torch.no_grad():
         call_with_hooks(model, x, {block: partial(look, block) for block in _blocks(model)})
-    if silent is not None:
-        silent.update({block: kind for block, kind, found in returned if not found})
-    seen = [(key if len(found) > 1 else block, value) for block, _, found in returned for key, value in found]
-    counts, calls = Counter(name for name, _ in seen), Counter[str]()
-    result = {}
-    for name, value in seen:
-        result[f"{name}.{calls[name]}" if counts[name] > 1 else name] = value
-        calls[name] += 1
-    return result
+    names = [name for name, _ in seen]
+    return {
+        f"{name}.{names[:i].count(name)}" if names.count(name) > 1 else name: value for i, (name, value) in enumerate(seen)
+    }
 
 
 def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -71,9 +70,6 @@ def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(output, Mapping):
         for k, value in output.items():
             yield from _leaves(f"{key}[{k}]", value)
-    elif dataclasses.is_dataclass(output):
-        for field in dataclasses.fields(output):
-            yield from _leaves(f"{key}.{field.name}", getattr(output, field.name, None))
     elif isinstance(output, torch.Tensor) and output.numel() and (output.is_floating_point() or output.is_complex()):
         yield key, output.detach()
 

@@ -5,19 +5,22 @@ A kernel is block-diagonal over Fourier modes, so the operator norm of its updat
 Yoo, Yang, arXiv:2506.19396, Theorem 3.5), and the features' change is what the coordinate check looks at.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from tltorch.factorized_tensors.core import FactorizedTensor
-from tltorch.factorized_tensors.factorized_tensors import TTTensor
+from tltorch.factorized_tensors.factorized_tensors import DenseTensor, TTTensor
 from torch import nn
 
 from neuralop_mup.core.parametrize import kernels_and_axes
 from neuralop_mup.core.unwrap import is_sharded, unwrap
 from neuralop_mup.diagnostics.features import features, rms
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.on_plan import effective_lrs
+from neuralop_mup.optim.follow import effective_lrs
 
 Inputs = torch.Tensor | Mapping[str, Any]
 Record = dict[str, Any]
@@ -100,10 +103,9 @@ class Step:
             for name, (read, axes) in self._read.items()
         ]
         for name, now in self._look().items():
-            before = self._features[name]
             records += [
-                {"kind": "feature", "name": name, "value": rms(before)},
-                {"kind": "feature_update", "name": name, "value": rms(now - before)},
+                {"kind": "feature", "name": name, "value": rms(self._features[name])},
+                {"kind": "feature_update", "name": name, "value": rms(now - self._features[name])},
             ]
         records += [{"kind": "lr", "name": name, "value": lr} for name, lr in effective_lrs(optimizer).items()]
         return records + [
@@ -131,30 +133,30 @@ def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], 
             f"The parameters of this {type(model).__name__} are sharded, so that no process has a whole kernel: measure "
             "updates in a run on one device, or under DistributedDataParallel."
         )
+    axes_of, result = kernels_and_axes(model), {}
     tensors: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, FactorizedTensor)}
-    result: dict[str, tuple[Callable[[], torch.Tensor], tuple[str, ...]]] = {}
-    for name, kinds in kernels_and_axes(model).items():
-        holder = next((tensor for tensor in tensors if name.startswith(f"{tensor}.")), None)
-        axes = tuple(kind for kind in kinds if kind != "pair")
-        if holder is None:
-            # A layer of somebody else's: a plain parameter with channels and modes is a kernel.
-            if any(kind.startswith("modes") for kind in axes) and not any(kind.startswith("rank") for kind in axes):
-                result[name] = (_read_plain(model.get_parameter(name), kinds), axes)
-            continue
-        if ".factors." in name:  # of (size, rank), a tensor train's of (rank, size, rank)
-            axes = axes[1:2] if isinstance(tensors[holder], TTTensor) else axes[:1]
-        elif name != f"{holder}.tensor":
-            axes = ()  # what stands between the factors
-        convolution = holder.removesuffix(".weight")
-        _, before = result.get(convolution, (None, ()))
-        result[convolution] = (tensors[holder].to_tensor, (*before, *axes))
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DenseTensor):
+            axes = _without_pairs(axes_of[f"{name}.tensor"])
+        else:
+            size = 1 if isinstance(tensor, TTTensor) else 0  # of (rank, size, rank), other factors of (size, rank)
+            axes = tuple(axes_of[f"{name}.factors.{key}"][size] for key in tensor.factors.keys)
+        result[name.removesuffix(".weight")] = (tensor.to_tensor, axes)
+    for name, kinds in axes_of.items():
+        # A layer of somebody else's: a plain parameter with channels and modes is a kernel.
+        if not any(name.startswith(f"{tensor}.") for tensor in tensors) and any(kind.startswith("modes") for kind in kinds):
+            result[name] = (partial(_as_complex, model.get_parameter(name), kinds), _without_pairs(kinds))
     return result
 
 
-def _read_plain(parameter: nn.Parameter, kinds: Sequence[str]) -> Callable[[], torch.Tensor]:
+def _without_pairs(kinds: Sequence[str]) -> tuple[str, ...]:
+    return tuple(kind for kind in kinds if kind != "pair")
+
+
+def _as_complex(parameter: nn.Parameter, kinds: Sequence[str]) -> torch.Tensor:
     if "pair" not in kinds:
-        return lambda: parameter
-    return lambda: torch.view_as_complex(parameter.movedim(kinds.index("pair"), -1).contiguous())
+        return parameter
+    return torch.view_as_complex(parameter.movedim(kinds.index("pair"), -1).contiguous())
 
 
 def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
@@ -167,8 +169,6 @@ def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
     axes : sequence of str
         Kinds of axis; channels are ``in…`` and ``out…``, all others number the blocks.
     """
-    if torch.finfo(kernel.dtype).bits < 32:
-        kernel = kernel.to(torch.complex64 if kernel.is_complex() else torch.float32)
     ins = [i for i, kind in enumerate(axes) if kind.startswith("in")]
     outs = [i for i, kind in enumerate(axes) if kind.startswith("out")]
     if not ins or not outs:

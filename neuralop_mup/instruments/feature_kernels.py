@@ -30,8 +30,8 @@ Learning in the Proportional Limit", for Φ, G and Q: work in progress, known he
 (Marty Mukherjee, 24 November 2025).
 """
 
-import math
-import warnings
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -73,7 +73,7 @@ class Kernels:
     forward: dict[str, torch.Tensor]
     backward: dict[str, torch.Tensor]
     mixed: dict[str, torch.Tensor]
-    _tangent: dict[str, torch.Tensor | str]
+    _tangent: dict[str, Any]  # of a layer whose transform is not known, why
 
     @property
     def tangent(self) -> dict[str, torch.Tensor]:
@@ -95,12 +95,12 @@ class Kernels:
         >>> sum(theta.values()).shape
         torch.Size([4, 4])
         """
-        for layer, value in self._tangent.items():
-            if isinstance(value, str):
-                raise MupError(f"The tangent kernel of {layer!r} is not known: {value}. Φ, G and Q are there.")
-        return {layer: value for layer, value in self._tangent.items() if not isinstance(value, str)}
+        if unknown := [layer for layer, value in self._tangent.items() if isinstance(value, str)]:
+            why = self._tangent[unknown[0]]
+            raise MupError(f"The tangent kernel of {unknown[0]!r} is not known: {why}. Φ, G and Q are there.")
+        return self._tangent
 
-    def change(self, before: "Kernels") -> list[dict[str, Any]]:
+    def change(self, before: Kernels) -> list[dict[str, Any]]:
         """How far kernels have moved since ``before``: ‖K − K₀‖ / ‖K₀‖ in the Frobenius norm.
 
         Parameters
@@ -111,13 +111,8 @@ class Kernels:
         Returns
         -------
         list of dict
-            ``layer``, ``kernel`` ("forward", "backward", "mixed"), ``value``: NaN, with a warning, where K₀ is zero (under
-            a readout of zeros G and Q are).
-
-        Raises
-        ------
-        MupError
-            If ``before`` is of other layers, or of another number of samples.
+            ``layer``, ``kernel`` ("forward", "backward", "mixed"), ``value``: not finite where K₀ is zero, as G and
+            Q are under a readout of zeros.
 
         Examples
         --------
@@ -125,26 +120,15 @@ class Kernels:
         >>> nm.kernels(model, x).change(before)[0]
         {'layer': 'fno_blocks.convs.0', 'kernel': 'forward', 'value': 0.0}
         """
-        ours, theirs = ({name: len(k) for name, k in kernels.forward.items()} for kernels in (self, before))
-        if ours != theirs:
-            raise MupError(
-                f"These kernels are of the layers {ours} (with their numbers of samples), and those before of {theirs}: "
-                "take both of one model on one batch."
-            )
-        pairs = [
-            (layer, kind, now, getattr(before, kind)[layer])
-            for kind in ("forward", "backward", "mixed")
-            for layer, now in getattr(self, kind).items()
-        ]
-        if zero := [f"{kind} kernel of {layer}" for layer, kind, _, then in pairs if not then.any()]:
-            warnings.warn(
-                f"The {', the '.join(zero)} {'was' if len(zero) == 1 else 'were'} zero before, as under a readout of zeros, "
-                "so a relative change is not defined and its value is NaN: take the kernels before after a first step.",
-                stacklevel=2,
-            )
+        pairs = {
+            "forward": (self.forward, before.forward),
+            "backward": (self.backward, before.backward),
+            "mixed": (self.mixed, before.mixed),
+        }
         return [
-            {"layer": layer, "kernel": kind, "value": ((now - then).norm() / then.norm()).item() if then.any() else math.nan}
-            for layer, kind, now, then in pairs
+            {"layer": layer, "kernel": kind, "value": ((now[layer] - then[layer]).norm() / then[layer].norm()).item()}
+            for kind, (now, then) in pairs.items()
+            for layer in now
         ]
 
 
@@ -160,7 +144,7 @@ def kernels(
     model : torch.nn.Module
         A model of known layers, parametrized or not. It is called in evaluation mode.
     batch : tensor or dict
-        At least two samples: the model's input, or several by name (``y`` is left out).
+        Samples: the model's input, or several by name (``y`` is left out).
     output : callable, optional
         From the prediction to one real number a sample, shape (samples,), with its gradient. The mean over channels and
         points if not given.
@@ -172,10 +156,9 @@ def kernels(
     Raises
     ------
     MupError
-        If the batch is no batch or holds one sample, the model has no Fourier layer, a layer is called more than once (so
-        that its calls cannot be told apart) or not at all, a layer does not get the batch sample by sample (FNOGNO takes
-        one sample, CODANO makes samples of its variables), ``output`` does not give a number a sample, or that number does
-        not follow from a layer.
+        If the batch is no batch, the model has no Fourier layer, a layer is called more than once (so that its calls cannot
+        be told apart) or not at all, a layer does not get the batch sample by sample (FNOGNO takes one sample, CODANO makes
+        samples of its variables), ``output`` does not give a number a sample, or that number does not follow from a layer.
 
     Examples
     --------
@@ -187,10 +170,7 @@ def kernels(
     >>> {name: tuple(kernel.shape) for name, kernel in kernels.forward.items()}["fno_blocks.convs.0"]
     (4, 4)
     """
-    inputs = inputs_of(batch) if isinstance(batch, Mapping) else batch
-    check_inputs(inputs)
-    if inputs is None:
-        raise MupError("kernels needs a batch: give the model's input as a tensor, or several by name.")
+    inputs = check_inputs(inputs_of(batch) if isinstance(batch, Mapping) else batch)
     model = unwrap(model)
     calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in kernels_of(model)}
     if not calls:
@@ -212,23 +192,20 @@ def _keep(seen: list, module: nn.Module, args: tuple, out: torch.Tensor) -> torc
 
 
 def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
-    if output is None and not isinstance(prediction, torch.Tensor):
-        raise MupError(
-            f"The model returns a {type(prediction).__name__}: give output=…, a function from it to one number a sample."
-        )
-    number = prediction.real.flatten(1).mean(1) if output is None else output(prediction)
+    if output is None and isinstance(prediction, torch.Tensor):
+        number: Any = prediction.real.flatten(1).mean(1)
+    else:
+        number = prediction if output is None else output(prediction)
     if not isinstance(number, torch.Tensor) or number.ndim != 1 or number.is_complex():
         shape = tuple(number.shape) if isinstance(number, torch.Tensor) else type(number).__name__
-        raise MupError(f"output gives {shape}; it must give one real number a sample, of shape (samples,).")
+        raise MupError(
+            f"{'The model' if output is None else 'output'} gives {shape}: give an output=… from what the model returns to "
+            "one real number a sample, of shape (samples,)."
+        )
     if not number.requires_grad:
         raise MupError(
             "What output gives has no gradient, and the kernels are made of gradients: compute it from the prediction with "
             "torch's operations alone, without detach, numpy or no_grad."
-        )
-    if len(number) < 2:
-        raise MupError(
-            f"A kernel compares samples, and this batch holds {len(number)}: give a batch of two or more, of shape "
-            "(samples, channels, *grid)."
         )
     return number
 
@@ -237,21 +214,20 @@ def _with_gradients(
     model: nn.Module, number: torch.Tensor, calls: Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """What entered each layer, what left it, and the output's gradient by that, a row a sample."""
+    layers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, seen in calls.items():
         if len(seen) != 1:
-            how = "is not called" if not seen else f"is called {len(seen)} times"
             raise MupError(
-                f"{name!r} of this {type(model).__name__} {how} when the model is, so its kernels cannot be told apart: "
-                "kernels are for models that call each Fourier layer once."
+                f"{name!r} of this {type(model).__name__} is called {len(seen)} times when the model is: kernels are for "
+                "models that call each Fourier layer once."
             )
-        ((v, s),) = seen
+        v, s = layers[name] = seen[0]
         if not len(v) == len(s) == len(number):  # nothing else tells what a first dimension means
             raise MupError(
-                f"{name!r} of this {type(model).__name__} has {len(v)} {'row' if len(v) == 1 else 'rows'} of features and "
+                f"{name!r} of this {type(model).__name__} has {len(v)} row(s) of features and "
                 f"the output is {len(number)} numbers, so the rows are not the samples: kernels are for models that hand "
                 "each Fourier layer the batch sample by sample, with an output of one number a sample."
             )
-    layers = {name: seen[0] for name, seen in calls.items()}
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
     if cut := [name for name, gradient in zip(layers, gradients, strict=True) if gradient is None]:
         raise MupError(

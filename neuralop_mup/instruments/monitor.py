@@ -1,5 +1,7 @@
 """The coordinate check and the update check while a model trains."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -31,11 +33,10 @@ class Monitor:
         Called with the records of each measured step, a list of dicts: ``records.extend``, or a function that writes or
         logs them. ``.latest`` holds the last measurement in any case.
     every : int, default 100
-        Steps 1, 1 + every, 1 + 2·every, … are measured.
+        Steps 1, 1 + every, 1 + 2·every, … are measured. A resumed run goes on with the steps that the optimizer's state
+        counts (SGD's counts none).
     probe : tensor or dict, optional
         Inputs to compare features on, as the model is called with them. The current batch if not given.
-    start : int, optional
-        Steps taken before this run. If not given, read from the optimizer's state where it counts steps (Adam), else 0.
 
     Attributes
     ----------
@@ -71,22 +72,17 @@ class Monitor:
         *,
         every: int = 100,
         probe: Inputs | None = None,
-        start: int | None = None,
     ) -> None:
         check_count("every", every, "steps")
-        if start is not None:
-            check_count("start", start, "steps taken before", least=0)
         if to is not None and not callable(to):
             raise MupError(f"to is {to!r}; give a function of a list of records, such as records.extend of a list.")
-        if not isinstance(model, nn.Module):
-            raise MupError(f"Expected a model to monitor, got {type(model).__name__}.")
         optimizer = unwrap_optimizer(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer.")
         kernels_of(unwrap(model))  # what cannot be measured is said now
         self.latest: list[Record] = []
         self._model, self._to, self._every, self._probe = model, to, every, check_inputs(probe)
-        self._steps = start  # None: not known before the first step, when a resumed run's state was loaded
+        self._steps: int | None = None  # not known before the first step, when a resumed run's state was loaded
         self._called_with: Inputs | None = None
         self._step: Step | None = None
         self._handles: list[Any] = []
@@ -110,7 +106,7 @@ class Monitor:
             handle.remove()
         self._handles, self._called_with, self._step = [], None, None
 
-    def __enter__(self) -> "Monitor":
+    def __enter__(self) -> Monitor:
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from neuralop.layers.base_spectral_conv import BaseSpectralConv
 from torch import nn
 
+from neuralop_mup.core.parametrize import is_parametrized
+from neuralop_mup.core.plan_state import attach_shapes
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import fsdp_placement
@@ -38,8 +41,8 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     Raises
     ------
     MupError
-        If the model is wrapped or sharded already, the mesh has several dimensions, ``torch.distributed`` is not
-        initialised, or this torch is too old to give parameters process groups of their own.
+        If the model is wrapped or sharded already, the mesh has several dimensions, or this torch is too old to give
+        parameters process groups of their own.
 
     Examples
     --------
@@ -50,13 +53,9 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     >>> model = nm.shard(nm.parametrize(FNO((8, 8), 1, 1, 64), base={"hidden_channels": 32}))  # doctest: +SKIP
     >>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
     """
-    import torch.distributed as dist
-
     if not isinstance(model, nn.Module) or unwrap(model) is not model:
         raise MupError(f"shard takes the bare model, got {type(model).__name__}: shard first, then compile.")
     check_unsharded(model, "shard")
-    if not (dist.is_available() and dist.is_initialized()):
-        raise MupError("shard needs processes to share the model: call torch.distributed.init_process_group first.")
     try:
         from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -69,24 +68,23 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
             "by parameter): update torch, or use DistributedDataParallel."
         ) from error
     if mesh is None:
-        default = "cuda" if torch.cuda.is_available() else "cpu"
-        kind = next((p.device.type for p in model.parameters() if not p.is_meta), default)
-        mesh = init_device_mesh(kind, (dist.get_world_size(),))
+        on_meta = "cuda" if torch.cuda.is_available() else "cpu"
+        device = next((p.device.type for p in model.parameters() if not p.is_meta), on_meta)
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
     if mesh.ndim != 1:
         raise MupError(f"shard takes a mesh of one dimension, got {mesh.ndim}: pass a submesh such as mesh['dp'].")
-    complex_mesh = DeviceMesh.from_group(dist.new_group(mesh.mesh.flatten().tolist()), mesh.device_type)
-    complex_info = mesh_info(complex_mesh, shard_mesh_dim=0)
+    group = dist.new_group(mesh.mesh.flatten().tolist())
+    complex_info = mesh_info(DeviceMesh.from_group(group, mesh.device_type), shard_mesh_dim=0)
 
     def place(parameter: nn.Parameter) -> Any:
         return placement(Shard(0), complex_info) if parameter.is_complex() else None
 
     # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
     owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]
-    shapes = {name: p.infshape for name, p in model.named_parameters() if hasattr(p, "infshape")}
     for parameter in model.parameters():
         parameter.sharded_away = True  # other tensors take their place, and an optimizer that holds these trains nothing
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
-    for name, shape in shapes.items():  # the parameters are other tensors than before
-        model.get_parameter(name).infshape = shape
+    if is_parametrized(model):
+        attach_shapes(model)  # the parameters are other tensors than before
     return model

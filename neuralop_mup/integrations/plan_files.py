@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.depth import Layers, match_layers
 from neuralop_mup.core.growth import place
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
@@ -92,15 +91,10 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     >>> nm.summary(model)["lifting.fcs.1.weight"].lr_mult
     0.5
     """
-    bare = unwrap(model)
-    if not isinstance(bare, nn.Module):
-        raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
-    name = f"This {type(source).__name__}"
+    bare, name = unwrap(model), f"This {type(source).__name__}"
     if isinstance(source, (str, os.PathLike)):
         name, source = repr(os.fspath(source)), load_file(Path(source))
-    elif not isinstance(source, (Mapping, Plan)):
-        raise MupError(f"A plan comes from a file, a state dict or a Plan, not from {type(source).__name__}.")
-    plan = fit_plan(bare, source if isinstance(source, Plan) else plan_in(source, name), name)
+    plan = fit_plan(bare, plan_in(source, name), name)
     # Weights that are still to come stay so: load_state_dict brings them.
     set_plan(bare, replace(plan, init_pending=is_parametrized(bare) and get_plan(bare).init_pending))
     setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
@@ -200,19 +194,20 @@ def load_checkpoint(
     return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
 
 
-def plan_in(state: Any, source: str) -> Plan:
-    """The plan that a state dict, or a dict of several, carries; ``source`` is what a refusal calls it."""
-    states = [state, *state.values()] if isinstance(state, Mapping) else []
-    metadata = [getattr(candidate, "_metadata", None) for candidate in states if isinstance(candidate, Mapping)]
-    entries = [entry for modules in metadata if isinstance(modules, Mapping) for entry in modules.values()]
-    texts = [entry[KEY] for entry in entries if isinstance(entry, Mapping) and KEY in entry]
-    if not texts:
-        raise MupError(
-            f"{source} has no plan: it was saved from a model that was not parametrized, so its weights are not scaled, or "
-            "its entries were copied out of the state dict. Give the file that neuralop_mup.save_plan wrote; or parametrize "
-            "the model with init=False, and load the weights after."
-        )
-    return Plan.from_json(texts[0])
+def plan_in(source: Any, name: str) -> Plan:
+    """A plan, or the one that a state dict, or a dict of several, carries; ``name`` is what a refusal calls it."""
+    if isinstance(source, Plan):
+        return source
+    states = [source, *source.values()] if isinstance(source, Mapping) else []
+    for metadata in (getattr(state, "_metadata", None) for state in states):
+        for entry in metadata.values() if isinstance(metadata, Mapping) else ():
+            if isinstance(entry, Mapping) and KEY in entry:
+                return Plan.from_json(entry[KEY])
+    raise MupError(
+        f"{name} has no plan: it was saved from a model that was not parametrized, so its weights are not scaled, or its "
+        "entries were copied out of the state dict. Give the file that neuralop_mup.save_plan wrote; or parametrize the "
+        "model with init=False, and load the weights after."
+    )
 
 
 def load_file(path: Path) -> Any:
@@ -224,8 +219,6 @@ def load_file(path: Path) -> Any:
         return Plan.from_json(path.read_text()) if is_text else torch.load(path, map_location="cpu", weights_only=False)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise MupError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
-    except MupError as error:
-        raise MupError(f"{str(path)!r}: {error}") from error
     except Exception as error:  # torch's, zip's and pickle's errors share no base class
         raise MupError(f"{str(path)!r} cannot be loaded: it is cut off, or no file of torch.save ({error}).") from error
 
@@ -238,11 +231,11 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
         ours = get_plan(model)
         check_same_plan(ours, plan, f"{source} belongs")
         return replace(ours, init_applied=plan.init_applied, init_pending=False)
+    found = read(model)
     check_no_plan(model)
-    found, rows = read(model), {row.name: row for row in plan.rows}
-    lines = [f"{name}: not in the model" for name in rows if name not in found]
-    lines += [f"{name}: not in the plan" for name in found if name not in rows]
-    lines = lines or [line for name in found if (line := _shape_difference(found[name], rows[name]))]
+    alone = sorted(found.keys() ^ {row.name for row in plan})
+    lines = [f"{name}: not in the {'plan' if name in found else 'model'}" for name in alone]
+    lines = lines or [line for name, info in found.items() if (line := _shape_difference(info, plan[name]))]
     if not lines:
         again = _remake_plan(plan, found)
         lines = plan.differences(again)
@@ -256,17 +249,22 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
 
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
-    found = place(found, {row.name: tuple(kind in GROWS for kind in row.axes) for row in plan.rows}, trainable=False)
-    shapes, at_base = ({row.name: getattr(row, kind) for row in plan.rows} for kind in ("shape", "base_shape"))
-    layers = match_layers(shapes, {row.name for row in plan.rows if not row.lacking}, plan.kernels)
-    layers = layers or {name: Layers(name) for name in shapes}  # then the comparison says what differs
-    known = plan.function is not None or plan.rule in RULES
-    rows = make_rows(found, shapes, at_base, plan.mode_rule if known else "none", plan.init_mult, layers)
-    if not known:  # a function of somebody's: what it made of kernels stands in the file and nowhere else
-        numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
-        saved = {row.name: {key: getattr(row, key) for key in numbers} for row in plan.rows if row.role == "spectral"}
-        rows = tuple(replace(row, **saved.get(row.name, {})) for row in rows)
-    return replace(plan, rows=rows)
+    grows = {row.name: tuple(kind in GROWS for kind in row.axes) for row in plan.rows}
+    found = place(found, grows, trainable=False)
+    for row in plan.rows:
+        found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)
+    if plan.function is not None or plan.rule in RULES:
+        return replace(plan, rows=make_rows(found, plan.mode_rule, plan.init_mult))
+    # A function of somebody's: what it made of kernels stands in the file and nowhere else.
+    rows = make_rows(found, "none", plan.init_mult)
+    numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
+    return replace(
+        plan,
+        rows=tuple(
+            replace(row, **{key: getattr(plan[row.name], key) for key in numbers}) if row.role == "spectral" else row
+            for row in rows
+        ),
+    )
 
 
 def _shape_difference(f: ParameterInfo, row: Row) -> str:
@@ -299,12 +297,12 @@ def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:
         {key: tuple(value.shape) for key, value in state.items() if isinstance(value, torch.Tensor)}
         for state in (model.state_dict(), weights)
     )
-    if ours != theirs:
-        key = next(k for k in {**ours, **theirs} if ours.get(k) != theirs.get(k))
-        raise MupError(
-            f"{str(path)!r} has {key!r} of shape {theirs.get(key, 'none')}, the model {ours.get(key, 'none')}: build the "
-            "model with the arguments that it was saved with."
-        )
+    for key in {**ours, **theirs}:
+        if ours.get(key) != theirs.get(key):
+            raise MupError(
+                f"{str(path)!r} has {key!r} of shape {theirs.get(key, 'none')}, the model {ours.get(key, 'none')}: build "
+                "the model with the arguments that it was saved with."
+            )
 
 
 def _check_scheduler_state(scheduler: Any, state: Any) -> None:
@@ -316,12 +314,7 @@ def _check_scheduler_state(scheduler: Any, state: Any) -> None:
         for kept in (scheduler.state_dict(), state)
     )
     if ours != theirs:
-        differing = " and ".join(
-            f"{what} {', '.join(map(repr, sorted(keys)))}"
-            for what, keys in (("has", theirs - ours), ("lacks", ours - theirs))
-            if keys
-        )
         raise MupError(
-            f"The scheduler's state that was saved is not that of a {type(scheduler).__name__} (it {differing}): build the "
-            "scheduler as it was, or pass None to go on without its state."
+            f"The scheduler's state that was saved is not that of a {type(scheduler).__name__}: build the scheduler as it "
+            "was, or pass None to go on without its state."
         )

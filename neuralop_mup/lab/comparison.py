@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.parts import reference_base
+from neuralop_mup.core.parts import find_parts, reference_sizes
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import cuda_devices
@@ -160,7 +160,7 @@ def compare(
     # Without μP nothing is known of how a learning rate carries to a longer training, so that proxy is narrower alone.
     adam, soap = plan("adam", "standard", whole=True), plan("soap", DEFAULT_RULE, kernel_init="small")
     n_steps = soap.steps["target"]
-    reference = {**target, **reference_base(build(**target))}
+    reference = {**target, **reference_sizes(find_parts(build(**target), (), None)[0])}
 
     lrs, tuned = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(n_steps)}, {}
     for name, made in (("Adam, tuned small", adam), ("MuSOAP, checked", soap)):

@@ -14,8 +14,7 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
-from neuralop_mup.core.multipliers import OF_INIT, SMALL_KERNELS, check_multipliers
-from neuralop_mup.core.rules import DEFAULT_RULE, length_factor
+from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers, length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.space import log2_grid
 from neuralop_mup.optim.clip import clip_spectral_grad_value_

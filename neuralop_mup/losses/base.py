@@ -1,5 +1,7 @@
 """What equation losses have in common: the call, a look at the first batch, the norm, the reduction over the batch."""
 
+from __future__ import annotations
+
 import warnings
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -26,7 +28,6 @@ class FieldLoss(ABC):
         if reduction not in ("sum", "mean"):
             raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, but it is {reduction!r}.")
         self.reduction = reduction
-        self._warned = False
         self._seen: set[tuple] = set()  # grids whose data has been looked at, in training and in evaluation
 
     def check_grid(self, y_pred: torch.Tensor) -> None:
@@ -39,11 +40,8 @@ class FieldLoss(ABC):
                 f"points along axes of one name, but it has {shape}."
             )
 
-    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:  # noqa: B027  (a loss may have none)
-        """Raise MupError unless the data is what the equation needs; the first batch of each grid only."""
-
-    def disagreement(self, x: torch.Tensor | None, y: torch.Tensor) -> str | None:
-        """What to warn of if the data is far from what the loss asks for; the first batch of each grid only."""
+    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> str | None:
+        """Raise MupError unless the data is what the equation needs; what to warn of, if it is far from solving that."""
         return None
 
     @abstractmethod
@@ -78,7 +76,7 @@ class FieldLoss(ABC):
         Warns
         -----
         UserWarning
-            Once, if the data's own solution is far from solving the equation as it is discretised here.
+            If the data's own solution is far from solving the equation as it is discretised here.
         """
         self.check_grid(y_pred)
         # A data processor may hand over other units in training than in evaluation, as neuralop's default does.
@@ -87,10 +85,9 @@ class FieldLoss(ABC):
             for name, values in {"x": x, "y": y}.items():
                 if values is not None:
                     _check_field(name, values, y_pred)
-            self.check_data(x, y)
+            message = self.check_data(x, y)
             self._seen.add(kind)
-            if y is not None and not self._warned and (message := self.disagreement(x, y.detach())):
-                self._warned = True
+            if message:
                 warnings.warn(message, UserWarning, stacklevel=2)
         half = y_pred.dtype in (torch.float16, torch.bfloat16)  # second derivatives would be all rounding
         losses = self.per_sample(y_pred.float() if half else y_pred, x)
@@ -121,14 +118,3 @@ def relative_l2(values: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """‖values − reference‖ / ‖reference‖ of each sample, as neuralop's LpLoss; its gradient at zero is zero, not NaN."""
     distance = torch.linalg.vector_norm((values - reference).flatten(1), dim=1)
     return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + 1e-8)  # as there, so that 0 / 0 is 0
-
-
-def forcing_like(forcing: torch.Tensor | float, field: torch.Tensor) -> torch.Tensor:
-    """The forcing with the field's dtype, device and shape; MupError if it does not broadcast to that."""
-    values = torch.as_tensor(forcing).to(field)
-    try:
-        return torch.broadcast_to(values, field.shape)
-    except RuntimeError:
-        raise MupError(
-            f"forcing of shape {tuple(values.shape)} does not fit fields of shape {tuple(field.shape)}."
-        ) from None

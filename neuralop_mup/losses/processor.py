@@ -1,5 +1,7 @@
 """Between physical fields, in which equations hold, and normalised ones, which models like."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,11 +27,6 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
     torch.Tensor, float64, shape ``grid``
         Exactly 0 on the boundary.
 
-    Raises
-    ------
-    MupError
-        For fewer than 3 points along an axis.
-
     References
     ----------
     github.com/neuraloperator/physics_informed, ``train_2d_operator``, the code of arXiv 2111.03794.
@@ -42,8 +39,6 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
     >>> sine_mollifier((3, 3), scale=0.5)[1, 1]
     tensor(0.5000, dtype=torch.float64)
     """
-    if min(grid, default=0) < 3:
-        raise MupError(f"A mollifier needs at least 3 points along each axis, but the grid is {tuple(grid)}.")
     product = torch.tensor(scale, dtype=torch.float64)
     for n in grid:
         sine = torch.sin(torch.pi * torch.linspace(0, 1, n, dtype=torch.float64))
@@ -74,7 +69,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
     Raises
     ------
     MupError
-        When it is called: for a sample without x, a mollifier of another grid, or where no model is wrapped.
+        When it is called: for a mollifier of another grid.
 
     Examples
     --------
@@ -113,11 +108,6 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         dict
             The batch, with its own x under "physical_x".
 
-        Raises
-        ------
-        MupError
-            If there is no x.
-
         Examples
         --------
         >>> from neuralop_mup.losses import PhysicalDataProcessor
@@ -128,8 +118,6 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         (True, True)
         """
         sample = {k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in data_dict.items()}
-        if "x" not in sample:
-            raise MupError(f"A sample needs an 'x', but this one has {', '.join(map(repr, sample)) or 'nothing'}.")
         sample["physical_x"] = sample["x"]
         if self.in_normalizer is not None:
             sample["x"] = self.in_normalizer.transform(sample["x"])
@@ -155,7 +143,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         Raises
         ------
         MupError
-            If the sample did not come from :meth:`preprocess`, or the mollifier has another grid than the output.
+            If the mollifier has another grid than the output.
 
         Examples
         --------
@@ -167,8 +155,6 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         >>> torch.allclose(output, x, atol=1e-5), torch.equal(sample["x"], x)
         (True, True)
         """
-        if "physical_x" not in data_dict:
-            raise MupError("postprocess needs the sample that preprocess returned: this one has lost its physical x.")
         sample = dict(data_dict)
         sample["x"] = sample.pop("physical_x")
         if self.out_normalizer is not None:
@@ -199,11 +185,6 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         sample : dict
             For the losses, as the loader gave it.
 
-        Raises
-        ------
-        MupError
-            If no model is wrapped; see :meth:`preprocess` and :meth:`postprocess`.
-
         Examples
         --------
         >>> from neuralop_mup.losses import PhysicalDataProcessor
@@ -212,7 +193,5 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         >>> prediction.shape, list(sample)
         (torch.Size([4, 1, 16]), ['x'])
         """
-        if self.model is None:
-            raise MupError("There is no model to call: give one with wrap(model).")
         sample = self.preprocess(data_dict)
         return self.postprocess(self.model(sample["x"]), sample)

@@ -19,7 +19,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.planning import size_of
-from neuralop_mup.core.reading import ParameterInfo, read_layer
+from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError, nearest
@@ -40,13 +40,16 @@ class Binding:
         Its plan, with learning rates at the modes that are active now.
     parameters : mapping of str to torch.nn.Parameter
         By name, in the order of the plan's rows.
+    mode_kernels : mapping of str to str
+        Parameters whose learning rate depends on modes, with the name of the convolution that each belongs to.
     growing : mapping of str to str
-        Kernels whose modes may change in training, with the name of the convolution that each belongs to.
+        Those of them whose modes may change in training.
     """
 
     model: nn.Module
     plan: Plan
     parameters: Mapping[str, nn.Parameter]
+    mode_kernels: Mapping[str, str]
     growing: Mapping[str, str]
 
 
@@ -66,25 +69,41 @@ def bind(model: nn.Module) -> Binding:
     """
     plan, bare = get_plan(model), unwrap(model)
     parameters = dict(bare.named_parameters())
-    rows = {row.name for row in plan.rows}
-    if changed := rows.symmetric_difference(parameters):
+    names = [row.name for row in plan.rows]
+    if changed := parameters.keys() ^ set(names):
         raise MupError(
             f"The model's parameters changed after parametrize ({min(changed)!r} was added, removed or tied): parametrize "
             "the finished model, and keep one tensor a name."
         )
     # An optimizer that is built too early would hold tensors that are not the model's any more.
-    if any(p.is_meta for p in parameters.values()):
-        raise MupError(
-            "The model is on the meta device: call model.to_empty(device=…) and neuralop_mup.initialize(model), or load its "
-            "weights, before building the optimizer."
-        )
-    if plan.init_pending:
+    if plan.init_pending or any(p.is_meta for p in parameters.values()):
         raise MupError(
             "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
-            "optimizer."
+            "optimizer; where the model is on the meta device call model.to_empty(device=…) before."
         )
-    ordered = {row.name: parameters[row.name] for row in plan.rows}
-    return Binding(bare, present_plan(bare, plan), ordered, growing_kernels(bare, plan))
+    of_modes = [row for row in plan.rows if row.size is not None and row.size.modes]
+    kernels = {row.name: row.owner for row in of_modes if hasattr(bare.get_submodule(row.owner), "n_modes")}
+    reads_modes = plan.rule not in ("none", "standard")
+    growing = {name: kernels[name] for name in _growing(bare, kernels)} if reads_modes else {}
+    return Binding(bare, present_plan(bare, plan), {name: parameters[name] for name in names}, kernels, growing)
+
+
+def _growing(model: nn.Module, kernels: Mapping[str, str]) -> list[str]:
+    """Kernels whose modes may change in training: built with ``max_n_modes``, or using part of it.
+
+    It depends on how the model was built, not on how far it has grown, so that a resumed run has the same groups.
+    """
+    declared = tuple(
+        f"{name}.convs.".removeprefix(".")
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "convs", None), nn.ModuleList) and getattr(module, "max_n_modes", None) is not None
+    )
+    return [name for name, owner in kernels.items() if name.startswith(declared) or _uses_part(model.get_submodule(owner))]
+
+
+def _uses_part(conv: Any) -> bool:
+    is_legacy = getattr(conv, "incremental_n_modes", None) is not None  # the legacy convolution's name for it
+    return is_legacy or list(getattr(conv, "max_n_modes", None) or conv.n_modes) != list(conv.n_modes)
 
 
 def present_plan(model: nn.Module, plan: Plan) -> Plan:
@@ -101,7 +120,7 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
     found: dict[str, ParameterInfo] = {}
     for owner in dict.fromkeys(row.owner for row in plan.rows if row.role == "spectral"):
         _check_modes(owner, model.get_submodule(owner))
-        found |= read_layer(model, owner)
+        found |= read(model.get_submodule(owner), f"{owner}." if owner else "")
     shapes = {name: f.shape for name, f in found.items()}
     if all(shapes.get(row.name, row.shape) == row.shape for row in plan.rows):
         return plan
@@ -127,42 +146,8 @@ def _check_modes(name: str, conv: nn.Module) -> None:
         )
 
 
-def mode_kernels(model: nn.Module, plan: Plan) -> dict[str, str]:
-    """Parameters whose learning rate depends on modes, and the convolution (a module's name) that each belongs to."""
-    rows = [row for row in plan.rows if row.size is not None and row.size.modes]
-    return {row.name: row.owner for row in rows if hasattr(model.get_submodule(row.owner), "n_modes")}
-
-
-def growing_kernels(model: nn.Module, plan: Plan) -> dict[str, str]:
-    """The :func:`mode_kernels` whose modes may change in training: built with ``max_n_modes``, or using part of it.
-
-    It depends on how the model was built, not on how far it has grown, so that a resumed run has the same groups. None,
-    where the rule does not read modes.
-    """
-    if plan.rule in ("none", "standard"):
-        return {}
-    declared = [
-        f"{name}.convs." if name else "convs."
-        for name, module in model.named_modules()
-        if isinstance(getattr(module, "convs", None), nn.ModuleList) and getattr(module, "max_n_modes", None) is not None
-    ]
-    kernels = mode_kernels(model, plan)
-    partial = {owner for owner in kernels.values() if _uses_part(model.get_submodule(owner))}
-    return {name: owner for name, owner in kernels.items() if owner in partial or name.startswith(tuple(declared))}
-
-
-def _uses_part(conv: Any) -> bool:
-    is_legacy = getattr(conv, "incremental_n_modes", None) is not None  # the legacy convolution's name for it
-    return is_legacy or list(getattr(conv, "max_n_modes", None) or conv.n_modes) != list(conv.n_modes)
-
-
 def rule_mult(row: Row, family: str) -> float:
-    """The rule's factor on a learning rate."""
-    return row.lr_mult if family == "adam" else row.sgd_lr_mult
-
-
-def check_family(family: str) -> str:
-    """Refuse what is no column of a plan."""
+    """The rule's factor on a learning rate, for optimizers of one of the :data:`FAMILIES`."""
     if family not in FAMILIES:
         raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
-    return family
+    return row.lr_mult if family == "adam" else row.sgd_lr_mult

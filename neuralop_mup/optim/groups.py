@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.multipliers import check_multipliers
-from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind, check_family, rule_mult
-from neuralop_mup.optim.on_plan import check_optimizer_state, family_of, follow
+from neuralop_mup.optim.binding import Binding, bind, rule_mult
+from neuralop_mup.optim.follow import follow
+from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
 from neuralop_mup.validation import check_number
 
 # torch's optimizers that add weight decay to the gradient before they divide it by its size.
@@ -92,7 +92,6 @@ def groups_of(
     lr_mult: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """:func:`param_groups` of a model that was read already."""
-    check_family(family)
     check_number("lr", lr, tensor=True)
     if weight_decay is not None:
         check_number("weight_decay", weight_decay, tensor=True)
@@ -305,11 +304,6 @@ def _built(
                 f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
             )
     binding = bind(model)
-    if kwargs.get("fused") and any(p.is_complex() for p in binding.parameters.values()):
-        raise MupError(
-            "fused=True takes no complex parameters, and Fourier kernels are complex: leave it out (on a GPU torch then "
-            "moves all parameters of one type by one operator, foreach)."
-        )
     optimizer = impl(groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
     if family_of(optimizer) not in (None, family):
         ours, theirs = ("MuAdam", "MuSGD") if family == "adam" else ("MuSGD", "MuAdam")

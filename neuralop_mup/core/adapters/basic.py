@@ -7,7 +7,6 @@ from neuralop.layers.differential_conv import FiniteDifferenceConvolution
 from neuralop.layers.skip_connections import SoftGating
 from torch import nn
 
-from neuralop_mup.core import draws
 from neuralop_mup.core.layers import Alias, Copy, Description, Param, layer_type
 from neuralop_mup.torch_private import RUNNING_NORMS
 
@@ -49,7 +48,7 @@ def complex_valued(layer: ComplexValued) -> Description:
 def soft_gating(layer: SoftGating) -> Description:
     """Gate (1, channels, 1, …), initially ones."""
     axes = ("fixed", "out", *("fixed",) * (layer.weight.ndim - 2))
-    return dict.fromkeys(("weight", "bias"), Param("vector", axes, draw=draws.ones))
+    return dict.fromkeys(("weight", "bias"), Param("vector", axes, draw=lambda tensor, std: tensor.fill_(1)))
 
 
 @layer_type(nn.GroupNorm, nn.LayerNorm, *RUNNING_NORMS)

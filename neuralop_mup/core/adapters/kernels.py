@@ -11,18 +11,8 @@ from tltorch.factorized_tensors.complex_factorized_tensors import ComplexHandler
 from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor, TTTensor, TuckerTensor
 from torch import nn
 
-from neuralop_mup.core import draws
-from neuralop_mup.core.layers import Alias, Copy, Description, Param, layer_type
+from neuralop_mup.core.layers import Alias, Copy, Description, Param, layer_type, normal, scaled_normal
 from neuralop_mup.errors import MupError
-
-
-def _ones(shape: tuple[int, ...]) -> float:
-    """Root mean square of a CP kernel's weights, one for each rank-one term: ones, also as pairs (1, 0)."""
-    return 0.5**0.5 if len(shape) == 2 else 1.0
-
-
-def _draw_ones(tensor: torch.Tensor, std: float) -> None:
-    (torch.view_as_complex(tensor) if tensor.ndim == 2 else tensor).fill_(1)
 
 
 def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Description:
@@ -49,11 +39,11 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
 
     def factor(kinds: tuple[str, ...], shape: tuple[int, ...], parts: tuple[str, ...], power: float) -> Param:
         sizes = (*shape, *(2,) * len(real))
-        return Param("spectral", (*kinds, *real), init, parts, sizes, power, draw=draws.normal)
+        return Param("spectral", (*kinds, *real), init, parts, sizes, power, draw=normal)
 
     if isinstance(weight, DenseTensor):
         sizes = (*sizes, *(2,) * len(real))
-        return {f"{prefix}tensor": Param("spectral", (*axes, *real), init, shape=sizes, draw=draws.normal)}
+        return {f"{prefix}tensor": Param("spectral", (*axes, *real), init, shape=sizes, draw=normal)}
     if not isinstance(weight, (TuckerTensor, CPTensor, TTTensor)):
         return {}
     names = tuple(f"{prefix}factors.{key}" for key in weight.factors.keys)
@@ -69,7 +59,15 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
             params[name] = factor(pair, shape, parts, 0.5)
         return params
     if isinstance(weight, CPTensor):
-        params = {f"{prefix}weights": Param("spectral", ("rank_out", *real), _ones, draw=_draw_ones)}
+        # One for each rank-one term: ones, also as pairs (1, 0), whose root mean square is 1/√2.
+        params = {
+            f"{prefix}weights": Param(
+                "spectral",
+                ("rank_out", *real),
+                lambda shape: 0.5**0.5 if real else 1.0,
+                draw=lambda tensor, std: (torch.view_as_complex(tensor) if real else tensor).fill_(1),
+            )
+        }
         for name, pair, size in zip(names, pairs, sizes, strict=True):
             params[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
         return params
@@ -105,7 +103,7 @@ def convolution_params(
     prefix, one = next(iter(weights.items()))
     whole = tuple(name for name in params if name.startswith(prefix) and not name.endswith(".weights"))
     if whole:
-        params["bias"] = Param("vector", bias, init, init_of=whole, draw=draws.scaled_normal)
+        params["bias"] = Param("vector", bias, init, init_of=whole, draw=scaled_normal)
     return params
 
 

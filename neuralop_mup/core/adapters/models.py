@@ -7,10 +7,9 @@ from typing import Any
 from neuralop.layers.coda_layer import CODALayer
 from neuralop.models import CODANO, UNO, UQNO
 
-from neuralop_mup.core import draws
+from neuralop_mup.core.arguments import KEPT
 from neuralop_mup.core.depth import stands_beside
-from neuralop_mup.core.layers import Copy, Description, Param, layer_type
-from neuralop_mup.core.parts import keeps
+from neuralop_mup.core.layers import Copy, Description, Param, layer_type, normal
 
 # Keys and queries are computed beside the values; UQNO's second model reads what its first one reads.
 stands_beside(CODALayer, "Key", "Query")
@@ -27,7 +26,7 @@ def uqno(model: UQNO) -> Description:
 def codano(model: CODANO) -> Description:
     """Class token and positional encodings are Fourier coefficients, standard normal."""
     modes = ("modes",) * model.n_dim
-    drawn: dict[str, Any] = {"init": lambda shape: 1.0, "draw": draws.normal}
+    drawn: dict[str, Any] = {"init": lambda shape: 1.0, "draw": normal}
     encodings = [f"positional_encoding.{key}" for key in getattr(model, "positional_encoding", {})]
     return {
         "cls_token": Param("vector", ("fixed", "out", *modes), **drawn),
@@ -35,7 +34,6 @@ def codano(model: CODANO) -> Description:
     }
 
 
-@keeps(UNO)
 def uno(model: Any) -> dict[str, Any]:
     """Skips are kept as tuples of one; the rest stands in the first block and the first horizontal skip."""
     block, skips = model.fno_blocks[0], list(model.horizontal_skips.values())
@@ -50,7 +48,6 @@ def uno(model: Any) -> dict[str, Any]:
     }
 
 
-@keeps(CODANO)
 def codano_arguments(model: Any) -> dict[str, Any]:
     """Names differ from the constructor's, which besides halves the last of the encoding's modes in the list it is given."""
     layer, modes = model.attention_layers[0], model.positional_encoding_modes
@@ -64,3 +61,6 @@ def codano_arguments(model: Any) -> dict[str, Any]:
         "positional_encoding_dim": model.positional_encoding_dim or 8,
         "positional_encoding_modes": None if modes is None else [*modes[:-1], 2 * modes[-1]],
     }
+
+
+KEPT.update({UNO: uno, CODANO: codano_arguments})

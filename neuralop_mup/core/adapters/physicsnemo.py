@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuralop_mup.core import draws
-from neuralop_mup.core.layers import Description, Param, layer_type
+import torch
+
+from neuralop_mup.core.layers import Description, Param, layer_type, scaled_normal
 
 AFNO_STD = 0.02  # of every matrix of an AFNO, whatever its size
 
@@ -18,36 +19,21 @@ AFNO_STD = 0.02  # of every matrix of an AFNO, whatever its size
 def spectral_conv(layer: Any) -> Description:
     """A real-stored kernel (in, out, K…, 2) for each quadrant of modes, drawn from U[0, 1/(in·out))."""
     modes = ("modes_single",) * len(layer.weights1.shape[2:-1])
-    kernel = Param("spectral", ("in", "out", *modes, "pair"), "positive", draw=draws.positive)
+    axes = ("in", "out", *modes, "pair")
+    # From U[0, a), whose root mean square is a / √3.
+    kernel = Param("spectral", axes, "positive", draw=lambda p, std: p.uniform_().mul_(3**0.5 * std))
     return {name: kernel for name, _ in layer.named_parameters(recurse=False)}
 
 
-def _glorot(prefix: str, n_spatial: int, frozen: bool = False) -> Description:
-    """Weight (out, in, 1…) from Glorot's U(±√(6/(in+out))), bias zero; the layer for 2D alone freezes it there."""
-    return {
-        f"{prefix}.weight": Param("hidden", ("out", "in", *("fixed",) * n_spatial), "mean_fan"),
-        f"{prefix}.bias": Param("vector", ("out",), frozen=frozen),
-    }
-
-
-@layer_type("physicsnemo.FCLayer")
-def fully_connected_layer(layer: Any) -> Description:
-    return _glorot("linear", 0)
-
-
-@layer_type("physicsnemo.Conv1dFCLayer", "physicsnemo.Conv2dFCLayer", "physicsnemo.Conv3dFCLayer")
+@layer_type(*(f"physicsnemo.{name}FCLayer" for name in ("", "Conv1d", "Conv2d", "Conv3d", "ConvNd")))
 def pointwise_layer(layer: Any) -> Description:
-    n_spatial = layer.conv.weight.ndim - 2
-    return _glorot("conv", n_spatial, frozen=n_spatial == 2)
-
-
-@layer_type("physicsnemo.ConvNdFCLayer")
-def pointwise_layer_of_any_dimension(layer: Any) -> Description:
-    return _glorot("conv.conv", 1)
-
-
-def _constant_std(shape: tuple[int, ...]) -> float:
-    return AFNO_STD
+    """Weight (out, in, 1…) from Glorot's U(±√(6/(in+out))), bias zero; the layer for 2D alone freezes it there."""
+    name = "linear" if hasattr(layer, "linear") else "conv.conv" if hasattr(layer.conv, "conv") else "conv"
+    n_spatial = layer.get_parameter(f"{name}.weight").ndim - 2
+    return {
+        f"{name}.weight": Param("hidden", ("out", "in", *("fixed",) * n_spatial), "mean_fan"),
+        f"{name}.bias": Param("vector", ("out",), frozen=n_spatial == 2 and name == "conv"),
+    }
 
 
 @layer_type("physicsnemo.AFNO2DLayer")
@@ -56,17 +42,17 @@ def afno_layer(layer: Any) -> Description:
 
     The first axis has the real and the imaginary part, the second ``num_blocks`` independent blocks of channels.
     """
-    matrix = Param("spectral", ("pair", "fixed", "in", "out"), _constant_std, draw=draws.scaled_normal)
-    bias = Param("vector", ("fixed", "fixed", "out"), _constant_std, draw=draws.scaled_normal)
+    matrix = Param("spectral", ("pair", "fixed", "in", "out"), lambda shape: AFNO_STD, draw=scaled_normal)
+    bias = Param("vector", ("fixed", "fixed", "out"), lambda shape: AFNO_STD, draw=scaled_normal)
     return {"w1": matrix, "b1": bias, "w2": matrix, "b2": bias}
 
 
 @layer_type("physicsnemo.AFNO")
 def afno(model: Any) -> Description:
     """A vision transformer whose attention is the layer above; linear layers are drawn at its own constant std."""
-    drawn: dict[str, Any] = {"init": _constant_std, "draw": draws.truncated_normal}
+    drawn: dict[str, Any] = {"init": lambda shape: AFNO_STD, "draw": lambda p, std: torch.nn.init.trunc_normal_(p, std=std)}
     params = {"pos_embed": Param("vector", ("fixed", "fixed", "out"), **drawn)}
-    matrix, bias = Param("hidden", ("out", "in"), **drawn), Param("vector", ("out",), draw=draws.zeros)
+    matrix, bias = Param("hidden", ("out", "in"), **drawn), Param("vector", ("out",), draw=lambda p, std: p.zero_())
     for layer in (f"blocks.{i}.mlp.fc{j}" for i in range(len(model.blocks)) for j in (1, 2)):
         params |= {f"{layer}.weight": matrix, f"{layer}.bias": bias}
     return {**params, "head.weight": matrix}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from neuralop.layers.rno_block import RNOBlock, RNOCell
 
-from neuralop_mup.core import draws
 from neuralop_mup.core.depth import stands_beside
-from neuralop_mup.core.layers import Description, Param, layer_type
+from neuralop_mup.core.layers import Description, Param, layer_type, normal
 
 # Gates are computed beside each other, of the input and of the state: an update gate and a reset gate, then the candidate,
 # which reads the reset state. So two Fourier layers of the six follow each other.
@@ -17,7 +16,7 @@ stands_beside(RNOCell, "input_gates.0", "input_gates.1", "input_gates.2", "hidde
 def _number(stored: torch.Tensor) -> Param:
     """One normal number; a complex one is drawn as two, so that its modulus is √2."""
     modulus = 2**0.5 if stored.is_complex() else 1.0
-    return Param("vector", (), lambda shape: modulus, draw=draws.normal)
+    return Param("vector", (), lambda shape: modulus, draw=normal)
 
 
 @layer_type(RNOCell)

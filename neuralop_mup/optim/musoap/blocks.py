@@ -22,7 +22,6 @@ from neuralop_mup.torch_private import copy_each_
 #   i  is summed over
 #   o  is produced
 #   p  holds the real and the imaginary part
-LETTERS = "lcbiop"
 PAIR = "p"
 
 Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
@@ -64,9 +63,9 @@ def wide_type(x: torch.Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def wide(x: torch.Tensor) -> torch.Tensor:
-    """The tensor in that type; itself where it is."""
-    return x if x.dtype in _WIDE else x.to(wide_type(x))
+def wide(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors in that type; themselves where they are."""
+    return [x if x.dtype in _WIDE else x.to(wide_type(x)) for x in tensors]
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:
@@ -74,29 +73,15 @@ def as_real(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
-def local_reals(tensors: Iterable[Any], widen: bool = False) -> list[torch.Tensor]:
-    """:func:`as_real` of what this process has of each, with ``widen`` in float32 or better."""
-    found = []
-    for x in tensors:
-        x = x.to_local() if hasattr(x, "placements") else x
-        x = x.to(wide_type(x)) if widen and x.dtype not in _WIDE else x
-        found.append(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
-    return found
+def local_reals(tensors: Iterable[Any]) -> list[torch.Tensor]:
+    """:func:`as_real` of what this process has of each."""
+    local = [x.to_local() if hasattr(x, "placements") else x for x in tensors]
+    return [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in local]
 
 
 def has_basis(d: int) -> bool:
     """Whether an axis of so many entries has a basis."""
     return 1 < d <= MAX_BASIS
-
-
-def due_modes(sizes: Sequence[int], period: int, step: int) -> tuple[int, slice, int]:
-    """Which modes move at a step: an axis of modes, its entries whose turn it is, and after how many steps all have moved.
-
-    Every ``period``-th along the axis of most modes, others at each step. Without modes everything moves.
-    """
-    size = max(sizes, default=1)
-    period = min(period, size)
-    return sizes.index(size) if sizes else 0, slice(step % period, size, period), period
 
 
 class Turn(NamedTuple):
@@ -211,32 +196,28 @@ class Blocks:
             state["step"] = self.step
 
     def turn(self, period: int) -> Turn:
-        """The modes of the next step."""
-        period = min(period, max(self._sizes[-1], default=1))
-        key = (period, self.step % period)
-        if key in self._turns:
-            return self._turns[key]
+        """The modes of the next step: every ``period``-th along the axis of most modes, and others at each step."""
         layers, mixed, channels, modes = self._sizes
-        axis, due, period = due_modes(modes, period, self.step)
-        v, grams, bases, low_rank = self._averages
-        at = (slice(None),) * axis + (due,) if modes else ()
-        n, due_v = len(layers + mixed + channels), v[(slice(None),) * (len(self.first) + 2) + at]
-        index = (slice(None),) * n + at if modes else ()
-        sizes = tuple(due_v.shape[len(self.first) + 2 :])
-        if low_rank is not None:
-            low_rank = low_rank[(slice(None),) * (len(self.first) + 2) + at]
-        weights = self.in_order([p.detach() for p in self.params], index)
-        if self.params[0].is_complex():
-            weights = [torch.view_as_real(x) for x in weights]
-        self._turns[key] = Turn(
-            period=period,
-            modes=index,
-            shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
-            opened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
-            weights=weights if self._parts == 2 else [x.unsqueeze(-1) for x in weights],
-            means=self.in_order([state["exp_avg"] for state in self.states], index),
-            averages=Averages(due_v, grams, bases, low_rank),
-        )
+        size = max(modes, default=1)  # without modes everything moves
+        period = min(period, size)
+        key = (period, self.step % period)
+        if key not in self._turns:
+            due = (slice(None),) * modes.index(size) + (slice(key[1], size, period),) if modes else ()
+            v, grams, bases, low_rank = self._averages
+            of_averages = (slice(None),) * (len(self.first) + 2) + due
+            of_params = (slice(None),) * len(layers + mixed + channels) + due if modes else ()
+            v, low_rank = v[of_averages], None if low_rank is None else low_rank[of_averages]
+            sizes = tuple(v.shape[len(self.first) + 2 :])
+            weights = [as_real(x) for x in self.in_order([p.detach() for p in self.params], of_params)]
+            self._turns[key] = Turn(
+                period=period,
+                modes=of_params,
+                shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
+                opened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
+                weights=weights if self._parts == 2 else [x.unsqueeze(-1) for x in weights],
+                means=self.in_order([state["exp_avg"] for state in self.states], of_params),
+                averages=Averages(v, grams, bases, low_rank),
+            )
         return self._turns[key]
 
     def in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
@@ -273,18 +254,3 @@ class Blocks:
         return list(
             x.reshape(len(self.params), *layers, *(1,) * len(mixed), *channels, *turn.shape[len(self.first) + 3 :], 1)
         )
-
-
-def changed(
-    p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int, step: int, renews: bool
-) -> list[torch.Tensor]:
-    """What a step changes of a parameter and its state, as real views: of weights and second moments the modes that move."""
-    axes = axes_of(p, layout)
-    plain = [axis for axis, letter in enumerate(layout) if letter != PAIR]
-    axis, due, _ = due_modes([p.shape[axis] for axis in axes.modes], period, step)
-    weights, second = as_real(p.detach()), state["exp_avg_sq"]
-    if axes.modes:
-        weights = weights[(slice(None),) * axes.modes[axis] + (due,)]
-        second = second[(slice(None),) * plain.index(axes.modes[axis]) + (due,)]
-    names = [f"gram_{axis}" for axis in axes.mixed] + [f"basis_{axis}" for axis in axes.mixed if renews] + ["low_rank"]
-    return [weights, second, *(state[name] for name in names if name in state)]

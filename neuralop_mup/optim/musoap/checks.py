@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.blocks import local_reals
+from neuralop_mup.optim.musoap.blocks import local_reals, wide
 from neuralop_mup.torch_private import mul_each_, norm_of_each
 
 CHECKS = ("now", "next", "skip", "off")
@@ -21,7 +21,6 @@ _BEGUN, _ENDED = 0.5, 0.01
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Groups = Sequence[Mapping[str, Any]]
-Found = list[tuple[str, torch.Tensor]]  # gradients as real tensors, by the names of their parameters
 
 
 class GradientCheck:
@@ -46,22 +45,28 @@ class GradientCheck:
             return
         if policy == "next":
             self._refuse_earlier()
-        if policy != "now":
-            _own_memory(groups)
-        found = _found(groups)
-        if not found:
+        held = [
+            (name, p)
+            for group in groups
+            for name, p in zip(group["param_names"], group["params"], strict=True)
+            if p.grad is not None
+        ]
+        if not held:
             return
-        grads = [grad for _, grad in found]
-        fault = _fault(_norms(grads))
-        _over_ranks(fault, groups)
+        if policy != "now":
+            _own_memory([p for _, p in held])
+        grads = local_reals([p.grad for _, p in held])
+        fault = _fault(norm_of_each(wide(grads)))
+        for p in [p for _, p in held if hasattr(p, "placements")][:1]:  # all processes refuse a step, or none
+            for axis in range(p.device_mesh.ndim):
+                dist.all_reduce(fault, group=p.device_mesh.get_group(axis))
         if policy == "now":
             if fault != 0:
-                _refuse(found)
+                _refuse(dict(zip([name for name, _ in held], grads, strict=True)))
             return
         # An integer product, for 0 · NaN is not 0: the bits of all gradients times 1, or times 0.
-        for bits in {_BITS[grad.element_size()] for grad in grads}:
-            alike = [grad.view(bits) for grad in grads if _BITS[grad.element_size()] == bits]
-            mul_each_(alike, (fault == 0).to(bits))
+        bits = [grad.view(_BITS[grad.element_size()]) for grad in grads]
+        mul_each_(bits, (fault == 0).to(bits[0].dtype))
         if self.count is None:
             self.count = torch.zeros((), dtype=torch.int64, device=fault.device)
         self.count.add_(fault != 0)
@@ -78,6 +83,7 @@ class GradientCheck:
             self._ready.record()
 
     def _refuse_earlier(self) -> None:
+        """Raise where steps were bad of which nothing was told yet."""
         if self._answer is None or (self._ready is not None and not self._ready.query()):
             return
         new, self._answer, self._ready = int(self._answer) - self._told, None, None
@@ -91,66 +97,37 @@ class GradientCheck:
             )
 
 
-def _own_memory(groups: Groups) -> None:
+def _own_memory(params: Sequence[Any]) -> None:
     """Give gradients that are views of another kind (conjugated, negated, expanded) memory in which bits can be changed."""
-    for p in [p for group in groups for p in group["params"] if p.grad is not None and not hasattr(p, "placements")]:
-        if p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous():
+    for p in params:
+        if not hasattr(p, "placements") and (p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous()):
             p.grad = p.grad.resolve_conj().resolve_neg().contiguous()
-
-
-def _found(groups: Groups) -> Found:
-    own = [
-        (name, p.grad)
-        for group in groups
-        for name, p in zip(group["param_names"], group["params"], strict=True)
-        if p.grad is not None
-    ]
-    return list(zip([name for name, _ in own], local_reals([grad for _, grad in own]), strict=True))
-
-
-def _norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Norms in float32 or better."""
-    if {grad.dtype for grad in grads} <= {torch.float32, torch.float64}:
-        return norm_of_each(grads)
-    return [torch.linalg.vector_norm(grad, dtype=torch.promote_types(grad.dtype, torch.float32)) for grad in grads]
 
 
 def _fault(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     """0 where the squares of all are finite, NaN else: one number, and so one synchronisation."""
     device, types = norms[0].device, {x.dtype for x in norms}
-    of_types = [_squared(torch.stack([x.to(device) for x in norms if x.dtype == dtype])) for dtype in types]
+    of_types = [_squares(torch.stack([x.to(device) for x in norms if x.dtype == dtype])) for dtype in types]
     faults = [(squares * 0).sum().float() for squares in of_types]
     return sum(faults[1:], faults[0])
 
 
-def _squared(norm: torch.Tensor) -> torch.Tensor:
-    """The sum of squares, with room for those of many processes and for what is computed from averages of them."""
-    return (norm * _HEADROOM).square()
+def _squares(norms: torch.Tensor) -> torch.Tensor:
+    """Sums of squares, with room for those of many processes and for what is computed from averages of them."""
+    return (norms * _HEADROOM).square()
 
 
-def _refuse(found: Found) -> None:
+def _refuse(grads: Mapping[str, torch.Tensor]) -> None:
     """Say which gradients are bad. Every process that shares parameters comes here, on whatever one they are."""
-    not_finite = [name for name, grad in found if not grad.isfinite().all()]
-    too_large = [name for name, grad in found if not _squared(_norms([grad])[0]).isfinite()]
-    if not_finite:
-        where, what, others = repr(not_finite[0]), "is not finite", len(not_finite) - 1
-    elif too_large:
-        where, others = repr(too_large[0]), len(too_large) - 1
-        what = "is finite, but so large that sums of its squares overflow"
-    else:
-        where, what, others = "a parameter, on another process,", "is not finite, or too large", 0
-    more = f", as of {others} others" if others else ""
+    not_finite = [name for name, grad in grads.items() if not grad.isfinite().all()]
+    too_large = [name for name, grad in grads.items() if not _squares(norm_of_each(wide([grad]))[0]).isfinite()]
+    first, *others = not_finite or too_large or ["a parameter on another process"]
+    what = "is not finite" if not_finite or not too_large else "is finite, but so large that sums of its squares overflow"
+    more = f", as of {len(others)} others" if others else ""
     raise MupError(
-        f"The gradient of {where} {what}{more}, so this step was not taken and nothing was changed: look at the loss and "
+        f"The gradient of {first!r} {what}{more}, so this step was not taken and nothing was changed: look at the loss and "
         "the batch first, then lower the learning rate, clip gradients, or skip the batch."
     )
-
-
-def _over_ranks(number: torch.Tensor, groups: Groups) -> None:
-    """Add a number over the processes that share parameters, so that all refuse a step or none."""
-    for p in [p for group in groups for p in group["params"] if hasattr(p, "placements")][:1]:
-        for axis in range(p.device_mesh.ndim):
-            dist.all_reduce(number, group=p.device_mesh.get_group(axis))
 
 
 class LengthCheck:

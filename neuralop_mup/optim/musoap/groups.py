@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from neuralop_mup.core import depth
-from neuralop_mup.core.multipliers import check_multipliers
+from neuralop_mup.core.depth import fourier_depth
 from neuralop_mup.core.plan import Row
-from neuralop_mup.core.rules import ROLES
+from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding
 from neuralop_mup.optim.groups import groups_of, number_equal_names
@@ -49,7 +48,8 @@ def musoap_groups(
         )
     multipliers = check_multipliers(lr_mult, "lr_mult")
     # Updates have one size at every width and number of modes; depth is left.
-    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(binding))
+    depth = fourier_depth(binding.model, {row.owner for row in binding.plan.rows if row.role == "spectral"})
+    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / depth)
     layouts = matrix_layouts(binding)
     groups = []
     for role in ROLES:
@@ -83,18 +83,13 @@ def layout_of(row: Row, parameter: torch.Tensor) -> str:
     Raises
     ------
     MupError
-        If the tensor is not of the plan's shape, or is complex in a way that is not known.
+        If the tensor is not of the plan's shape.
     """
     axes = row.axes
     if len(axes) != parameter.ndim:
         raise MupError(
             f"{row.name!r} has shape {tuple(parameter.shape)}, but the plan knows it with axes {axes}: it changed after "
             "parametrize; parametrize the finished model."
-        )
-    if axes.count("pair") > 1 or ("pair" in axes and (parameter.shape[axes.index("pair")] != 2 or parameter.is_complex())):
-        raise MupError(
-            f"{row.name!r} {tuple(parameter.shape)} stores complex numbers in a layout that MuSOAP cannot read (axes "
-            f"{axes}): pairs of real numbers must lie on one axis, of size 2; or train it with MuAdam."
         )
     letters = "".join(_LETTER_OF.get(kind, "b") for kind in axes)
     mixes = "i" in letters or any(kind.startswith("rank") for kind in axes)
@@ -115,8 +110,3 @@ def matrix_layouts(binding: Binding) -> dict[str, str]:
             layouts[row.name] = layout_of(row, p)
     # The weights of a CP kernel's terms are a vector, no matrix.
     return {name: layout for name, layout in layouts.items() if layout.strip("o")}
-
-
-def fourier_depth(binding: Binding) -> int:
-    """Number of Fourier layers that follow each other."""
-    return depth.fourier_depth(binding.model, {row.owner for row in binding.plan.rows if row.role == "spectral"})

@@ -6,7 +6,8 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,16 +19,15 @@ from torch.optim.adamw import adamw
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.binding import bind
+from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
 from neuralop_mup.optim.musoap.blocks import (
-    LETTERS,
     PAIR,
     Blocks,
     Members,
     axes_of,
     block_shape,
-    changed,
     has_basis,
     local_reals,
     wide,
@@ -37,9 +37,9 @@ from neuralop_mup.optim.musoap.checks import CHECKS, GradientCheck, LengthCheck
 from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, direction, follow_gradients
 from neuralop_mup.optim.musoap.groups import musoap_groups
 from neuralop_mup.optim.musoap.precision import full_precision
-from neuralop_mup.optim.on_plan import check_optimizer_state, follow
+from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
-from neuralop_mup.validation import check_count, check_decay, check_flag, check_number, is_number
+from neuralop_mup.validation import check_count, check_decay, check_number, is_number
 
 # The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
@@ -47,11 +47,9 @@ USUAL_STEPS = 1000
 AUX_LR = 4e-3
 # As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
-BASE_DEPTH = 4
 # Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches
 # hold no more, few operators do not matter; elsewhere they fill the device.
-_CHUNK = {"cpu": 2**17}
-_CHUNK_ELSEWHERE = 2**24
+_CHUNK = {"cpu": 2**17, "elsewhere": 2**24}
 _SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
 # What 0.2.0 saved beside, with the only values that are left.
 _FORMER = {"nesterov": True, "size": "schatten", "basis_beta": BASIS_BETA}
@@ -173,9 +171,12 @@ class MuSOAP(torch.optim.Optimizer):
     ('hidden', 0.015)
     """
 
-    # On the class: copies and pickles of an optimizer have none of these.
+    # On the class: copies and pickles of an optimizer begin without any, and go by its states alone.
     _process_group: dist.ProcessGroup | None = None
     _replicas: dist.ProcessGroup | None = None
+    _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
+    _check = cached_property(lambda self: GradientCheck())
+    _length = cached_property(lambda self: LengthCheck())
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class MuSOAP(torch.optim.Optimizer):
         refresh: int = 10,
         weight_decay: float = WEIGHT_DECAY,
         lr_mult: Mapping[str, float] | None = None,
-        base_depth: int | None = BASE_DEPTH,
+        base_depth: int | None = 4,
         process_group: dist.ProcessGroup | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -218,26 +219,20 @@ class MuSOAP(torch.optim.Optimizer):
             check_decay(what, value)
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
-        for what, flag in (("capturable", capturable), ("foreach", bool(foreach) if foreach is None else foreach)):
-            check_flag(what, flag)
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
-        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
-            raise MupError(
-                f"process_group is {process_group!r}, which is no group of processes: give a torch.distributed.ProcessGroup "
-                "such as torch.distributed.group.WORLD, or None where nothing is shared."
-            )
         _check_rates(lr, aux_lr)
         lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
+            "layouts": None,  # of a group that is added without any AdamW is the optimizer
             "steps": None if steps is None else int(steps),
             "momentum": momentum,
             "beta2": beta2,
             "period": int(period),
             "refresh": int(refresh),
-            "lr": lr,
+            "lr": aux_lr,
             "weight_decay": weight_decay,
             "betas": tuple(betas),
             "eps": eps,
@@ -252,33 +247,6 @@ class MuSOAP(torch.optim.Optimizer):
             for group in self.param_groups:
                 group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
         follow(binding, self)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group for AdamW, or with ``layouts`` for matrix updates (:mod:`neuralop_mup.optim.musoap.blocks`)."""
-        params = param_group["params"]
-        params = [params] if isinstance(params, torch.Tensor) else list(params)
-        held = {p for group in self.param_groups for p in group["params"]}
-        if len(held.union(params)) < len(params) + len(held):
-            raise MupError("A parameter of this group is in the optimizer already: give each parameter one group.")
-        if "lr" not in param_group:
-            raise MupError(
-                "This group has no lr, and MuSOAP has two (that of kernels and hidden layers, and AdamW's aux_lr): say "
-                "which it is to be."
-            )
-        if self.param_groups and "param_names" not in param_group:
-            raise MupError(
-                "This group has no param_names, which every group here has: checkpoints and messages go by them. Give one "
-                "name for each parameter."
-            )
-        layouts = param_group.get("layouts")
-        if layouts is not None and not (
-            len(layouts) == len(params)
-            and all(set(x) <= set(LETTERS) and p.ndim == len(x) for p, x in zip(params, layouts, strict=True))
-        ):
-            raise MupError(
-                f"The group's layouts {layouts} do not fit its parameters: one letter (l, c, b, i, o or p) for each axis."
-            )
-        super().add_param_group({"layouts": None, **param_group, "params": params})
 
     @property
     def cycle(self) -> int:
@@ -335,14 +303,10 @@ class MuSOAP(torch.optim.Optimizer):
     @not_compiled
     def _step(self) -> None:
         groups = self.param_groups
-        self._check_usable(groups)
+        self._check_length(groups)
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
-        with ExitStack() as stack:
-            if torch.amp.is_autocast_available(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            if kind == "cuda":
-                stack.enter_context(full_precision())
+        with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
             for index, group in enumerate(groups):
                 if group["layouts"] is None:
                     self._adamw(group)
@@ -351,48 +315,36 @@ class MuSOAP(torch.optim.Optimizer):
             if sent and self._process_group is not None:
                 ranks.broadcast_moved(sent, self._process_group)
 
-    def _check_usable(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse what was changed under the optimizer, before anything moves; tell of a training of another length."""
-        for group in groups:
-            if group["capturable"] and not torch.is_tensor(group["lr"]):
-                raise MupError(
-                    f"The learning rate of group {group.get('name')!r} is the number {group['lr']!r}, which a captured step "
-                    "would keep for ever: with capturable=True change it in place, group['lr'].fill_(…), as torch's "
-                    "schedulers do."
-                )
+    def _check_length(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Tell of a training of another length."""
+        steps = groups[0]["steps"]  # of a loaded state, as its learning rates are
+        if steps is None:
+            return
         matrices = [group for group in groups if group["layouts"] is not None]
-        kept = [(group, p, state) for group in matrices for p in group["params"] if (state := self.state.get(p))]
-        for group, p, state in kept:
-            if p.grad is not None and state["exp_avg"].dtype != wide_type(p):
-                raise MupError(
-                    f"Parameters of group {group.get('name')!r} are {p.dtype} now, and their averages "
-                    f"{state['exp_avg'].dtype}: convert the model before the optimizer is built, and load its state then."
-                )
-        if (steps := groups[0].get("steps")) is not None:  # of a loaded state, as its learning rates are
-            # Of what was chosen, where learning rates can be read and are known.
-            shares: list[Any] = [
-                None
-                if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
-                else g["lr"] / (g["base_lr"] * g["lr_mult"])
-                for g in matrices
-            ]
-            taken = max([state["step"] for *_, state in kept], default=0)
-            self._length.before_step(steps, taken, None if None in shares else max(shares, default=None))
+        taken = [self.state[p].get("step", 0) for group in matrices for p in group["params"] if p in self.state]
+        # Of what was chosen, where learning rates can be read and are known.
+        shares: list[Any] = [
+            None
+            if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
+            else g["lr"] / (g["base_lr"] * g["lr_mult"])
+            for g in matrices
+        ]
+        self._length.before_step(steps, max(taken, default=0), None if None in shares else max(shares, default=None))
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
         params = [p for p in group["params"] if p.grad is not None]
-        capturable = group["capturable"] and params[0].device.type != "cpu" if params else False  # torch has none on a CPU
+        capturable = group["capturable"] and group["params"][0].device.type != "cpu"  # torch has none on a CPU
         for p in params:
             if not self.state[p]:
                 # Whatever the default type: bfloat16 cannot count past 256.
                 step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
                 averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p].update(step=step, **averages)
-        states, moved = [self.state[p] for p in params], [wide(p) for p in params]
+        states, moved = [self.state[p] for p in params], wide(params)
         adamw(
             moved,
-            [wide(p.grad) for p in params],
+            wide([p.grad for p in params]),
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -422,7 +374,7 @@ class MuSOAP(torch.optim.Optimizer):
                 self.state[p].update({**state, **sharded})
         if members:
             means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
-            lerp_each_(means, local_reals([p.grad for p, _ in members], widen=True), 1 - group["momentum"])
+            lerp_each_(means, wide(local_reals([p.grad for p, _ in members])), 1 - group["momentum"])
         return members
 
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
@@ -434,20 +386,12 @@ class MuSOAP(torch.optim.Optimizer):
             self._move(members, self.state, group, index)
             return []
         owners = ranks.owners([p.numel() for p, _ in members], self._process_group.size())
-        before = [self.state[p]["step"] for p, _ in members]
-        self._move(
-            [m for m, owner in zip(members, owners, strict=True) if owner == self._process_group.rank()],
-            self.state,
-            group,
-            index,
-        )
-        sent = []
-        for (p, layout), owner, step in zip(members, owners, before, strict=True):
-            self.state[p]["step"] = step + 1
-            sent.append(
-                (owner, changed(p, self.state[p], layout, group["period"], step, _renews(step + 1, group["refresh"])))
-            )
-        return sent
+        owned = list(zip(members, owners, strict=True))
+        self._move([m for m, owner in owned if owner == self._process_group.rank()], self.state, group, index)
+        for (p, _), owner in owned:
+            if owner != self._process_group.rank():
+                self.state[p]["step"] += 1
+        return [(owner, ranks.moved(p, self.state[p], x, group["period"])) for (p, x), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
         """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
@@ -497,19 +441,6 @@ class MuSOAP(torch.optim.Optimizer):
                 if self._replicas is not None and self._process_group is None:
                     dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
 
-    @property
-    def _batches(self) -> dict[int | None, tuple[list, list[Blocks]]]:
-        """By group. Copies and pickles of an optimizer begin with none: they go by its states alone."""
-        return self.__dict__.setdefault("_batches_by_group", {})
-
-    @property
-    def _check(self) -> GradientCheck:
-        return self.__dict__.setdefault("_gradient_check", GradientCheck())
-
-    @property
-    def _length(self) -> LengthCheck:
-        return self.__dict__.setdefault("_length_check", LengthCheck())
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch. Averages take the precision of
         the parameters.
@@ -533,33 +464,28 @@ class MuSOAP(torch.optim.Optimizer):
         >>> state = nm.MuSOAP(model, steps=1000).state_dict()
         >>> nm.MuSOAP(model, steps=1000).load_state_dict(state)
         """
-        layouts = [group["layouts"] for group in self.param_groups]
-        groups = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
-        if layouts != [group.get("layouts") for group in groups]:
+        saved = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
+        if [group["layouts"] for group in self.param_groups] != [group.get("layouts") for group in saved]:
             raise MupError(
                 "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
                 "and the model that it was saved from."
             )
-        groups = [_present_settings(ours, theirs) for ours, theirs in zip(self.param_groups, groups, strict=True)]
-        state_dict = {**state_dict, "param_groups": groups}
-        for ours, theirs in zip(self.param_groups, groups, strict=True):
-            for p, layout, key in zip(ours["params"], ours["layouts"] or (), theirs["params"], strict=False):
-                saved = state_dict["state"].get(key)
-                # Nothing was kept of it: whoever looks at a state that is not there yet leaves an empty one.
-                if saved and _shapes(saved) != _shapes(_new_state(p, layout)):
+        groups = [{**ours, **theirs} for ours, theirs in zip(self.param_groups, saved, strict=True)]
+        for group in groups:
+            for key, value in _FORMER.items():
+                if (found := group.pop(key, value)) != value:
                     raise MupError(
-                        f"The state of number {key} has other averages than MuSOAP keeps of a parameter of shape "
-                        f"{tuple(p.shape)}: it was saved from another model or with other settings."
+                        f"The state of group {group['name']!r} was saved with {key}={found!r}, which MuSOAP has no more, as "
+                        "it was no gain: go on with the release that saved it, or train from its weights with a new "
+                        "optimizer."
                     )
-        check_optimizer_state(self, state_dict)  # the same parameters under another base or rule
-        super().load_state_dict(state_dict)
+        check_optimizer_state(self, {"param_groups": groups})  # the same parameters under another base or rule
+        super().load_state_dict({**state_dict, "param_groups": groups})
         self._batches.clear()
-        for group, own, theirs in zip(self.param_groups, layouts, groups, strict=True):
-            group["layouts"] = own
-            # torch casts every average to its parameter's type.
+        for group, theirs in zip(self.param_groups, groups, strict=True):
             for p, key in zip(group["params"], theirs["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
-                    if torch.is_tensor(value) and name != "step":
+                    if torch.is_tensor(value) and name != "step":  # torch casts every average to its parameter's type
                         dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                         self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
 
@@ -572,15 +498,10 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
     ):
         if value is not None and not (is_number(value) and value <= 1):
             raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
-    if lr and aux_lr is not None and aux_lr != AUX_LR and lr < aux_lr:
+    if lr and lr <= LR / 10:
         warnings.warn(
-            f"aux_lr = {aux_lr:g} (AdamW's, for input, readout and vectors) is larger than lr = {lr:g} (the size of the "
-            "updates of kernels and hidden layers); usually it is the smaller one. Were they meant the other way round?",
-            stacklevel=3,
-        )
-    elif lr and lr <= LR / 10:
-        warnings.warn(
-            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate; {LR:g} is usual.",
+            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is aux_lr; "
+            f"{LR:g} is usual.",
             stacklevel=3,
         )
 
@@ -616,7 +537,7 @@ def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
         if alike not in filling:
             batches.append(filling.setdefault(alike, []))
         filling[alike].append((p, layout))
-        if sum(p.numel() for p, _ in filling[alike]) / period >= _CHUNK.get(p.device.type, _CHUNK_ELSEWHERE):
+        if sum(p.numel() for p, _ in filling[alike]) / period >= _CHUNK.get(p.device.type, _CHUNK["elsewhere"]):
             del filling[alike]
     return [Blocks(batch, states) for batch in batches]
 
@@ -624,31 +545,3 @@ def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
 def _renews(step: int, refresh: int) -> bool:
     """Whether bases are renewed: every so many steps, and since Gram matrices change most at first at 1, 2, 4, 8, … too."""
     return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)
-
-
-def _shapes(state: Mapping[str, Any]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in state.items() if torch.is_tensor(value)}
-
-
-def _present_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a saved group: what it did not have yet is ours, what is no more is left out.
-
-    Raises
-    ------
-    MupError
-        If it was trained with what is no more, or is another optimizer's, whose settings have other names.
-    """
-    for key, value in _FORMER.items():
-        if theirs.get(key, value) != value:
-            raise MupError(
-                f"The state of group {theirs.get('name')!r} was saved with {key}={theirs[key]!r}, which MuSOAP has no more, "
-                f"as it was no gain: go on with the release that saved it, or train from its weights with a new optimizer."
-            )
-    kept = {key: value for key, value in theirs.items() if key not in _FORMER}
-    if missing := {"momentum", "beta2", "period", "refresh", "betas", "eps"} - kept.keys():
-        raise MupError(
-            f"This state is not of a MuSOAP: its group {ours.get('name')!r} has no {min(missing)!r}. Load it into the "
-            "optimizer that it was saved from."
-        )
-    new = {key: ours[key] for key in ("param_names", "foreach", "capturable", "check")}
-    return {**new, "steps": None, **kept}  # learning rates, which are loaded, followed from no steps in 0.1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from math import prod
 from typing import Any
 
@@ -12,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.blocks import as_real, local_reals, wide
+from neuralop_mup.optim.musoap.blocks import PAIR, as_real, local_reals, wide
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
@@ -31,6 +29,28 @@ def sharded_like(p: Any, x: torch.Tensor) -> Any:
     return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
 
 
+def changed(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
+    """What a step changes: of the parameter's shape two tensors, then what belongs to its bases.
+
+    Everybody's momentum has followed the gradient by itself.
+    """
+    of_bases = [x for name, x in state.items() if torch.is_tensor(x) and not name.startswith("exp_avg")]
+    return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
+
+
+def moved(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -> list[torch.Tensor]:
+    """:func:`changed`, of weights and second moments the modes alone that the last step moved: half of them by default."""
+    weights, second, *of_bases = changed(p, state)
+    modes = [axis for axis, letter in enumerate(layout) if letter == "b"]
+    if modes:
+        axis = max(modes, key=lambda axis: p.shape[axis])
+        period = min(period, p.shape[axis])
+        due = slice((state["step"] - 1) % period, None, period)
+        weights = weights[(slice(None),) * axis + (due,)]
+        second = second[(slice(None),) * (axis - layout[:axis].count(PAIR)) + (due,)]
+    return [weights, second, *of_bases]
+
+
 def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
     """Make real tensors what they are on their owner: one message from each process (and type) that has anything to send."""
     of_owner: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
@@ -39,23 +59,10 @@ def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: d
             of_owner.setdefault((owner, tensor.dtype), []).append(tensor)
     for (owner, _), tensors in sorted(of_owner.items(), key=lambda item: (item[0][0], str(item[0][1]))):
         message = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        with _told(f"process {owner}, which moves some of the parameters for all"):
-            dist.broadcast(message, dist.get_global_rank(group, owner), group=group)
+        dist.broadcast(message, dist.get_global_rank(group, owner), group=group)
         if owner != group.rank():
             for tensor, new in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
                 tensor.copy_(new.view(tensor.shape))
-
-
-@contextmanager
-def _told(whom: str) -> Iterator[None]:
-    """What a lost connection means."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise MupError(
-            f"Nothing came from {whom} ({error}): it ended, or is not at this step. This step is half done here: end all "
-            "processes and go on from the last checkpoint."
-        ) from error
 
 
 def through_owners(
@@ -86,14 +93,9 @@ def through_owners(
         moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
     move([(p, members[i][1]) for i, (p, _) in moved.items()], dict(moved.values()))
 
-    def changed(p: torch.Tensor, state: Mapping[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What is sent back: in parts, and whole. Everybody's momentum has followed the gradient by itself."""
-        rest = [x for name, x in state.items() if torch.is_tensor(x) and name not in sharded]
-        return [p.detach(), *(state[name] for name in sharded[1:])], rest
-
-    own = [local_reals(itertools.chain(*changed(p, states[p]))) for p, _ in members]
+    own = [changed(p, states[p]) for p, _ in members]
     from_owner = place.exchange(
-        [[part for i in mine for part in place.parts_for(to, *changed(*moved[i]))] for to in range(place.world)],
+        [[part for i in mine for part in place.parts_for(to, changed(*moved[i]))] for to in range(place.world)],
         [[x.shape for i, o in enumerate(owner_of) if o == rank for x in own[i]] for rank in range(place.world)],
     )
     for (p, _), owner, kept in zip(members, owner_of, own, strict=True):
@@ -107,13 +109,10 @@ class _Placement:
 
     def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
         first = members[0][0]
-        places = [getattr(p, "placements", None) for p, _ in members]
+        places: list[Any] = [getattr(p, "placements", None) for p, _ in members]
         along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]
-        if (
-            any(place != places[0] for place in places)
-            or len(along) != 1
-            or type(first.placements[along[0]]).__name__ != "Shard"
-        ):
+        is_alone = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
+        if not is_alone or any(place != places[0] for place in places):
             raise MupError(
                 f"Parameters of one group are placed as {sorted(set(map(str, places)))}: matrix updates take those that are "
                 "all sharded along one axis of one mesh, as neuralop_mup.shard and torch's fully_shard do it."
@@ -121,7 +120,7 @@ class _Placement:
         self.axis: int = first.placements[along[0]].dim
         self._group = first.device_mesh.get_group(along[0])
         self.world, self.rank = self._group.size(), self._group.rank()
-        self._like = as_real(wide(first.to_local()))
+        self._like = wide(local_reals([first]))[0]
 
     def _bounds(self, n: int, rank: int) -> tuple[int, int]:
         """Which of n entries a process has, as torch.chunk divides them."""
@@ -133,11 +132,11 @@ class _Placement:
         start, end = self._bounds(x.shape[self.axis], rank)
         return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
 
-    def parts_for(self, rank: int, divided: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What a process keeps of tensors that are divided, and of others."""
-        return [x[(slice(None),) * self.axis + (slice(*self._bounds(x.shape[self.axis], rank)),)] for x in divided] + [
-            *whole
-        ]
+    def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a process keeps of :func:`changed`: parts of the first two, and the others whole."""
+        bounds = [self._bounds(x.shape[self.axis], rank) for x in tensors[:2]]
+        divided = [x.narrow(self.axis, start, end - start) for x, (start, end) in zip(tensors, bounds, strict=False)]
+        return [*divided, *tensors[2:]]
 
     def exchange(
         self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
@@ -147,9 +146,8 @@ class _Placement:
         sent = torch.cat([x for own in flat for x in own]) if any(flat) else self._like.new_empty(0)
         sizes = [[prod(shape) for shape in own] for own in shapes]
         received = self._like.new_empty(sum(map(sum, sizes)))
-        with _told("the processes that share this model"):
-            dist.all_to_all_single(
-                received, sent, [sum(own) for own in sizes], [sum(x.numel() for x in own) for own in flat], group=self._group
-            )
+        dist.all_to_all_single(
+            received, sent, [sum(own) for own in sizes], [sum(x.numel() for x in own) for own in flat], group=self._group
+        )
         pieces = iter(received.split([size for own in sizes for size in own]))
         return [[next(pieces).view(shape) for shape in own] for own in shapes]

@@ -8,7 +8,6 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.equations.space_time import SpaceTimeLoss, positive
-from neuralop_mup.losses.base import forcing_like
 
 
 class NavierStokesEqnLoss(SpaceTimeLoss):
@@ -93,5 +92,5 @@ class NavierStokesEqnLoss(SpaceTimeLoss):
         if self.forcing is None:
             n = w.shape[-1]
             return -4 * torch.cos(4 * (2 * math.pi / n) * torch.arange(n, dtype=w.dtype, device=w.device))
-        forcing = forcing_like(self.forcing, w)
+        forcing = torch.as_tensor(self.forcing).to(w).expand_as(w)
         return forcing if forcing.any() else None

@@ -42,28 +42,20 @@ class SpaceTimeLoss(FieldLoss):
         self.time = positive("time", time)
         self.ends = bool(ends)
 
-    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> None:
-        for name, values in {"x": x, "y": y}.items():
-            if values is not None:
-                for axis in range(3 - values.ndim, 0):
-                    periodic(name, values[:, 0, 0], axis)
-
-    @abstractmethod
-    def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Differential operator and forcing, if any, at all times: shape ``(batch, time, *space)``, as u."""
-
-    def residual(self, u: torch.Tensor) -> torch.Tensor:
-        """Operator − forcing at all times, both ends included: shape ``(batch, time, *space)``, as u."""
-        operator, forcing = self.sides(u)
-        return operator if forcing is None else operator - forcing
-
-    def disagreement(self, x: torch.Tensor | None, y: torch.Tensor) -> str | None:
-        """A sentence if the residual of y is as large as its time derivative and the forcing, in the median sample.
+    def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> str | None:
+        """Refuse fields that are not periodic; a sentence if the residual of y is as large as its time derivative and the
+        forcing, in the median sample.
 
         Neither u = 0 nor a mean over samples would tell: without forcing u = 0 solves the equation, and a few fronts that
         the grid does not resolve are most of a mean.
         """
-        u = y[:, 0].double()
+        for name, values in {"x": x, "y": y}.items():
+            if values is not None:
+                for axis in range(3 - values.ndim, 0):
+                    periodic(name, values[:, 0, 0], axis)
+        if y is None:
+            return None
+        u = y[:, 0].detach().double()
         operator, forcing = self.sides(u)
         forcing = torch.zeros_like(operator) if forcing is None else forcing.expand_as(operator)
         residual, change, forcing = (
@@ -80,6 +72,15 @@ class SpaceTimeLoss(FieldLoss):
             f"large as {terms}, so the equation pulls against the data. Check the equation's constants, the length of the "
             "time interval, the order of the axes and the units, or leave the equation out."
         )
+
+    @abstractmethod
+    def sides(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Differential operator and forcing, if any, at all times: shape ``(batch, time, *space)``, as u."""
+
+    def residual(self, u: torch.Tensor) -> torch.Tensor:
+        """Operator − forcing at all times, both ends included: shape ``(batch, time, *space)``, as u."""
+        operator, forcing = self.sides(u)
+        return operator if forcing is None else operator - forcing
 
     def time_derivative(self, u: torch.Tensor) -> torch.Tensor:
         """∂u/∂t: central differences of second order, at both ends one-sided of third."""

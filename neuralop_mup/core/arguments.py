@@ -1,0 +1,57 @@
+"""What a model keeps of the arguments that its constructor was called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torch import nn
+
+# What reads the arguments off a model that keeps them under other names.
+KEPT: dict[type, Callable[[Any], dict[str, Any]]] = {}
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_NAMED = (_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+
+
+def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
+    """Arguments of the call that built ``model``, by name; None where it keeps too little.
+
+    neuralop's BaseModel and PhysicsNeMo's Module store them; of other classes they are the attributes of the same names
+    (``self.hidden_channels = hidden_channels``).
+    """
+    stored = getattr(model, "_init_kwargs", None)
+    if stored is not None:
+        names = names_of_arguments(type(model), (_POSITIONAL,), inspect.Parameter.VAR_POSITIONAL)
+        positional = dict(zip(names, stored.get("args", ()), strict=False))
+        return {**{k: v for k, v in stored.items() if k not in ("args", "_name", "_version")}, **positional}
+    theirs = getattr(model, "_args", None)
+    if isinstance(theirs, dict) and "__args__" in theirs:
+        return dict(theirs["__args__"])
+    return _from_attributes(model)
+
+
+def keeps_arguments(module: nn.Module) -> bool:
+    """Whether this is a whole model of neuralop or PhysicsNeMo, which are known by what they keep."""
+    return hasattr(module, "_init_kwargs") or hasattr(module, "_args") or any(cls in KEPT for cls in type(module).__mro__)
+
+
+def _from_attributes(model: nn.Module) -> dict[str, Any] | None:
+    known = {**vars(model), **next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})}
+    parameters = list(inspect.signature(type(model).__init__).parameters.values())[1:]
+    arguments = {p.name: known.get(p.name, p.default) for p in parameters}
+    is_complete = all(p.kind in _NAMED and arguments[p.name] is not p.empty for p in parameters)
+    return arguments if arguments and is_complete else None
+
+
+def names_of_arguments(cls: type, kinds: Collection = _NAMED, rest: Any = inspect.Parameter.VAR_KEYWORD) -> list[str]:
+    """Constructor arguments of a class, and of its bases as far as ``**kwargs``, or another ``rest``, hands them on."""
+    names: list[str] = []
+    for base in cls.__mro__:
+        # Not out of vars(base): SFNO's constructor is a partialmethod, which only its class makes a function.
+        if "__init__" in vars(base):
+            parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+            names += [p.name for p in parameters if p.kind in kinds and p.name not in names]
+            if not any(p.kind is rest for p in parameters):
+                break
+    return names
