@@ -252,11 +252,8 @@ class SeenData:
                 "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as "
                 "channels."
             )
-        for letter in "xy" if self.on_grid else ():
-            if not torch.isfinite(self.sample[letter]).all():
-                raise MupError(
-                    f"{letter} of the training data has entries that are not finite: remove these samples or fill them in."
-                )
+        if self.is_loaded:
+            self.data.check(relative=isinstance(loss, str))
 
     def grid_notes(self) -> list[str]:
         """A warning where the installed layers are wrong on this grid."""

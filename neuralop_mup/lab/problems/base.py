@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import cache
-from neuralop_mup.lab.problems.counting import Counting
 from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of, normalizer_of
 from neuralop_mup.validation import check_count, check_number
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor
-
-__all__ = ["Problem", "SpaceTime", "check_even", "check_refines", "named"]
 
 _KEPT_AFTER = 30.0  # seconds of generating; what takes less is made anew after a kill
 
@@ -100,7 +100,6 @@ class Problem(ABC):
     out_channels: ClassVar[int] = 1
     version: ClassVar[int] = 1  # of the generator: raise it whenever the same arguments give other numbers
     chunk: ClassVar[int] = 50  # samples solved at once
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"cpu": {}}
 
     def __post_init__(self) -> None:
         for argument in ("n_train", "n_val", "n_test"):
@@ -111,43 +110,10 @@ class Problem(ABC):
         for argument, weight in weights.items():
             check_number(argument, weight)
         if weights and not any(weights.values()):
-            count = "both" if len(weights) == 2 else "all"
-            raise MupError(f"{' and '.join(weights)} are {count} 0: there is nothing to train on.")
+            raise MupError(f"{' and '.join(weights)} are 0: there is nothing to train on.")
 
     def _weights(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_weight")}
-
-    @classmethod
-    def preset(cls, name: str = "cpu", **changes: Any) -> Problem:
-        """The problem with the arguments of a named preset.
-
-        Parameters
-        ----------
-        name : {"cpu", "gpu", "paper"}, default "cpu"
-            ``"cpu"``: the defaults, small. ``"gpu"``: between. ``"paper"``: as in Li, Yoo and Yang (2025), arXiv
-            2506.19396. Not every problem has the last two.
-        **changes
-            Arguments that replace those of the preset.
-
-        Returns
-        -------
-        Problem
-            Of this class.
-
-        Raises
-        ------
-        MupError
-            For an unknown preset.
-
-        Examples
-        --------
-        >>> from neuralop_mup.lab.problems import Darcy
-        >>> Darcy.preset("paper", n_train=500)
-        Darcy(n_train=500, n_val=200, n_test=500, grid=61, seed=0, solver_grid=421, contrast=(3.0, 12.0))
-        """
-        if name not in cls.presets:
-            raise MupError(f"{cls.__name__} has no preset {name!r}; {nearest(str(name), cls.presets)}")
-        return cls(**{**cls.presets[name], **changes})
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -229,16 +195,20 @@ class Problem(ABC):
         """What makes the data the same: the problem, its arguments and the version of what generates it."""
         return {"problem": self.name, **asdict(self), "solver_grid": self.fine_grid, "generator": self.version}
 
+    def fingerprint_content(self) -> dict[str, Any]:
+        """:meth:`content`: nothing is generated to tell the data from other data."""
+        return self.content()
+
     @property
     def key(self) -> str:
         """Content key (64 hex digits): of the name, the arguments that the data depends on and the generator's version."""
         arguments = {name: value for name, value in asdict(self).items() if name not in self._weights()}
         arguments["solver_grid"] = self.fine_grid
-        return cache.content_key({"name": self.data_of or self.name, "version": self.version, "arguments": arguments})
+        return fingerprint({"name": self.data_of or self.name, "version": self.version, "arguments": arguments})
 
     @property
-    def file_name(self) -> str | None:
-        """Name of the data's file in the cache folder; None for data that is not kept there."""
+    def file_name(self) -> str:
+        """Name of the data's file in the cache folder."""
         return f"{self.data_of or self.name}-{self.key[:24]}.safetensors"
 
     @abstractmethod
@@ -274,7 +244,8 @@ class Problem(ABC):
         """Every split; chunks of samples are kept in ``parts`` on the way, once it takes long."""
         sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
         started = time.monotonic()
-        with _one_thread(), Counting(f"generating {self.name} data, samples", sum(sizes.values())) as bar:
+        told = {"desc": f"generating {self.name} data", "total": sum(sizes.values()), "unit": " samples"}
+        with _one_thread(), tqdm(**told, leave=sys.stderr.isatty(), mininterval=1 if sys.stderr.isatty() else 10) as bar:
             tensors = {}
             for number, (split, size) in enumerate(sizes.items()):
                 chunks = []
@@ -325,9 +296,8 @@ class Problem(ABC):
         --------
         >>> from neuralop_mup.lab.problems import get_problem
         >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
-        >>> data = problem.load("cache")
-        >>> data.digest() == problem.load("cache").digest()
-        True
+        >>> problem.load("cache").counts()
+        {'train': 8, 'val': 2, 'test': 2}
         """
         folder = cache.cache_folder(cache_dir)
         path = folder / self.file_name
@@ -352,38 +322,6 @@ class Problem(ABC):
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
         return ProblemData(**{split: (self.expand_x(tensors[f"{split}_x"]), tensors[f"{split}_y"]) for split in SPLITS})
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpaceTime(Problem):
-    """A problem whose fields have time as their first axis; an input is one state, repeated along it.
-
-    Parameters
-    ----------
-    time_points : int
-        Points in time; even.
-    """
-
-    time_points: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("time_points", self.time_points, least=4)
-        check_even("time_points", self.time_points)
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis: time, then space."""
-        return (self.time_points, *super().grid_shape[1:])
-
-    @property
-    def stored_x_shape(self) -> tuple[int, ...]:
-        """One initial state; it is repeated along time when it is used."""
-        return (1, *self.grid_shape[1:])
-
-    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
-        """Initial states ``(n, 1, *space)`` at every point of time; a view."""
-        return x.unsqueeze(2).expand(-1, -1, *self.grid_shape)
 
 
 def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str, Any]) -> Problem:

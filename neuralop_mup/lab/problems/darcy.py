@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -17,8 +17,6 @@ from neuralop_mup.validation import check_positive
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor
-
-__all__ = ["Darcy", "DarcyPino", "neumann_field", "solve_darcy"]
 
 _DEFAULT_CELLS = 90  # the solver's cells per axis, at least, unless solver_grid says otherwise
 
@@ -173,7 +171,7 @@ class Darcy(Problem):
     References
     ----------
     Li, Yoo and Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural
-    Operators", arXiv 2506.19396 (the preset "paper").
+    Operators", arXiv 2506.19396.
 
     Examples
     --------
@@ -193,12 +191,6 @@ class Darcy(Problem):
     name: ClassVar[str] = "darcy"
     n_dim: ClassVar[int] = 2
     chunk: ClassVar[int] = 10
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "cpu": {},
-        "gpu": {"grid": 64, "n_train": 1000, "n_val": 200, "n_test": 200},
-        # The paper has no validation set; this one is drawn besides its 1000 and 500 samples.
-        "paper": {"solver_grid": 421, "grid": 61, "n_train": 1000, "n_val": 200, "n_test": 500},
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,7 +234,7 @@ class DarcyPino(Darcy):
     By default the solver's grid is the data's, so that the data satisfies the discrete equation and the two losses agree.
     Data sampled from a finer solution does not, since the coefficient jumps between its points: with ``solver_grid=94``
     (the default of :class:`Darcy`) the relative residual of the data itself is 0.75, where that of u = 0 is 1, and with
-    the published 421 → 61 (preset "paper") it is 1.4, so that there the two losses pull against each other.
+    the published 421 → 61 it is 1.4, so that there the two losses pull against each other.
 
     Parameters
     ----------

@@ -16,13 +16,12 @@ import torch
 from torch.utils.data import Dataset
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import cache
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData
+from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_single, spread
 from neuralop_mup.lab.problems.own import OwnArrays, OwnData
 from neuralop_mup.lab.problems.own_files import numpy_of
-
-__all__ = ["Given", "Stored", "as_source"]
 
 _ARRAYS = (torch.Tensor, np.ndarray)
 _FORMS = (
@@ -58,8 +57,9 @@ class Stored:
         path = folder / f"{digest[:32]}.safetensors"
         if not path.exists():
             pairs = {name: getattr(data, name) for name in data.counts()}
-            tensors = {f"{name}_{letter}": v for name, pair in pairs.items() for letter, v in zip("xy", pair, strict=True)}
-            cache.store(path, digest, tensors)
+            cache.store(
+                path, digest, {f"{name}_{k}": v for name, xy in pairs.items() for k, v in zip("xy", xy, strict=True)}
+            )
         return cls(path, digest, title, data.trajectory)
 
     def load(self) -> ProblemData:
@@ -73,8 +73,7 @@ class Stored:
         tensors = cache.read(self.path, self.digest)
         if tensors is None:
             raise FileNotFoundError(f"the data of the study, {self.path}, is not there")
-        names = [name for name in SPLITS if f"{name}_x" in tensors]
-        pairs = {name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in names}
+        pairs = {name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in SPLITS if f"{name}_x" in tensors}
         return ProblemData(**pairs, trajectory=self.trajectory)
 
 
@@ -93,7 +92,7 @@ class _Called:
 
     def fixed(self, data: ProblemData | Loaders) -> _Called:
         """The same, from which nothing but this data is accepted."""
-        return replace(self, digest=data.digest())
+        return replace(self, digest=fingerprint(data))
 
     def load(self) -> ProblemData | Loaders:
         """What the function gives now.
@@ -104,7 +103,7 @@ class _Called:
             If it is not what it was.
         """
         data = as_source(self.function(), self.read, self.dtype).load()
-        if self.digest is not None and data.digest() != self.digest:
+        if self.digest is not None and fingerprint(data) != self.digest:
             raise MupError(f"{self.title}() gives other data than when the study began: it must give the same each time.")
         return data
 
@@ -135,11 +134,11 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     if callable(data) and not isinstance(data, Dataset):
         return _Called(data, read, dtype)
     parts = _parts(data)
-    if _is_files(data) and not isinstance(data, tuple):
+    if _all_are(data, (str, Path)) and not parts:
         return OwnData(files=data, **read)
-    if parts and all(map(_is_files, parts.values())):
+    if parts and all(_all_are(part, (str, Path)) for part in parts.values()):
         return OwnData(files=parts, **read)
-    pair = None if parts or isinstance(data, _ARRAYS) else _pair(data)
+    pair = None if parts else _pair(data)
     if pair is not None:
         return OwnArrays(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
     if read:
@@ -162,15 +161,24 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
             f"{next(iter(pairs))} is a pair of arrays and {other} is a {type(parts[other]).__name__}: give all of them "
             "alike, as arrays or as loaders."
         )
-    made = {name: _fields(name, pair, dtype) for name, pair in pairs.items()}
+    made = {
+        name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
+    }
     for name, (x, y) in made.items():
+        if len(x) != len(y) or not len(x):
+            raise MupError(
+                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples of "
+                "each, one or more and samples first, (n, channels, *grid)."
+            )
         for letter, values, like in zip("xy", (x, y), made["train"], strict=True):
             if values.shape[1] != like.shape[1] or values.ndim != like.ndim:
                 raise MupError(
                     f"{letter} of {name} has the shape {tuple(values.shape)}, and that of train {tuple(like.shape)}: they "
                     "must have the same channels and axes."
                 )
-    return Given(ProblemData(**made))
+    found = ProblemData(**made)
+    found.check(relative=False)
+    return Given(found)
 
 
 def _parts(data: Any) -> dict[str, Any]:
@@ -179,21 +187,20 @@ def _parts(data: Any) -> dict[str, Any]:
         if wrong := [k for k in data if k not in (*SPLITS, "x", "y")]:
             raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
         return {k: data[k] for k in SPLITS if k in data}
-    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and not _is_pair(data):
+    is_list_of_files = isinstance(data, list) and _all_are(data, (str, Path))
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and not is_list_of_files and not _is_pair(data):
         return dict(zip(SPLITS, data, strict=False))
     return {}
 
 
 def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(v, kinds) for v in value)
+    """Whether a value is of these kinds, or a sequence of such."""
+    entries = value if isinstance(value, (tuple, list)) else [value]
+    return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
 
 
 def _is_pair(value: Any) -> bool:
-    return _all_are(value, _ARRAYS) and len(value) == 2
-
-
-def _is_files(value: Any) -> bool:
-    return isinstance(value, (str, Path)) or _all_are(value, (str, Path))
+    return isinstance(value, (tuple, list)) and len(value) == 2 and _all_are(value, _ARRAYS)
 
 
 def _pair(part: Any) -> tuple[Any, Any] | None:
@@ -205,39 +212,17 @@ def _pair(part: Any) -> tuple[Any, Any] | None:
     return tuple(part) if _is_pair(part) else None
 
 
-def _fields(name: str, pair: tuple[Any, Any], dtype: torch.dtype | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input and output of one split as tensors, checked."""
-    made = []
-    for letter, values in zip("xy", pair, strict=True):
-        if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
-            raise MupError(f"{letter} of {name} holds no numbers.")
-        values = torch.as_tensor(values)
-        real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
-        values = values.to(real.to_complex() if values.is_complex() else real)
-        if values.ndim < 3:
-            raise MupError(
-                f"{letter} of {name} has the shape {tuple(values.shape)}, but fields are (n, channels, *grid): give the "
-                f"axis of the one channel, {letter}[:, None]."
-            )
-        bad = ~torch.isfinite(values).flatten(1).all(1)
-        if bad.any():
-            raise MupError(
-                f"{letter} of {name} has entries that are not finite, in sample {int(bad.nonzero()[0])} (one of "
-                f"{int(bad.sum())}): remove these samples or fill them in."
-            )
-        made.append(values)
-    x, y = made
-    if len(x) != len(y):
+def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """Input or output of one split as a tensor."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
+        raise MupError(f"{name} holds no numbers.")
+    values = torch.as_tensor(values).detach()
+    if values.ndim < 3:
         raise MupError(
-            f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples "
-            "of each, samples first, (n, channels, *grid)."
+            f"{name} has the shape {tuple(values.shape)}, but fields are (n, channels, *grid): give the axis of the one "
+            f"channel, {name[0]}[:, None]."
         )
-    if not len(x):
-        raise MupError(f"{name} has no sample, x of shape {tuple(x.shape)}: give one or more, better ten.")
-    # Fewer channels than points: fields of one channel on a finer grid differ in their last axis, too.
-    if x.shape[2:] != y.shape[2:] and x.shape[1:-1] == y.shape[1:-1] and max(x.shape[-1], y.shape[-1]) < min(x.shape[1:-1]):
-        raise MupError(
-            f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: their channels are last. Fields are "
-            "(n, channels, *grid): give x.movedim(-1, 1) and y.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
-        )
-    return x, y
+    real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
+    if real == torch.float32 and len(values):
+        check_single(name, values[spread(len(values))])
+    return values.to(real.to_complex() if values.is_complex() else real)
