@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuralop_mup.lab.problems import Burgers, get_problem, solve_burgers
+from neuralop_mup.lab.problems import Burgers, solve_burgers
+from problems import get_problem
 
 DARCY = {"n_train": 6, "n_val": 2, "n_test": 2, "grid": 16, "solver_grid": 16}
 BURGERS = {"n_train": 4, "n_val": 2, "n_test": 2, "grid": 32, "time_points": 8, "viscosity": 0.1, "time": 0.5}
@@ -75,10 +76,6 @@ def test_burgers_obeys_its_equation_better_the_finer_the_times():
     sizes = {"n_train": 4, "n_val": 1, "n_test": 1, "grid": 128, "viscosity": 0.01}
     residuals = [residual(get_problem("burgers-pino", **sizes, time_points=n)) for n in (64, 256)]
     assert residuals[0] > 4 * residuals[1] and residuals[1] < 5e-3
-    x, y = get_problem("burgers-pino", **sizes, time_points=256).generate().train
-    wrong = get_problem("burgers-pino", **{**sizes, "viscosity": 0.02}).losses()["equation"][1]
-    with pytest.warns(UserWarning, match="Check the equation's constants"):
-        assert float(wrong(y, x=x, y=y)) / len(y) > 10 * residuals[1]
 
 
 def test_burgers_losses_vanish_only_where_they_should():
