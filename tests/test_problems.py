@@ -135,7 +135,6 @@ def test_burgers_converges_with_order_four_in_the_step():
     [
         (2 + wave(256), {"viscosity": 0.01, "cfl": 20}, r"diverges at step \d+ .*CFL number 20"),
         (wave(64), {"viscosity": 0.001}, r"64 points do not resolve .*at least 3840"),
-        *((torch.ones(shape), {"viscosity": 0.1}, "n of at least 7") for shape in ((), (3, 0), (3,), (2, 6))),
     ],
 )
 def test_burgers_says_what_cannot_be_solved(u0, arguments, sentence):
@@ -248,21 +247,6 @@ def test_darcy_agrees_with_a_dense_network_of_resistors():
         expected = torch.zeros(n * n, dtype=torch.float64)
         expected[inner] = torch.linalg.solve(matrix[inner][:, inner], f.flatten()[inner] / (n - 1) ** 2)
         assert torch.allclose(u.flatten(), expected, rtol=1e-11, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("a", "f", "sentence"),
-    [
-        (torch.zeros(5, 5), 1.0, "above 0 everywhere"),
-        (torch.full((5, 5), math.nan), 1.0, "finite"),
-        (torch.ones(5, 6), 1.0, r"\(5, 6\)"),
-        (torch.ones(5, 5), torch.ones(4), r"shape \(4,\) does not fit"),
-        (torch.ones(5, 5), math.inf, "f has entries"),
-    ],
-)
-def test_darcy_refuses_what_cannot_be_solved(a, f, sentence):
-    with pytest.raises(MupError, match=sentence):
-        solve_darcy(a, f)
 
 
 def test_neumann_field_has_the_variance_of_its_law():
@@ -390,7 +374,7 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("burgers", {"grid": 33}, "grid must be even"),
         ("burgers", {"grid": 4}, "grid is .*whole number, 8 or more"),
         ("burgers", {"grid": 64.0}, "grid is .*whole number"),
-        ("burgers", {"grid": 64, "solver_grid": 100}, "100 is no multiple of 64, 128 is"),
+        ("burgers", {"grid": 64, "solver_grid": 100}, "try solver_grid=128"),
         ("burgers", {"solver_grid": 64}, "solver_grid is .*whole number, 128 or more"),
         ("burgers", {"n_val": 0}, "n_val is .*whole number, 1 or more"),
         ("burgers", {"seed": -1}, "seed is .*whole number, 0 or more"),
@@ -416,7 +400,7 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("navier-stokes", {"time": math.nan}, "time is .*finite number"),
         ("navier-stokes", {"spin_up": -1}, "spin_up is .*not negative"),
         ("navier-stokes", {"solver_grid": 32}, "solver_grid is .*whole number, 64 or more"),
-        ("navier-stokes", {"solver_grid": 100}, "100 is no multiple of 16, 112 is"),
+        ("navier-stokes", {"solver_grid": 100}, "try solver_grid=112"),
         ("navier-stokes", {"equation_weight": -0.1}, "equation_weight is .*not negative"),
         ("navier-stokes", {"data_weight": 0}, "are 0"),
         ("navier-stokes", {"reynold": 1}, "did you mean 'reynolds'"),

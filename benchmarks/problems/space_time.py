@@ -11,7 +11,7 @@ import torch
 
 from neuralop_mup.lab.problems import Burgers
 from neuralop_mup.lab.problems.base import Problem, check_even
-from neuralop_mup.lab.problems.data import Pair
+from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData
 from neuralop_mup.validation import check_count
 from problems.equations import InitialConditionLoss, PeriodicBurgersEqnLoss
 
@@ -38,14 +38,13 @@ class SpaceTime(Problem):
         """Points per axis: time, then space."""
         return (self.time_points, *super().grid_shape[1:])
 
-    @property
-    def stored_x_shape(self) -> tuple[int, ...]:
-        """One initial state; it is repeated along time when it is used."""
-        return (1, *self.grid_shape[1:])
+    def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
+        # One initial state is kept; it is repeated along time when it is used.
+        return {"x": (n, 1, *self.grid_shape[1:]), "y": (n, 1, *self.grid_shape)}
 
-    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
-        """Initial states ``(n, 1, *space)`` at every point of time; a view."""
-        return x.unsqueeze(2).expand(-1, -1, *self.grid_shape)
+    def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
+        x = {split: tensors[f"{split}_x"].unsqueeze(2).expand(-1, -1, *self.grid_shape) for split in SPLITS}
+        return ProblemData(**{split: (x[split], tensors[f"{split}_y"]) for split in SPLITS})
 
 
 @dataclass(frozen=True, kw_only=True)

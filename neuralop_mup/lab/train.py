@@ -24,8 +24,8 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.engines import Engine
-from neuralop_mup.lab.outcome import begins_alike, is_complete
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.outcome import begins_alike, is_complete
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.sources import Stored

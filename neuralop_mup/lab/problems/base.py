@@ -42,13 +42,10 @@ def check_refines(solver_grid: Any, grid: int, least: int, last: int = 0) -> Non
     A periodic grid leaves out its end point; where it is there, ``last`` is 1, and the cells between points are counted.
     """
     check_count("solver_grid", solver_grid, least=least)
-    cells, wanted = solver_grid - last, grid - last
-    if cells % wanted:
-        nearby = -(-cells // wanted) * wanted
-        less = f" - {last}" if last else ""
+    if (solver_grid - last) % (grid - last):
+        nearby = -(-(solver_grid - last) // (grid - last)) * (grid - last) + last
         raise MupError(
-            f"solver_grid{less} must be a multiple of grid{less}, so that the data's points are points of the solver; "
-            f"{cells} is no multiple of {wanted}, {nearby} is: try solver_grid={nearby + last}."
+            f"solver_grid = {solver_grid} has not every point of the data, which has {grid}: try solver_grid={nearby}."
         )
 
 
@@ -119,15 +116,6 @@ class Problem(ABC):
     def grid_shape(self) -> tuple[int, ...]:
         """Points per axis, one entry an axis."""
         return (self.grid,) * self.n_dim
-
-    @property
-    def stored_x_shape(self) -> tuple[int, ...]:
-        """Shape of one input as it is kept: with its channel, before :meth:`expand_x`."""
-        return (self.in_channels, *self.grid_shape)
-
-    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
-        """Kept inputs ``(n, *stored_x_shape)`` as the model takes them, ``(n, in_channels, *grid_shape)``; a view."""
-        return x
 
     def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
         """What training minimises, by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
@@ -264,7 +252,7 @@ class Problem(ABC):
         return tensors
 
     def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
-        return {"x": (n, *self.stored_x_shape), "y": (n, self.out_channels, *self.grid_shape)}
+        return {"x": (n, self.in_channels, *self.grid_shape), "y": (n, self.out_channels, *self.grid_shape)}
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The data: from the cache if it is there, else generated and cached.
@@ -321,7 +309,7 @@ class Problem(ABC):
         return self._data(zeros)
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
-        return ProblemData(**{split: (self.expand_x(tensors[f"{split}_x"]), tensors[f"{split}_y"]) for split in SPLITS})
+        return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
 
 
 def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str, Any]) -> Problem:

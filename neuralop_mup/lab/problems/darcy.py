@@ -60,20 +60,6 @@ def neumann_field(normals: torch.Tensor, n: int) -> torch.Tensor:
     return cosines @ (normals * std) @ cosines.T
 
 
-def right_side(name: str, values: torch.Tensor | float, unknown: str, field: torch.Tensor) -> torch.Tensor:
-    """The right-hand side of an equation in double precision; MupError unless it is finite and broadcasts to a field."""
-    side = torch.as_tensor(values, dtype=torch.float64).detach().to(field.device)
-    if not torch.isfinite(side).all():
-        raise MupError(f"{name} has entries that are not finite.")
-    try:
-        torch.broadcast_to(side, field.shape)
-    except RuntimeError:
-        raise MupError(
-            f"{name} of shape {tuple(side.shape)} does not fit {unknown} of shape {tuple(field.shape)}."
-        ) from None
-    return side
-
-
 def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
     """Solve −∇·(a∇u) = f on the unit square with u = 0 on the boundary.
 
@@ -92,11 +78,6 @@ def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
     torch.Tensor, float64, shape of ``a``
         u at the nodes.
 
-    Raises
-    ------
-    MupError
-        For a coefficient that is not positive and finite, or a grid that is not square or below 3 points.
-
     Examples
     --------
     >>> import torch
@@ -105,13 +86,9 @@ def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
     >>> round(float(u.max()), 3), float(u[0].abs().max())
     (0.073, 0.0)
     """
-    if a.ndim < 2 or a.shape[-1] != a.shape[-2] or a.shape[-1] < 3:
-        raise MupError(f"a must have shape (..., n, n) with n at least 3, but it has {tuple(a.shape)}.")
-    if not (torch.isfinite(a).all() and (a > 0).all()):
-        raise MupError("a must be finite and above 0 everywhere, or the equation has no unique solution.")
-    rhs = right_side("f", f, "a", a).expand(a.shape).cpu()
+    rhs = torch.as_tensor(f, dtype=torch.float64).expand(a.shape)
     n = a.shape[-1]
-    coefficients = a.detach().to("cpu", torch.float64).reshape(-1, n, n).numpy()
+    coefficients = a.detach().double().reshape(-1, n, n).numpy()
     u = np.zeros_like(coefficients)
     for solution, coefficient, right in zip(u, coefficients, rhs.reshape(-1, n, n).numpy(), strict=True):
         solution[1:-1, 1:-1] = _solve_one(coefficient, right[1:-1, 1:-1])
@@ -126,11 +103,10 @@ def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
     across_rows = _harmonic(a[1:, 1:-1], a[:-1, 1:-1])  # (inner + 1, inner)
     across_columns = _harmonic(a[1:-1, 1:], a[1:-1, :-1])  # (inner, inner + 1)
     diagonal = across_rows[1:] + across_rows[:-1] + across_columns[:, 1:] + across_columns[:, :-1]
-    rows = -across_rows[1:-1].ravel()
-    columns = -across_columns[:, 1:]
+    rows, columns = -across_rows[1:-1].ravel(), -across_columns[:, 1:]
     columns[:, -1] = 0  # the last node of a row is no neighbour of the next row's first
-    columns = columns.ravel()[:-1]
-    matrix = scipy.sparse.diags([diagonal.ravel(), rows, rows, columns, columns], [0, inner, -inner, 1, -1], format="csc")
+    beside = columns.ravel()[:-1]
+    matrix = scipy.sparse.diags([diagonal.ravel(), rows, rows, beside, beside], [0, inner, -inner, 1, -1], format="csc")
     # Symmetric and positive definite: no pivoting, and an ordering that keeps the symmetry.
     factor = scipy.sparse.linalg.splu(
         matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,12 +70,7 @@ class _Splits:
         MupError
             If files change while they are read, or an epoch of a loader is another one each time.
         """
-        content = {}
-        for name, batches in self._epochs():
-            whole = hashlib.sha256()
-            for batch in batches:
-                whole.update(fingerprint(dict(batch)).encode())
-            content[name] = whole.hexdigest()
+        content = {name: fingerprint([fingerprint(dict(batch)) for batch in batches]) for name, batches in self._epochs()}
         self.check_unchanged()
         return content
 
@@ -237,8 +231,8 @@ def check_single(name: str, values: torch.Tensor) -> None:
     if bad.any():
         channel = int(bad.nonzero()[0])
         raise MupError(
-            f"{name} varies by {float(std[channel]):.3g} around {float(wide[channel].mean()):.9g}, which single precision does "
-            "not hold: subtract the mean or another field from it, or take other units."
+            f"{name} varies by {float(std[channel]):.3g} around {float(wide[channel].mean()):.9g}, which single precision "
+            "does not hold: subtract the mean or another field from it, or take other units."
         )
 
 
@@ -264,8 +258,9 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
         zero = ~batch["y"].flatten(1).any(1)
         if relative and zero.any():
             raise MupError(
-                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, so that an error relative to it "
-                "has no meaning: remove such samples, or give a loss that is not relative, loss=function(y_pred, y, **batch)."
+                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, so that an error relative to "
+                "it has no meaning: remove such samples, or give a loss that is not relative, loss=function(y_pred, y, "
+                "**batch)."
             )
 
 
@@ -299,11 +294,11 @@ def normalizer_of(values: Any, name: str = "") -> Any:
 def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int, **how: Any) -> tuple[Any, dict[str, Any]]:
     """Training loader, which draws its order by the seed, and the others, by name; what is no data set is one already."""
     order = torch.Generator().manual_seed(int(seed))
-    drawn = {"train": {"shuffle": True, "generator": order}}
-    made = {
-        name: DataLoader(part, int(batch_size), **drawn.get(name, {}), **how) if isinstance(part, Dataset) else part
-        for name, part in parts.items()
-    }
+    made = dict(parts)
+    for name, part in parts.items():
+        if isinstance(part, Dataset):
+            drawn = {"shuffle": True, "generator": order} if name == "train" else {}
+            made[name] = DataLoader(part, int(batch_size), **drawn, **how)
     return made.pop("train"), made
 
 
@@ -372,11 +367,10 @@ class Loaders(_Splits):
         first = next(batches, None)
         if first is None:
             raise MupError("The training data gives no batch: it is empty.")
-        found = [first]
         if set(first) == {"x", "y"} and all(torch.is_tensor(first[k]) and first[k].ndim > 2 for k in "xy"):
-            few = islice(batches, _SOME // len(first["x"]))
-            found += [batch for batch in few if batch["x"].shape[1:] == first["x"].shape[1:]]
-            first = {name: torch.cat([batch[name] for batch in found]) for name in "xy"}
+            few = [first, *islice(batches, _SOME // len(first["x"]))]
+            like = [batch for batch in few if batch["x"].shape[1:] == first["x"].shape[1:]]
+            first = {name: torch.cat([batch[name] for batch in like]) for name in "xy"}
         batches.close()
         return dict(first)
 

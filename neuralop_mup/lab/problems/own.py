@@ -20,8 +20,7 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.data import SPLITS, ProblemData, check_finite, check_single, spread
-from neuralop_mup.lab.problems.own_files import READERS, Source, open_source
-from neuralop_mup.lab.problems.own_layout import CHANNELS, Layout, channels_text, layout_of
+from neuralop_mup.lab.problems.own_files import CHANNELS, READERS, Layout, Source, channels_text, layout_of, open_source
 from neuralop_mup.validation import check_count, check_flag, check_number, is_number
 
 _LEAST = 10  # samples
@@ -65,17 +64,14 @@ class _Read:
         """How a user says something of the data: an argument in Python."""
         return f"read={said!r}"
 
-    def sources(self) -> dict[str, list[Source]]:
+    @cached_property
+    def parts(self) -> dict[str, list[Source]]:
         """Inputs and outputs by split; "all" for those that are to be split."""
         raise NotImplementedError
 
     @cached_property
-    def _parts(self) -> dict[str, list[Source]]:
-        return self.sources()
-
-    @cached_property
     def _layout(self) -> Layout:
-        sources = [s for group in self._parts.values() for s in group]
+        sources = [s for group in self.parts.values() for s in group]
         layouts = [layout_of(s, self) for s in sources]
         for source, layout in zip(sources, layouts, strict=True):
             if layout != layouts[0]:
@@ -114,12 +110,12 @@ class _Read:
     def split_indices(self) -> dict[str, np.ndarray]:
         """Which samples (or trajectories) each split has, in ascending order: their numbers in the files, one after the
         other, or in those of a split that has its own."""
-        sizes = {name: sum(s.n for s in group) for name, group in self._parts.items()}
+        sizes = {name: sum(s.n for s in group) for name, group in self.parts.items()}
         if sum(sizes.values()) < _LEAST:
+            files = dict.fromkeys(s.file for group in self.parts.values() for s in group)
             raise MupError(
-                f"{', '.join(dict.fromkeys(s.file for group in self._parts.values() for s in group))}: {sum(sizes.values())} "
-                f"samples in all, {self._layout.text}; at least {_LEAST} are needed to train, choose and test. If the first "
-                "axis is not that of the samples, move it to the front."
+                f"{', '.join(files)}: {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are needed "
+                "to train, choose and test. If the first axis is not that of the samples, move it to the front."
             )
         found = {name: np.arange(n) for name, n in sizes.items() if name != "all"}
         if "all" in sizes:
@@ -143,19 +139,18 @@ class _Read:
     @property
     def readings(self) -> dict[str, str]:
         """What was found or said of the data, by what it is about: each array and its channels, and the splits."""
-        layout, source = self._layout, next(iter(self._parts.values()))[0]
+        layout, source = self._layout, next(iter(self.parts.values()))[0]
         channels = list(map(channels_text, layout.axes, source.arrays))
         told = {what: f"{source.names[i]} ({channels[i]})" for i, what in enumerate(("input", "output"))}
         if layout.steps:
             told = {"fields": f"{source.names[1]} (second axis: time; {channels[1]})"}
         if source.unused:
             told["unused"] = ", ".join(source.unused)
-        own = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self._parts.items() if k != "all"]
-        if "all" in self._parts:
+        own = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self.parts.items() if k != "all"]
+        if "all" in self.parts:
             whole = " of whole trajectories" if layout.pairs > 1 else ""
             drawn = f"drawn at random{whole}, the same in every run; {self.option(shuffle=False)} takes them in file order"
-            how = drawn if self.shuffle else f"in file order{whole}: train, val, test"
-            own.append(f"the others {how.removesuffix(', test') if own else how}" if own else how)
+            own.append(("the others " if own else "") + (drawn if self.shuffle else f"in file order{whole}"))
         return {**told, "splits": "; ".join(own)}
 
     def check_unchanged(self) -> None:
@@ -189,7 +184,7 @@ class _Read:
         for name, values in zip("xy", pairs["train"], strict=True):
             check_single(name, values.read(spread(len(values))))
         size = sum(math.prod(values.shape) * 4 for pair in pairs.values() for values in pair)
-        if size <= self.in_memory * 1e9 or not all(s.is_lazy for group in self._parts.values() for s in group):
+        if size <= self.in_memory * 1e9 or not all(s.is_lazy for group in self.parts.values() for s in group):
             pairs = {split: tuple(values[range(len(values))] for values in pair) for split, pair in pairs.items()}
             self.check_unchanged()
         return ProblemData(**pairs, trajectory=len(self._layout.steps))
@@ -260,15 +255,13 @@ class OwnData(_Read):
         super().__post_init__()
         if not self._all:
             raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
-        for file in self._all:
-            path = Path(file)
-            if path.suffix.lower() not in READERS:
-                raise MupError(f"{file} is no file that can be read here: its name must end in {', '.join(READERS)}.")
-            if not path.is_file():
+        for path in map(Path, self._all):
+            if path.suffix.lower() not in READERS or not path.is_file():
                 there = ", ".join(sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in READERS)[:3])
                 raise MupError(
-                    f"There is no file {file} (the folder has {there or 'no data file'})."
-                ) from FileNotFoundError(file)
+                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)} (the "
+                    f"folder has {there or 'no such'})."
+                )
         object.__setattr__(self, "stamps", self._stamped())
 
     @property
@@ -283,7 +276,8 @@ class OwnData(_Read):
         """What the data is called in reports: the name of its file."""
         return Path(self._all[0]).stem
 
-    def sources(self) -> dict[str, list[Source]]:
+    @cached_property
+    def parts(self) -> dict[str, list[Source]]:
         """Inputs and outputs by split; "all" for those that are to be split."""
         if isinstance(self.files, Mapping):
             parts = {"all" if name == "train" and "val" not in self.files else name: f for name, f in self.files.items()}
@@ -331,7 +325,8 @@ class OwnArrays(_Read):
     arrays: tuple[np.ndarray, np.ndarray]
     title: ClassVar[str] = "the data given"
 
-    def sources(self) -> dict[str, list[Source]]:
+    @cached_property
+    def parts(self) -> dict[str, list[Source]]:
         """All in one."""
         x, y = self.arrays
         return {"all": [Source("data", ("x", "y"), ((x,), (y,)))]}
@@ -342,7 +337,7 @@ class Field:
 
     def __init__(self, source: _Read, split: str, which: int) -> None:
         self._of, self._which, self._order = source, which, source.split_indices[split]
-        self._sources = source._parts.get(split) or source._parts["all"]
+        self._sources = source.parts.get(split) or source.parts["all"]
         self._layout = source._layout
         self.shape = (len(self._order) * self._layout.pairs, self._layout.channels[which], *self._layout.grid)
         self.ndim = len(self.shape)

@@ -133,14 +133,14 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         raise MupError(f"read has no argument {wrong[0]!r}; {nearest(wrong[0], known)}")
     if callable(data) and not isinstance(data, Dataset):
         return _Called(data, read, dtype)
+    pair = _pair(data)
+    if pair is not None:
+        return OwnArrays(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
     parts = _parts(data)
     if _all_are(data, (str, Path)) and not parts:
         return OwnData(files=data, **read)
     if parts and all(_all_are(part, (str, Path)) for part in parts.values()):
         return OwnData(files=parts, **read)
-    pair = None if parts else _pair(data)
-    if pair is not None:
-        return OwnArrays(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
     if read:
         raise MupError(
             "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise: leave it out, and "
@@ -152,15 +152,9 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         return Given(data)
     if not {"train", "val"} <= set(parts):
         raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
-    pairs = {name: pair for name, part in parts.items() if (pair := _pair(part)) is not None}
-    if not pairs:
+    pairs = {name: _pair(part) for name, part in parts.items()}
+    if not all(pairs.values()):
         return Given(Loaders(parts))
-    if len(pairs) < len(parts):
-        other = next(name for name in parts if name not in pairs)
-        raise MupError(
-            f"{next(iter(pairs))} is a pair of arrays and {other} is a {type(parts[other]).__name__}: give all of them "
-            "alike, as arrays or as loaders."
-        )
     made = {
         name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
     }
@@ -184,13 +178,12 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
 def _parts(data: Any) -> dict[str, Any]:
     """What is given for train, val and test; empty where that cannot be seen."""
     if isinstance(data, Mapping):
-        if wrong := [k for k in data if k not in (*SPLITS, "x", "y")]:
+        if wrong := [name for name in data if name not in SPLITS]:
             raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
-        return {k: data[k] for k in SPLITS if k in data}
-    is_list_of_files = isinstance(data, list) and _all_are(data, (str, Path))
-    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and not is_list_of_files and not _is_pair(data):
-        return dict(zip(SPLITS, data, strict=False))
-    return {}
+        return dict(data)
+    joined = isinstance(data, list) and _all_are(data, (str, Path))
+    is_splits = isinstance(data, (tuple, list)) and len(data) in (2, 3) and not joined
+    return dict(zip(SPLITS, data, strict=False)) if is_splits else {}
 
 
 def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -199,17 +192,11 @@ def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
     return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) == 2 and _all_are(value, _ARRAYS)
-
-
 def _pair(part: Any) -> tuple[Any, Any] | None:
     """Input and output where both are given as arrays."""
     if isinstance(part, Mapping) and {"x", "y"} <= set(part):
         part = (part["x"], part["y"])
-    if isinstance(part, _ARRAYS):
-        raise MupError(f"A split is one array of shape {tuple(part.shape)}; give each as a pair (x, y) of input and output.")
-    return tuple(part) if _is_pair(part) else None
+    return tuple(part) if isinstance(part, (tuple, list)) and len(part) == 2 and _all_are(part, _ARRAYS) else None
 
 
 def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
