@@ -114,8 +114,8 @@ class _Read:
         if sum(sizes.values()) < _LEAST:
             files = dict.fromkeys(s.file for group in self.parts.values() for s in group)
             raise MupError(
-                f"{', '.join(files)}: {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are needed "
-                "to train, choose and test. If the first axis is not that of the samples, move it to the front."
+                f"{', '.join(files)} has {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are "
+                "needed to train, choose and test. If the first axis is not that of the samples, move it to the front."
             )
         found = {name: np.arange(n) for name, n in sizes.items() if name != "all"}
         if "all" in sizes:

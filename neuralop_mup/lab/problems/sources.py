@@ -153,8 +153,13 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     if not {"train", "val"} <= set(parts):
         raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
     pairs = {name: _pair(part) for name, part in parts.items()}
-    if not all(pairs.values()):
+    if not any(pairs.values()) and not any(isinstance(part, _ARRAYS) for part in parts.values()):
         return Given(Loaders(parts))
+    if not all(pairs.values()):
+        kinds = ", ".join(
+            f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()
+        )
+        raise MupError(f"{kinds}: give each split alike, as a pair of arrays (x, y) of input and output, or as a loader.")
     made = {
         name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
     }
