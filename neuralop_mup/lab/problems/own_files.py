@@ -177,6 +177,9 @@ def open_source(file: str, read: Any) -> Source:
     x, y = read.x, read.y
     if x is None and y is None:
         x, y = next((pair for pair in _PAIRS if set(pair) <= set(content)), (None, None))
+        fields = [key for key, values in content.items() if values.ndim > 1]
+        if y is None and read.time_step is not None and len(fields) == 1:
+            y = fields[0]
     if y is None:
         raise MupError(_question(file, content, read.option))
     names = (x or y, y)
