@@ -66,7 +66,7 @@ def test_channels_stand_where_they_alone_can(tmp_path, suffix, x, y, channels):
     problem = OwnData(files=write(tmp_path / f"heat.{suffix}", x=a, y=b), shuffle=False)
     assert (problem.in_channels, problem.out_channels, problem.title) == (*channels, "heat")
     data = problem.load()
-    assert counts(data) == [16, 2, 2] and problem.n_train == 16
+    assert counts(data) == [16, 2, 2]
     for values, raw, n in ((data.train, (a, b), slice(0, 16)), (data.test, (a, b), slice(18, 20))):
         for got, whole, count in zip(values, raw, channels, strict=True):
             whole = whole[n]
@@ -98,7 +98,7 @@ def test_one_array_in_time(tmp_path):
     for in_memory in (2.0, 0.0):
         stepped = OwnData(files=file, y="tensor", time_step=5, shuffle=False, in_memory=in_memory)
         data = stepped.load()
-        assert stepped.n_train == len(data.train[0]) == 32 and "times 0 → 5, 5 → 10" in stepped.description
+        assert len(data.train[0]) == 32 and "times 0 → 5, 5 → 10" in stepped.description
         assert np.array_equal(data.train[0][[0, 1, 2, 3]][:, 0], u[[0, 0, 1, 1], [0, 5, 0, 5]])
         assert np.array_equal(data.train[1][[3, 0, 1, 1]][:, 0], u[[1, 0, 0, 0], [10, 5, 10, 10]])
     groups = {f"{i:04d}/data": values for i, values in enumerate(more)} | {f"{i:04d}/grid/x": array(16) for i in range(12)}
@@ -182,7 +182,7 @@ def test_a_file_is_read_once(tmp_path, monkeypatch):
     source = OwnData(files=write(tmp_path / "heat.npz", x=array(20, 16), y=array(20, 16)))
     read, load = [], np.load
     monkeypatch.setattr(np, "load", lambda *a, **k: read.append(a) or load(*a, **k))
-    assert source.load() is source.load() and source.n_train == 16 and len(read) == 1
+    assert source.load() is source.load() and len(read) == 1
     assert pickle.loads(pickle.dumps(source)).load().counts() == source.load().counts()
 
 

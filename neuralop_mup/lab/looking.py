@@ -186,7 +186,7 @@ class SeenData:
         """Data in any form of :func:`neuralop_mup.tune`, as a model of that precision is given it."""
         source = as_source(source, read, dtype)
         if isinstance(source, Problem):
-            return cls(source, source.blank(), is_loaded=False)
+            return cls(source, source.load(), is_loaded=True)
         data = source.load()
         return cls(source.fixed(data) if hasattr(source, "fixed") else source, data, is_loaded=True)
 

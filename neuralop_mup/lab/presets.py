@@ -101,8 +101,9 @@ def preset_of(
         target = tuple(max(modes, need) for modes, need in zip(target, needed, strict=True))
         proxy = tuple(needed)
     width = 32 if problem.n_dim > 2 else 64
-    batch = batch_size or max(1, min(20, max(4, problem.n_train // 8), problem.n_train))
-    epochs = max(20, math.ceil(ENOUGH_STEPS / math.ceil(problem.n_train / batch)))
+    n_train = problem.n_train if isinstance(problem, Problem) else problem.load().counts()["train"]
+    batch = batch_size or max(1, min(20, max(4, n_train // 8), n_train))
+    epochs = max(20, math.ceil(ENOUGH_STEPS / math.ceil(n_train / batch)))
     return Preset(proxy=(width // 4, proxy), target=(width, target), epochs=epochs, batch_size=batch)
 
 

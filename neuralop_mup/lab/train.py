@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.engines import Engine
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import begins_alike, is_complete
+from neuralop_mup.lab.problems import cache
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import ProblemData
-from neuralop_mup.lab.problems.sources import Stored
+from neuralop_mup.lab.problems.data import SPLITS, ProblemData
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, Records, described, without_addresses
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import Settings, build_optimizer, build_scheduler, init_multipliers, optimizer_arguments
@@ -412,6 +412,41 @@ class Training:
                     key = "loss" if name == "data" else f"{name}_loss"
                     measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
         return measured
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Tensors in a file of :mod:`cache`, mapped when they are read, so that processes that read them share its memory."""
+
+    path: Path
+    digest: str
+    title: str = "the data given"
+    trajectory: int = 0
+
+    @classmethod
+    def of(cls, data: ProblemData, digest: str, folder: Path, title: str) -> Stored:
+        """Write the tensors, unless they are there."""
+        path = folder / f"{digest[:32]}.safetensors"
+        if not path.exists():
+            pairs = {name: getattr(data, name) for name in data.counts()}
+            cache.store(
+                path, digest, {f"{name}_{k}": v for name, xy in pairs.items() for k, v in zip("xy", xy, strict=True)}
+            )
+        return cls(path, digest, title, data.trajectory)
+
+    def load(self) -> ProblemData:
+        """The tensors.
+
+        Raises
+        ------
+        FileNotFoundError
+            Where the folder cannot be seen, or the file was removed.
+        """
+        tensors = cache.read(self.path, self.digest)
+        if tensors is None:
+            raise FileNotFoundError(f"the data of the study, {self.path}, is not there")
+        pairs = {name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in SPLITS if f"{name}_x" in tensors}
+        return ProblemData(**pairs, trajectory=self.trajectory)
 
 
 def _coarser(data: ProblemData, stride: tuple[int, ...]) -> ProblemData:

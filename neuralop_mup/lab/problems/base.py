@@ -302,12 +302,6 @@ class Problem(ABC):
                 cache.write(partial, self.key, tensors)
         return self._data(tensors)
 
-    def blank(self) -> ProblemData:
-        """Zeros in the place of the data, which take no memory: for looking at what would be trained."""
-        sizes = {split: self._shapes(getattr(self, f"n_{split}")) for split in SPLITS}
-        zeros = {f"{split}_{k}": torch.zeros(1).expand(shape) for split, of in sizes.items() for k, shape in of.items()}
-        return self._data(zeros)
-
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
         return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
 

@@ -42,6 +42,12 @@ class _Pairs(Dataset):
 class _Splits:
     """What pairs of fields and loaders have in common; ``_epochs()`` gives each split's name and an epoch of its batches."""
 
+    title = "the data given"
+
+    def load(self) -> Any:
+        """Itself: it is there already."""
+        return self
+
     def check(self, relative: bool = True) -> None:
         """Look at every sample of every split.
 

@@ -101,11 +101,6 @@ class _Read:
         """Channels of the output."""
         return self._layout.channels[1]
 
-    @property
-    def n_train(self) -> int:
-        """Samples to train on."""
-        return len(self.split_indices["train"]) * self._layout.pairs
-
     @cached_property
     def split_indices(self) -> dict[str, np.ndarray]:
         """Which samples (or trajectories) each split has, in ascending order: their numbers in the files, one after the
@@ -234,8 +229,8 @@ class OwnData(_Read):
     >>> rng = np.random.default_rng(0)
     >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
     >>> heat = OwnData(files="heat.npz", split=(0.8, 0.1, 0.1))
-    >>> heat.title, heat.grid_shape, heat.in_channels, heat.n_train
-    ('heat', (16,), 1, 32)
+    >>> heat.title, heat.grid_shape, heat.in_channels, heat.load().counts()
+    ('heat', (16,), 1, {'train': 32, 'val': 4, 'test': 4})
     """
 
     files: Any

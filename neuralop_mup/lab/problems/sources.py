@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems import cache
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_single, spread
 from neuralop_mup.lab.problems.own import OwnArrays, OwnData
@@ -28,53 +27,6 @@ _FORMS = (
     "give the path of a file, arrays (x, y), a pair (train, val) or dict with 'train' and 'val' of files, loaders, data "
     "sets or (x, y) arrays, or a function that returns one of these"
 )
-
-
-@dataclass(frozen=True)
-class Given:
-    """Data that is there already."""
-
-    data: ProblemData | Loaders
-    title: str = "the data given"
-
-    def load(self) -> ProblemData | Loaders:
-        """The data itself."""
-        return self.data
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Tensors in a file of :mod:`cache`, mapped when they are read, so that processes that read them share its memory."""
-
-    path: Path
-    digest: str
-    title: str = "the data given"
-    trajectory: int = 0
-
-    @classmethod
-    def of(cls, data: ProblemData, digest: str, folder: Path, title: str) -> Stored:
-        """Write the tensors, unless they are there."""
-        path = folder / f"{digest[:32]}.safetensors"
-        if not path.exists():
-            pairs = {name: getattr(data, name) for name in data.counts()}
-            cache.store(
-                path, digest, {f"{name}_{k}": v for name, xy in pairs.items() for k, v in zip("xy", xy, strict=True)}
-            )
-        return cls(path, digest, title, data.trajectory)
-
-    def load(self) -> ProblemData:
-        """The tensors.
-
-        Raises
-        ------
-        FileNotFoundError
-            Where the folder cannot be seen, or the file was removed.
-        """
-        tensors = cache.read(self.path, self.digest)
-        if tensors is None:
-            raise FileNotFoundError(f"the data of the study, {self.path}, is not there")
-        pairs = {name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in SPLITS if f"{name}_x" in tensors}
-        return ProblemData(**pairs, trajectory=self.trajectory)
 
 
 @dataclass(frozen=True)
@@ -146,15 +98,13 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
             "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise: leave it out, and "
             "bring arrays into the form (n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
-    if isinstance(data, (Problem, OwnData, OwnArrays)):
+    if isinstance(data, (Problem, OwnData, OwnArrays, ProblemData, Loaders)):
         return data
-    if isinstance(data, (ProblemData, Loaders)):
-        return Given(data)
     if not {"train", "val"} <= set(parts):
         raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
     pairs = {name: _pair(part) for name, part in parts.items()}
     if not any(pairs.values()) and not any(isinstance(part, _ARRAYS) for part in parts.values()):
-        return Given(Loaders(parts))
+        return Loaders(parts)
     if not all(pairs.values()):
         kinds = ", ".join(
             f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()
@@ -177,7 +127,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
                 )
     found = ProblemData(**made)
     found.check(relative=False)
-    return Given(found)
+    return found
 
 
 def _parts(data: Any) -> dict[str, Any]:
