@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, SubsetR
 import neuralop_mup as nm
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems import Loaders, ProblemData, as_source
+from neuralop_mup.lab.problems import ProblemData
+from neuralop_mup.lab.problems.data import Loaders
+from neuralop_mup.lab.problems.sources import as_source
 
 
 def fields(n=60, points=16, seed=0):

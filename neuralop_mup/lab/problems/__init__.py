@@ -10,20 +10,17 @@ from typing import Any
 from neuralop_mup.lab.problems.base import Problem, named
 from neuralop_mup.lab.problems.burgers import Burgers, solve_burgers
 from neuralop_mup.lab.problems.darcy import Darcy, DarcyPino, solve_darcy
-from neuralop_mup.lab.problems.data import Loaders, ProblemData
+from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.own import OwnData
-from neuralop_mup.lab.problems.sources import as_source
 
 __all__ = [
     "PROBLEMS",
     "Burgers",
     "Darcy",
     "DarcyPino",
-    "Loaders",
     "OwnData",
     "Problem",
     "ProblemData",
-    "as_source",
     "get_problem",
     "solve_burgers",
     "solve_darcy",

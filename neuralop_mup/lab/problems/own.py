@@ -164,11 +164,6 @@ class _Read:
         MupError
             For entries that are not finite, complex fields, files that do not fit together or change while they are read,
             and values of which single precision does not hold how they vary.
-
-        Examples
-        --------
-        >>> OwnData(files="heat.npz").load().counts()
-        {'train': 32, 'val': 4, 'test': 4}
         """
         self.check_unchanged()
         return self._data
