@@ -61,6 +61,13 @@ class _Splits:
         MupError
             For entries that are not finite and, where errors are relative, targets that are zero everywhere; it names
             split and sample.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.lab.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> ProblemData(train=(x, x), val=(x[:4], x[:4])).check()
         """
         for name, batches in self._epochs():
             _check(name, batches, relative)

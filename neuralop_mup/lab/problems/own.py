@@ -164,6 +164,14 @@ class _Read:
         MupError
             For entries that are not finite, complex fields, files that do not fit together or change while they are read,
             and values of which single precision does not hold how they vary.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from neuralop_mup.lab.problems import OwnData
+        >>> np.savez("heat.npz", x=np.random.rand(40, 16), y=np.random.rand(40, 16))
+        >>> OwnData(files="heat.npz").load().counts()
+        {'train': 32, 'val': 4, 'test': 4}
         """
         self.check_unchanged()
         return self._data
