@@ -155,6 +155,8 @@ def test_what_cannot_be_learned_or_measured_is_told_by_its_sample(tmp_path, how,
         nm.tune(build, tuple(parts), folder=tmp_path / "s", **HOW)
     if how == "zero":
         as_source(tuple(parts)).load().check(relative=False)
+    points = [{"x": torch.rand(9, 2), "y": torch.zeros(9, 1)}]  # a graph's, of which some may well be zero
+    Loaders({"train": points, "val": points}).check()
 
 
 @pytest.mark.parametrize("value", [0.1, 300.1])

@@ -260,10 +260,10 @@ def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> Non
 
 
 def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> None:
-    """MupError for a sample that nothing can be learned from."""
+    """MupError for a sample of fields that nothing can be learned from; graphs and points are taken as they are."""
     first = 0
     for batch in batches:
-        if not all(torch.is_tensor(batch[letter]) for letter in "xy"):
+        if not all(torch.is_tensor(batch[letter]) and batch[letter].ndim > 2 for letter in "xy"):
             return
         numbers = range(first, first := first + len(batch["y"]))
         for letter in "xy":
@@ -310,7 +310,8 @@ def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int, **how: Any) -
     made = dict(parts)
     for name, part in parts.items():
         if isinstance(part, Dataset):
-            drawn = {"shuffle": True, "generator": order} if name == "train" else {}
+            is_drawn = name == "train" and not isinstance(part, IterableDataset)
+            drawn = {"shuffle": True, "generator": order} if is_drawn else {}
             made[name] = DataLoader(part, int(batch_size), **drawn, **how)
     return made.pop("train"), made
 
