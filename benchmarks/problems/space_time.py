@@ -8,10 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from neuralop.data.transforms.data_processors import DataProcessor
 
 from neuralop_mup.lab.problems import Burgers
 from neuralop_mup.lab.problems.base import Problem, check_even
-from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData
+from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, normalizer_of
+from neuralop_mup.losses import PhysicalDataProcessor
 from neuralop_mup.validation import check_count
 from problems.equations import InitialConditionLoss, PeriodicBurgersEqnLoss
 
@@ -37,6 +39,12 @@ class SpaceTime(Problem):
     def grid_shape(self) -> tuple[int, ...]:
         """Points per axis: time, then space."""
         return (self.time_points, *super().grid_shape[1:])
+
+    def processor(self, data: ProblemData) -> DataProcessor:
+        """Physical fields for an equation."""
+        if list(self.losses()) == ["data"]:
+            return data.processor()
+        return PhysicalDataProcessor(*map(normalizer_of, data.train))
 
     def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
         # One initial state is kept; it is repeated along time when it is used.

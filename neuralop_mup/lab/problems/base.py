@@ -19,7 +19,7 @@ from tqdm import tqdm
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import cache
-from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of, normalizer_of
+from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of
 from neuralop_mup.validation import check_count, check_number
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Problem(ABC):
         return {}
 
     def processor(self, data: ProblemData) -> DataProcessor:
-        """The data processor that the losses need: physical fields for an equation, else :meth:`ProblemData.processor`.
+        """The data processor that the losses need: that of the data, unless a problem with an equation has another.
 
         Parameters
         ----------
@@ -163,11 +163,7 @@ class Problem(ABC):
         >>> type(problem.processor(problem.load("cache"))).__name__
         'DefaultDataProcessor'
         """
-        if list(self.losses()) == ["data"]:
-            return data.processor()
-        from neuralop_mup.losses import PhysicalDataProcessor
-
-        return PhysicalDataProcessor(*map(normalizer_of, data.train))
+        return data.processor()
 
     @property
     def fine_grid(self) -> int:
