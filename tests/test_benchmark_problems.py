@@ -13,6 +13,7 @@ from scipy.linalg import toeplitz
 from scipy.special import ellipj, ellipk
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.burgers import periodic_field
 from problems import get_problem
 from problems.interface import solve_interface
@@ -428,8 +429,8 @@ def test_pairs_of_a_trajectory_follow_each_other(tmp_path):
     again = small.load(tmp_path)
     x, y = (values.unflatten(0, (-1, 5)) for values in again.val)
     assert torch.equal(x[:, 1:], y[:, :-1]) and not torch.equal(x, y)
-    assert again.trajectory == data.trajectory == 5 and again.digest() == data.digest()
-    assert small.blank().counts() == data.counts() == {"train": 18, "val": 15, "test": 10}
+    assert again.trajectory == data.trajectory == 5 and fingerprint(again) == fingerprint(data)
+    assert data.counts() == {"train": 18, "val": 15, "test": 10}
 
 
 # A growing interface ----------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def test_data_spectrum(tmp_path, monkeypatch, capsys):
     assert "keep 99.9 % of the targets' energy" in out and (tmp_path / "deep" / "spectrum.png").stat().st_size > 5000
 
 
-@pytest.mark.parametrize("name", ["burgers", "darcy", "burgers-pino"])
+@pytest.mark.parametrize("name", ["burgers", "darcy"])
 def test_the_commands_own_proxies_follow_the_advice(name):
     """Data of fewer samples, and all else as ``neuralop-mup transfer`` has it without options."""
     preset = PRESETS[name, "cpu"]

@@ -10,9 +10,9 @@ import torch
 from scipy.integrate import solve_ivp
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems import NavierStokes, get_problem, solve_navier_stokes
-from neuralop_mup.lab.problems.equations.navier_stokes import NavierStokesEqnLoss
-from neuralop_mup.lab.problems.navier_stokes import kolmogorov_forcing, torus_field
+from problems import get_problem
+from problems.equations import NavierStokesEqnLoss
+from problems.navier_stokes import solve_navier_stokes, torus_field
 
 SMALL = {
     **{"n_train": 3, "n_val": 2, "n_test": 2, "grid": 16, "time_points": 4},
@@ -122,47 +122,23 @@ def test_the_highest_mode_of_any_grid_is_looked_at(n):
             solve_navier_stokes(turned, 1e4, 1e-3, forcing=0.0)
 
 
-NAN = eddies(16).clone()
-NAN[3, 4] = math.nan
-
-
 @pytest.mark.parametrize(
     ("w0", "arguments", "sentence"),
     [
-        (NAN, {}, "w0 has entries that are not finite"),
-        (torch.zeros(16, 18), {}, r"\(16, 18\)"),
-        (torch.zeros(15, 15), {}, "n even"),
-        (torch.zeros(6, 6), {}, "at least 8"),
-        (torch.ones(16, 16), {}, "w0 must have mean zero"),
-        (eddies(16), {"reynolds": 0}, "reynolds is .*finite number above 0"),
-        (eddies(16), {"reynolds": math.nan}, "reynolds is .*finite number"),
-        (eddies(16), {"times": [0.2, 0.1]}, "increasing"),
-        (eddies(16), {"times": -1.0}, "not before 0"),
-        (eddies(16), {"times": "soon"}, "times must be a number"),
-        (eddies(16), {"times": []}, "times must be"),
-        (eddies(16), {"dt": 0.0}, "dt is .*finite number above 0"),
-        (eddies(16), {"cfl": -1}, "cfl is .*finite number"),
-        (eddies(16), {"forcing": 1.0}, "forcing must have mean zero"),
-        (eddies(16), {"forcing": torch.zeros(5)}, r"forcing of shape \(5,\) does not fit"),
-        (eddies(16), {"forcing": NAN}, "forcing has entries"),
-        # 12/3 = 4 is the first mode dropped, and the default forcing's.
-        *(
-            (torch.zeros(n, n), {"reynolds": 1.0}, f"at or above n/3, which {n}² points drop: take n of at least 16")
-            for n in (8, 10, 12)
-        ),
-        (torch.zeros(14, 14), {"reynolds": 1.0}, "14² points do not resolve"),  # 14/3 > 4 keeps it, as the highest mode
-        # 22/3 > 7 keeps 7 as the highest, above 6.
-        (torch.zeros(2, 16, 16), {"forcing": kolmogorov_forcing(16, 6).T}, "take n of at least 22"),
+        (
+            torch.zeros(14, 14),
+            {"reynolds": 1.0},
+            "14² points do not resolve",
+        ),  # 14/3 > 4 keeps the forcing's mode, as the last
         (4 * eddies(16), {"reynolds": 5000.0, "times": 2.0}, r"16² points do not resolve .*number 5000.*solver_grid"),
         (
             10 * eddies(32),
             {"reynolds": 1e4, "times": 2.0, "dt": 0.1, "forcing": 0.0},
             r"diverges at step \d+ \(t = 0\.\d+, CFL number \d.*32² points",
         ),
-        (eddies(32), {"times": 1.0, "dt": 1e-9}, r"steps would be needed up to t = 1"),
     ],
 )
-def test_solver_refuses_what_cannot_work(w0, arguments, sentence):
+def test_solver_says_what_it_cannot_resolve(w0, arguments, sentence):
     with pytest.raises(MupError, match=sentence):
         solve_navier_stokes(w0, **{"reynolds": 10.0, "times": 0.1, **arguments})
 
@@ -182,23 +158,6 @@ def test_torus_field_has_the_variance_of_its_law():
 # The problem ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def small() -> NavierStokes:
-    return get_problem("navier-stokes", **SMALL)
-
-
-@pytest.fixture(scope="module")
-def data(small):
-    return small.generate()
-
-
-def test_data_has_time_first_and_begins_at_x(data):
-    x, y = data.train
-    assert torch.equal(x, y[:, :, :1].expand_as(y))
-    assert x.stride(2) == 0  # kept once
-    assert all(distance(last, first) > 0.1 for first, last in zip(y[:, 0, 0], y[:, 0, -1], strict=True))
-
-
 def test_equation_holds_for_the_data_better_the_finer_the_times():
     residuals = []
     for time_points in (8, 16, 32):
@@ -212,14 +171,4 @@ def test_equation_holds_for_the_data_better_the_finer_the_times():
     assert residuals[2] < 3e-3
     assert all(residuals[i] / residuals[i + 1] > 3 for i in range(2))
     # Another Reynolds number is another equation.
-    assert float(NavierStokesEqnLoss(20.0, time=p.time)(y, x=x, y=y)) / 2 > 10 * residuals[2]
-
-
-def test_weights_choose_losses_and_processor(small, data):
-    weighted = get_problem("navier-stokes", **SMALL, equation_weight=0.1)
-    assert list(small.losses()) == ["data"] and list(weighted.losses()) == ["data", "equation"]
-    x, y = data.train
-    for problem, changes in ((small, True), (weighted, False)):
-        processor = problem.processor(data)
-        processor.train()
-        assert torch.equal(processor.preprocess({"x": x, "y": y})["y"], y) != changes
+    assert float(NavierStokesEqnLoss(20.0, p.forcing(32), p.time)(y)) / 2 > 10 * residuals[2]

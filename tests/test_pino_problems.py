@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuralop_mup.lab.problems import Burgers, get_problem, solve_burgers
+from neuralop_mup.lab.problems import Burgers, solve_burgers
+from problems import get_problem
 
 DARCY = {"n_train": 6, "n_val": 2, "n_test": 2, "grid": 16, "solver_grid": 16}
 BURGERS = {"n_train": 4, "n_val": 2, "n_test": 2, "grid": 32, "time_points": 8, "viscosity": 0.1, "time": 0.5}

@@ -135,7 +135,6 @@ def test_burgers_converges_with_order_four_in_the_step():
     [
         (2 + wave(256), {"viscosity": 0.01, "cfl": 20}, r"diverges at step \d+ .*CFL number 20"),
         (wave(64), {"viscosity": 0.001}, r"64 points do not resolve .*at least 3840"),
-        *((torch.ones(shape), {"viscosity": 0.1}, "n of at least 7") for shape in ((), (3, 0), (3,), (2, 6))),
     ],
 )
 def test_burgers_says_what_cannot_be_solved(u0, arguments, sentence):
@@ -250,21 +249,6 @@ def test_darcy_agrees_with_a_dense_network_of_resistors():
         assert torch.allclose(u.flatten(), expected, rtol=1e-11, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("a", "f", "sentence"),
-    [
-        (torch.zeros(5, 5), 1.0, "above 0 everywhere"),
-        (torch.full((5, 5), math.nan), 1.0, "finite"),
-        (torch.ones(5, 6), 1.0, r"\(5, 6\)"),
-        (torch.ones(5, 5), torch.ones(4), r"shape \(4,\) does not fit"),
-        (torch.ones(5, 5), math.inf, "f has entries"),
-    ],
-)
-def test_darcy_refuses_what_cannot_be_solved(a, f, sentence):
-    with pytest.raises(MupError, match=sentence):
-        solve_darcy(a, f)
-
-
 def test_neumann_field_has_the_variance_of_its_law():
     """Of cos(iπx) cos(jπy) the squares are 1 in the corner, and in the middle 1 where i and j are even, else 0."""
     modes, n = 12, 5
@@ -357,28 +341,6 @@ def test_darcy_data_has_two_values_and_a_zero_boundary():
 
 
 @pytest.mark.parametrize(
-    ("name", "preset", "expected"),
-    [
-        ("burgers", "paper", {"viscosity": 0.1, "fine_grid": 8192, "grid_shape": (1024,)}),
-        ("burgers", "paper", {"n_train": 800, "n_val": 200, "n_test": 200}),
-        ("darcy", "paper", {"fine_grid": 421, "grid_shape": (61, 61), "n_train": 1000, "n_test": 500}),
-        ("navier-stokes", "paper", {"fine_grid": 512, "grid_shape": (64, 64, 64), "reynolds": 500, "time": 0.125}),
-        ("navier-stokes", "paper", {"n_train": 800, "n_test": 200}),
-        ("navier-stokes", "gpu", {"fine_grid": 192}),
-    ],
-)
-def test_presets_are_those_of_the_paper(name, preset, expected):
-    problem = PROBLEMS[name].preset(preset)
-    assert {key: getattr(problem, key) for key in expected} == expected
-
-
-def test_presets_are_defaults_and_can_be_changed():
-    assert Darcy.preset("cpu") == Darcy() and Darcy.preset("paper", n_train=7).n_train == 7
-    with pytest.raises(MupError, match="did you mean 'paper'"):
-        Burgers.preset("papers")
-
-
-@pytest.mark.parametrize(
     ("name", "arguments", "fine_grid"),
     [
         ("burgers", {}, 384),
@@ -412,7 +374,7 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("burgers", {"grid": 33}, "grid must be even"),
         ("burgers", {"grid": 4}, "grid is .*whole number, 8 or more"),
         ("burgers", {"grid": 64.0}, "grid is .*whole number"),
-        ("burgers", {"grid": 64, "solver_grid": 100}, "100 is no multiple of 64, 128 is"),
+        ("burgers", {"grid": 64, "solver_grid": 100}, "try solver_grid=128"),
         ("burgers", {"solver_grid": 64}, "solver_grid is .*whole number, 128 or more"),
         ("burgers", {"n_val": 0}, "n_val is .*whole number, 1 or more"),
         ("burgers", {"seed": -1}, "seed is .*whole number, 0 or more"),
@@ -425,9 +387,9 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("burgers-pino", {"grid": 33}, "grid must be even"),
         ("burgers-pino", {"viscosity": math.nan}, "viscosity is .*finite number"),
         ("burgers-pino", {"initial_weight": math.inf}, "initial_weight is .*finite"),
-        ("burgers-pino", {"data_weight": 0, "initial_weight": 0, "equation_weight": 0}, "are all 0"),
+        ("burgers-pino", {"data_weight": 0, "initial_weight": 0, "equation_weight": 0}, "are 0"),
         ("darcy-pino", {"equation_weight": "1"}, "equation_weight is .*number"),
-        ("darcy-pino", {"equation_weight": 0, "data_weight": 0}, "are both 0"),
+        ("darcy-pino", {"equation_weight": 0, "data_weight": 0}, "are 0"),
         ("darcy-pino", {"grid": 32, "solver_grid": 64}, "try solver_grid=94"),
         ("darcy-pino", {"initial_weight": 1}, "no argument 'initial_weight'"),
         ("navier-stokes", {"grid": 33}, "grid must be even .*try 34"),
@@ -438,10 +400,9 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("navier-stokes", {"time": math.nan}, "time is .*finite number"),
         ("navier-stokes", {"spin_up": -1}, "spin_up is .*not negative"),
         ("navier-stokes", {"solver_grid": 32}, "solver_grid is .*whole number, 64 or more"),
-        ("navier-stokes", {"solver_grid": 100}, "100 is no multiple of 16, 112 is"),
-        ("navier-stokes", {"forcing_wavenumber": 40}, "forcing_wavenumber must be below"),
+        ("navier-stokes", {"solver_grid": 100}, "try solver_grid=112"),
         ("navier-stokes", {"equation_weight": -0.1}, "equation_weight is .*not negative"),
-        ("navier-stokes", {"data_weight": 0}, "are all 0"),
+        ("navier-stokes", {"data_weight": 0}, "are 0"),
         ("navier-stokes", {"reynold": 1}, "did you mean 'reynolds'"),
         ("korteweg-de-vries", {"grid": 33}, "grid must be even .*try 34"),
         ("korteweg-de-vries", {"viscosity": 0.1}, "has no argument 'viscosity'"),
@@ -624,14 +585,15 @@ def test_data_is_generated_with_one_thread_and_says_so_at_once_and_an_interrupt_
     finally:
         torch.set_num_threads(before)
     total = small.n_train + small.n_val + small.n_test
-    assert seen == [(1, f"generating {small.name} data, samples: {total} in all\n")]
+    ((threads, said),) = seen
+    assert threads == 1 and f"generating {small.name} data:" in said and f"0/{total}" in said
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_is_hashed_once_in_a_process_and_mapped(small, tmp_path, monkeypatch):
     small.load(tmp_path)
     again = small.load(tmp_path)
-    monkeypatch.setattr(cache, "_digest", never)
+    monkeypatch.setattr(cache, "fingerprint", never)
     assert same(again, small.load(tmp_path))
 
 

@@ -3,8 +3,7 @@
 import io
 import re
 
-from neuralop_mup.lab.problems.counting import Counting, format_seconds
-from neuralop_mup.lab.progress import Progress
+from neuralop_mup.lab.progress import Progress, format_seconds
 
 
 class Terminal(io.StringIO):
@@ -66,21 +65,6 @@ def test_a_silent_sweep(monkeypatch, tmp_path):
     progress.finished(record(0.1, 0.5), {})
     progress.close()
     assert terminal.getvalue() == ""
-
-
-def test_counting_on_a_terminal_and_elsewhere(monkeypatch):
-    terminal = terminal_of(monkeypatch)
-    with Counting("generating data", 10) as count:
-        count.update(4)
-    assert "generating data" in terminal.getvalue() and "10" in terminal.getvalue()
-    lines = io.StringIO()
-    monkeypatch.setattr("sys.stderr", lines)
-    clock = iter([0.0, 5.0, 20.0, 40.0])  # begun, then after 2, 5 and 10 of 10; a line every 10 s but for the last
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    with Counting("generating data", 10) as count:
-        for done in (2, 3, 5):
-            count.update(done)
-    assert lines.getvalue() == "generating data: 10 in all\ngenerating data: 5 of 10, about 20 s left\n"
 
 
 def test_long_times_in_words():

@@ -11,7 +11,6 @@ import torch
 from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
-from neuralop_mup.lab.settings import build_optimizer
 from neuralop_mup.optim.musoap.checks import LengthCheck
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 from support import random_gradients, small_fno

@@ -9,12 +9,14 @@ from neuralop_mup.lab.problems.base import named
 from problems.apebench import ApeBench
 from problems.interface import Interface
 from problems.korteweg_de_vries import KortewegDeVries
+from problems.navier_stokes import NavierStokes
 from problems.reactions import AllenCahn, GrayScott
+from problems.space_time import BurgersPino
 from problems.trajectories import FlowInTime, GrayScottInTime, KortewegDeVriesInTime
 
 PROBLEMS: dict[str, type[Any]] = {
     **problems.PROBLEMS,
-    **{cls.name: cls for cls in (KortewegDeVries, AllenCahn, GrayScott, Interface)},
+    **{cls.name: cls for cls in (KortewegDeVries, AllenCahn, GrayScott, Interface, NavierStokes, BurgersPino)},
     **{cls.name: cls for cls in (KortewegDeVriesInTime, GrayScottInTime, FlowInTime)},
     "apebench": ApeBench,
 }

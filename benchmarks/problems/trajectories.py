@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from neuralop_mup.lab.problems import NavierStokes, solve_navier_stokes
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData
 from problems.korteweg_de_vries import KortewegDeVries
+from problems.navier_stokes import NavierStokes, solve_navier_stokes
 from problems.reactions import GrayScott
 from problems.spectral import on_data_grid
 

@@ -74,9 +74,7 @@ def _fields(cls: type) -> str:
 
 def _problems() -> Iterator[str]:
     for name, problem in PROBLEMS.items():
-        for preset, arguments in {"": dataclasses.asdict(problem.preset("cpu")), **problem.presets}.items():
-            if arguments:
-                yield f"`{name}{f' --preset {preset}' if preset else ''}`\n: {_listed(arguments)}\n"
+        yield f"`{name}`\n: {_listed(dataclasses.asdict(problem()))}\n"
 
 
 def _presets() -> Iterator[Iterable[str]]:

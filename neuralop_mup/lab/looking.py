@@ -186,7 +186,7 @@ class SeenData:
         """Data in any form of :func:`neuralop_mup.tune`, as a model of that precision is given it."""
         source = as_source(source, read, dtype)
         if isinstance(source, Problem):
-            return cls(source, source.blank(), is_loaded=False)
+            return cls(source, source.load(), is_loaded=True)
         data = source.load()
         return cls(source.fixed(data) if hasattr(source, "fixed") else source, data, is_loaded=True)
 
@@ -252,11 +252,8 @@ class SeenData:
                 "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as "
                 "channels."
             )
-        for letter in "xy" if self.on_grid else ():
-            if not torch.isfinite(self.sample[letter]).all():
-                raise MupError(
-                    f"{letter} of the training data has entries that are not finite: remove these samples or fill them in."
-                )
+        if self.is_loaded:
+            self.data.check(relative=isinstance(loss, str))
 
     def grid_notes(self) -> list[str]:
         """A warning where the installed layers are wrong on this grid."""

@@ -1,7 +1,6 @@
 """The one table of presets: how each problem is trained at each size.
 
-Sizes: ``cpu`` takes minutes on two cores, ``gpu`` an hour or a few on one GPU, ``paper`` is the setting of Li, Yoo and
-Yang, ICML 2025 (arXiv 2506.19396), section 4. What a problem without a row gets, :func:`preset_of` says.
+``cpu`` takes minutes on two cores. What a problem without a row gets, :func:`preset_of` says.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from neuralop_mup.lab.problems.mode_energy import ModeEnergy
 
 __all__ = ["EXTENDS", "PRESETS", "SIZES", "Preset", "odd_grids_work", "preset_of", "problem_with"]
 
-SIZES = ("cpu", "gpu", "paper")
+SIZES = ("cpu",)
 #: Below so many steps of the proxy its best learning rate is that of the first steps (docs/howto/proxy.md).
 ENOUGH_STEPS = 300
 #: ``n_modes`` of a target that follows from its data, at most, by axes.
@@ -39,8 +38,8 @@ class Preset:
         Ends of the factor-2 grid of learning rates under Adam.
     epochs, batch_size, schedule
         See :class:`~neuralop_mup.lab.settings.Settings`.
-    data : str
-        Preset of the problem's own arguments; ``problem_args`` are changed in it.
+    problem_args : dict
+        Arguments of the problem.
     under_mup : dict
         Settings of a run that hold for every rule but "standard".
     """
@@ -51,93 +50,23 @@ class Preset:
     lr: tuple[float, float] = (1e-3, 6.4e-2)
     batch_size: int = 20
     schedule: str = "cosine"
-    data: str = "cpu"
     problem_args: Mapping[str, Any] = field(default_factory=dict)
     under_mup: Mapping[str, Any] = field(default_factory=dict)
 
 
-_SMALL_FLOW = {
-    **{"n_train": 80, "n_val": 20, "n_test": 20, "grid": 16, "time_points": 16},
-    **{"reynolds": 20.0, "time": 1.0, "forcing_wavenumber": 2},
-}
-_DARCY = {
-    "cpu": Preset(
-        proxy=(8, (14, 12)),
-        target=(32, 16),
-        epochs=8,
-        lr=(2e-3, 1.28e-1),
-        problem_args={"n_train": 200, "n_val": 100, "n_test": 100, "grid": 32},
-    ),
-    "gpu": Preset(
-        proxy=(16, 6),
-        target=(128, 48),
-        epochs=40,
-        lr=(5e-4, 6.4e-2),
-        data="gpu",
-        problem_args={"n_train": 1000, "n_val": 200, "n_test": 200, "grid": 62},
-    ),
-    "paper": Preset(
-        proxy=(64, 6), target=(64, 48), epochs=300, lr=(5e-4, 3.2e-2), schedule="halve:100,150,200", data="paper"
-    ),
-}
+_DARCY = Preset(
+    proxy=(8, (14, 12)),
+    target=(32, 16),
+    epochs=8,
+    lr=(2e-3, 1.28e-1),
+    problem_args={"n_train": 200, "n_val": 100, "n_test": 100, "grid": 32},
+)
 
-#: (problem, size) → how it is trained. Li, Yoo and Yang: width 64, from K = 3 (n_modes counts both signs) to the most they
-#: train.
+#: (problem, size) → how it is trained.
 PRESETS: dict[tuple[str, str], Preset] = {
     ("burgers", "cpu"): Preset(proxy=(8, 16), target=(64, 64), epochs=16, lr=(4e-3, 1.28e-1), problem_args={"n_train": 400}),
-    ("burgers", "gpu"): Preset(
-        proxy=(16, 32),
-        target=(128, 256),
-        epochs=40,
-        lr=(5e-4, 6.4e-2),
-        data="gpu",
-        problem_args={"n_train": 800, "n_val": 200, "n_test": 200, "grid": 1024},
-    ),
-    ("burgers", "paper"): Preset(
-        proxy=(64, 6), target=(64, 1024), epochs=750, lr=(5e-4, 3.2e-2), schedule="halve:50", data="paper"
-    ),
-    **{(name, size): preset for name in ("darcy", "darcy-pino") for size, preset in _DARCY.items()},
-    ("burgers-pino", "cpu"): Preset(
-        proxy=(4, (32, 24)),
-        target=(32, 32),
-        epochs=12,
-        lr=(2e-3, 1.28e-1),
-        batch_size=10,
-        problem_args={"n_train": 100, "n_val": 40, "grid": 64, "time_points": 32},
-    ),
-    ("burgers-pino", "gpu"): Preset(proxy=(16, 8), target=(128, 64), epochs=20, lr=(5e-4, 6.4e-2), data="gpu"),
-    # Not in the paper; this is its Burgers schedule.
-    ("burgers-pino", "paper"): Preset(
-        proxy=(16, 8), target=(128, 64), epochs=750, lr=(5e-4, 3.2e-2), schedule="halve:50", data="gpu"
-    ),
-    ("navier-stokes", "cpu"): Preset(
-        proxy=(4, (4, 14, 8)),
-        target=(32, (4, 16, 16)),
-        epochs=8,
-        lr=(4e-3, 2.56e-1),
-        batch_size=4,
-        problem_args=_SMALL_FLOW,
-    ),
-    ("navier-stokes", "gpu"): Preset(
-        proxy=(8, 6),
-        target=(64, 48),
-        epochs=10,
-        lr=(5e-4, 3.2e-2),
-        batch_size=2,
-        data="gpu",
-        problem_args={"n_train": 100, "time_points": 48},
-    ),
-    # 50 000 iterations at batch 2 are 125 epochs of 800 samples; the learning rate halves at 20 000 and 40 000.
-    ("navier-stokes", "paper"): Preset(
-        proxy=(64, 6),
-        target=(64, 48),
-        epochs=125,
-        lr=(5e-4, 3.2e-2),
-        schedule="halve:50,100",
-        batch_size=2,
-        data="paper",
-        under_mup={"clip_spectral": 0.01},  # the paper clips under μP only, and on Navier–Stokes only
-    ),
+    ("darcy", "cpu"): _DARCY,
+    ("darcy-pino", "cpu"): _DARCY,
 }
 
 
@@ -172,8 +101,9 @@ def preset_of(
         target = tuple(max(modes, need) for modes, need in zip(target, needed, strict=True))
         proxy = tuple(needed)
     width = 32 if problem.n_dim > 2 else 64
-    batch = batch_size or max(1, min(20, max(4, problem.n_train // 8), problem.n_train))
-    epochs = max(20, math.ceil(ENOUGH_STEPS / math.ceil(problem.n_train / batch)))
+    n_train = problem.n_train if isinstance(problem, Problem) else problem.load().counts()["train"]
+    batch = batch_size or max(1, min(20, max(4, n_train // 8), n_train))
+    epochs = max(20, math.ceil(ENOUGH_STEPS / math.ceil(n_train / batch)))
     return Preset(proxy=(width // 4, proxy), target=(width, target), epochs=epochs, batch_size=batch)
 
 
@@ -190,12 +120,7 @@ def problem_with(name: str, size: str, arguments: Mapping[str, Any]) -> Problem:
     if size not in SIZES:
         raise MupError(f"There is no preset {size!r}; {nearest(str(size), SIZES)}")
     row = PRESETS.get((name, size))
-    presets = PROBLEMS[name].presets
-    data = presets.get(row.data if row else size, {} if row else None)
-    if data is None:
-        known = [s for s in SIZES if s in presets or (name, s) in PRESETS]
-        raise MupError(f"The problem {name!r} has no preset {size!r}; it has {', '.join(known)}.")
-    return get_problem(name, **{**data, **(row.problem_args if row else {}), **arguments})
+    return get_problem(name, **{**(row.problem_args if row else {}), **arguments})
 
 
 def odd_grids_work() -> bool:

@@ -9,12 +9,20 @@ from statistics import fmean
 from typing import Any
 
 from neuralop_mup.lab.outcome import is_complete, mean_loss
-from neuralop_mup.lab.problems.counting import format_seconds
 from neuralop_mup.lab.summary import by_point
 
 __all__ = ["Progress"]
 
 _SILENCE = 30.0  # seconds without a line, the first time; then twice as long each
+
+
+def format_seconds(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.5 h``, ``6.0 days``: as exact as an estimate deserves."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
 
 
 def format_params(params: Mapping[str, Any]) -> str:

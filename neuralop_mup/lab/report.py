@@ -18,7 +18,7 @@ from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.findings import chosen_by, mean_metric, other_losses, verdict
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.problems.counting import format_seconds
+from neuralop_mup.lab.progress import format_seconds
 from neuralop_mup.lab.space import is_number
 from neuralop_mup.lab.summary import Results
 

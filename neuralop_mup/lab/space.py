@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from neuralop_mup.errors import MupError
@@ -163,9 +164,9 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     if isinstance(seeds, int):
         raise MupError(f"seeds={seeds!r} is one number; give the seeds themselves, such as seeds=({seeds},).")
     seeds = tuple(seeds)
-    if not seeds or not all(isinstance(s, int) for s in seeds) or len(set(seeds)) != len(seeds):
+    if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
         raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
-    return seeds
+    return tuple(map(int, seeds))
 
 
 def check_fixed(fixed: Mapping[str, Any] | None, reserved: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.engines import Engine
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import begins_alike, is_complete
+from neuralop_mup.lab.problems import cache
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import ProblemData, Some
-from neuralop_mup.lab.problems.sources import Stored
+from neuralop_mup.lab.problems.data import SPLITS, ProblemData
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, Records, described, without_addresses
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import Settings, build_optimizer, build_scheduler, init_multipliers, optimizer_arguments
@@ -192,7 +194,7 @@ class Training:
         """The data as a run sees it: at every point of the grid, or at some."""
         key = tuple(s.stride)
         if key not in self._seen:
-            self._seen[key] = self.data.coarser(key) if math.prod(key) > 1 else self.data
+            self._seen[key] = _coarser(self.data, key) if math.prod(key) > 1 else self.data
         return self._seen[key]
 
     # What a run is
@@ -216,7 +218,7 @@ class Training:
         """Data, losses and processor, told apart by their content and by what they give on a fixed batch."""
         if self._fixed is None:
             source = self.source
-            data = source.content() if isinstance(source, Problem) else {"digest": self.data.digest()}
+            data = source.content() if isinstance(source, Problem) else {"digest": fingerprint(self.data)}
             # Described once: what a function or an object holds may change while runs are trained.
             named = {"build": getattr(self.build, "name", described(self.build)), "loss": described(self.told)}
             self._fixed = {"data": {**data, "samples": self.data.counts()}, **named, **self.values()}
@@ -366,7 +368,7 @@ class Training:
         model = self.model(config, s)
         data, begins = self.data_of(s), self.first_loss(model, s)
         train, evals = data.loaders(s.batch_size, s.seed)
-        train = train if s.batches is None else Some(train, s.batches)
+        train = train if s.batches is None else _Some(train, s.batches)
         trainer = _Trainer(model=model.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
         trainer.optimizer = build_optimizer(model, s)
         trainer.scheduler = build_scheduler(trainer.optimizer, s)
@@ -385,6 +387,7 @@ class Training:
                 training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
             )
         measured = self._measured(trainer, evals)
+        data.check_unchanged()
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
@@ -409,6 +412,61 @@ class Training:
                     key = "loss" if name == "data" else f"{name}_loss"
                     measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
         return measured
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Tensors in a file of :mod:`cache`, mapped when they are read, so that processes that read them share its memory."""
+
+    path: Path
+    digest: str
+    title: str = "the data given"
+    trajectory: int = 0
+
+    @classmethod
+    def of(cls, data: ProblemData, digest: str, folder: Path, title: str) -> Stored:
+        """Write the tensors, unless they are there."""
+        path = folder / f"{digest[:32]}.safetensors"
+        if not path.exists():
+            pairs = {name: getattr(data, name) for name in data.counts()}
+            cache.store(
+                path, digest, {f"{name}_{k}": v for name, xy in pairs.items() for k, v in zip("xy", xy, strict=True)}
+            )
+        return cls(path, digest, title, data.trajectory)
+
+    def load(self) -> ProblemData:
+        """The tensors.
+
+        Raises
+        ------
+        FileNotFoundError
+            Where the folder cannot be seen, or the file was removed.
+        """
+        tensors = cache.read(self.path, self.digest)
+        if tensors is None:
+            raise FileNotFoundError(f"the data of the study, {self.path}, is not there")
+        pairs = {name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in SPLITS if f"{name}_x" in tensors}
+        return ProblemData(**pairs, trajectory=self.trajectory)
+
+
+def _coarser(data: ProblemData, stride: tuple[int, ...]) -> ProblemData:
+    """The same at every so manieth point of each axis."""
+    cut = (slice(None), slice(None), *(slice(None, None, step) for step in stride))
+    return replace(data, **{name: tuple(values[cut] for values in getattr(data, name)) for name in data.counts()})
+
+
+class _Some:
+    """The first so many batches of a loader, in each epoch those of a new order."""
+
+    def __init__(self, loader: Any, batches: int) -> None:
+        self.loader, self.batches = loader, batches
+        self.batch_size, self.dataset, self.generator = loader.batch_size, loader.dataset, loader.generator
+
+    def __len__(self) -> int:
+        return min(self.batches, len(self.loader))
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self.loader, self.batches)
 
 
 def _value(name: str, term: Callable[..., Any], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:

@@ -48,7 +48,7 @@ def compared(
     Parameters
     ----------
     problem
-        what to learn: burgers, burgers-pino, darcy, darcy-pino, navier-stokes, burgers-files, …
+        what to learn: burgers, darcy, darcy-pino
     data
         your own fields instead: .npz, .pt or .h5; a folder, a pattern, or several with commas
     seeds

@@ -22,6 +22,7 @@ from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.files import write_atomically
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.proxy import data_notes, modes_of
@@ -55,7 +56,7 @@ class _Seeds:
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that what is measured depends on."""
         source = self.source
-        data = source.content() if isinstance(source, Problem) else {"digest": source.load().digest()}
+        data = source.content() if isinstance(source, Problem) else {"digest": fingerprint(source.load())}
         return {"train": "coordinate check", "rules": RULE_VERSION, "data": data, **config}
 
     def __call__(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def check(
     Parameters
     ----------
     problem
-        burgers, burgers-pino, darcy, darcy-pino, navier-stokes, …
+        burgers, darcy, darcy-pino
     data
         your own fields instead: .npz, .pt or .h5; a folder, a pattern, or several with commas
     widths

@@ -68,19 +68,14 @@ def chosen(
         raise MupError(
             f"{name} is a file and no problem: for data of your own write --data {name} (several files with commas)."
         )
-    made = problem_with(name, preset, problem_)
-    getattr(made, "check_files", lambda: None)()
-    return made
+    return problem_with(name, preset, problem_)
 
 
 def problem_lines() -> list[str]:
     """Lines of help on each problem's arguments."""
     lines = []
     for name, problem in PROBLEMS.items():
-        for preset, arguments in {"": dataclasses.asdict(problem.preset("cpu")), **problem.presets}.items():
-            if arguments:
-                words = ", ".join(f"{k} [{v}]" for k, v in arguments.items())
-                lines.append(f"{name}{f' --preset {preset}' if preset else ''}: {words}")
+        lines.append(f"{name}: {', '.join(f'{k} [{v}]' for k, v in dataclasses.asdict(problem()).items())}")
     return ["", "arguments of the problems, with their defaults:", *lines]
 
 
@@ -106,7 +101,7 @@ def data(
     Parameters
     ----------
     problem
-        burgers, burgers-pino, darcy, darcy-pino, navier-stokes, …
+        burgers, darcy, darcy-pino
     data
         your own fields instead: .npz, .pt or .h5; a folder, a pattern, or several with commas
     preset
@@ -134,7 +129,7 @@ def data(
     print(f"{source.title}: {getattr(source, 'description', None) or ', '.join(f'{k} {v}' for k, v in told.items())}")
     if not isinstance(source, Problem):
         print(*(f"{what:<7} {text}" for what, text in told.items()), sep="\n")
-    elif source.file_name is not None:
+    else:
         print(f"file  {folder / source.file_name}\nkey   {source.key}\n")
     print(aligned(_statistics(found)))
     if plot:

@@ -103,7 +103,7 @@ def transfer(
     Parameters
     ----------
     problem
-        what to learn: burgers, burgers-pino, darcy, darcy-pino, navier-stokes, burgers-files, …
+        what to learn: burgers, darcy, darcy-pino
     data
         your own fields instead: .npz, .pt or .h5; a folder, a pattern, or several with commas
     preset
@@ -181,7 +181,7 @@ def transfer(
     choice = OPTIMIZERS[optimizer_name(optimizer)]
     space = {name: searched(f"--search.{name}", text, _SEARCHED[name]) for name, text in search.items()}
     batches = space.get("batch_size") if isinstance(space.get("batch_size"), list) else [batch_size or 0]
-    in_files = not isinstance(source, Problem) or source.file_name is None
+    in_files = not isinstance(source, Problem)
     sample = source.load().sample() if in_files and (source.name, preset) not in PRESETS else None
     energy = None if sample is None else mode_energy(sample["x"], sample["y"])
     row = preset_of(source, preset, batch_size=max(batches) or None, energy=energy)

@@ -8,45 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from neuralop_mup.lab.problems.base import Problem, named
-from neuralop_mup.lab.problems.burgers import Burgers, BurgersPino, solve_burgers
+from neuralop_mup.lab.problems.burgers import Burgers, solve_burgers
 from neuralop_mup.lab.problems.darcy import Darcy, DarcyPino, solve_darcy
 from neuralop_mup.lab.problems.data import ProblemData
-from neuralop_mup.lab.problems.files import BurgersFiles, DarcyFiles, NavierStokesFiles
-from neuralop_mup.lab.problems.navier_stokes import NavierStokes, solve_navier_stokes
 from neuralop_mup.lab.problems.own import OwnData
 
 __all__ = [
     "PROBLEMS",
     "Burgers",
-    "BurgersFiles",
-    "BurgersPino",
     "Darcy",
-    "DarcyFiles",
     "DarcyPino",
-    "NavierStokes",
-    "NavierStokesFiles",
     "OwnData",
     "Problem",
     "ProblemData",
     "get_problem",
     "solve_burgers",
     "solve_darcy",
-    "solve_navier_stokes",
 ]
 
-PROBLEMS: dict[str, type[Problem]] = {
-    cls.name: cls
-    for cls in (
-        Burgers,
-        BurgersPino,
-        Darcy,
-        DarcyPino,
-        NavierStokes,
-        BurgersFiles,
-        DarcyFiles,
-        NavierStokesFiles,
-    )
-}
+PROBLEMS: dict[str, type[Problem]] = {cls.name: cls for cls in (Burgers, Darcy, DarcyPino)}
 
 
 def get_problem(name: str, **arguments: Any) -> Problem:

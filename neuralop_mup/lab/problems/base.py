@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import cache
-from neuralop_mup.lab.problems.counting import Counting
-from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of, normalizer_of
+from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of
 from neuralop_mup.validation import check_count, check_number
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor
-
-__all__ = ["Problem", "SpaceTime", "check_even", "check_refines", "named"]
 
 _KEPT_AFTER = 30.0  # seconds of generating; what takes less is made anew after a kill
 
@@ -42,13 +42,10 @@ def check_refines(solver_grid: Any, grid: int, least: int, last: int = 0) -> Non
     A periodic grid leaves out its end point; where it is there, ``last`` is 1, and the cells between points are counted.
     """
     check_count("solver_grid", solver_grid, least=least)
-    cells, wanted = solver_grid - last, grid - last
-    if cells % wanted:
-        nearby = -(-cells // wanted) * wanted
-        less = f" - {last}" if last else ""
+    if (solver_grid - last) % (grid - last):
+        nearby = -(-(solver_grid - last) // (grid - last)) * (grid - last) + last
         raise MupError(
-            f"solver_grid{less} must be a multiple of grid{less}, so that the data's points are points of the solver; "
-            f"{cells} is no multiple of {wanted}, {nearby} is: try solver_grid={nearby + last}."
+            f"solver_grid = {solver_grid} has not every point of the data, which has {grid}: try solver_grid={nearby}."
         )
 
 
@@ -100,7 +97,6 @@ class Problem(ABC):
     out_channels: ClassVar[int] = 1
     version: ClassVar[int] = 1  # of the generator: raise it whenever the same arguments give other numbers
     chunk: ClassVar[int] = 50  # samples solved at once
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"cpu": {}}
 
     def __post_init__(self) -> None:
         for argument in ("n_train", "n_val", "n_test"):
@@ -111,57 +107,15 @@ class Problem(ABC):
         for argument, weight in weights.items():
             check_number(argument, weight)
         if weights and not any(weights.values()):
-            count = "both" if len(weights) == 2 else "all"
-            raise MupError(f"{' and '.join(weights)} are {count} 0: there is nothing to train on.")
+            raise MupError(f"{' and '.join(weights)} are 0: there is nothing to train on.")
 
     def _weights(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_weight")}
-
-    @classmethod
-    def preset(cls, name: str = "cpu", **changes: Any) -> Problem:
-        """The problem with the arguments of a named preset.
-
-        Parameters
-        ----------
-        name : {"cpu", "gpu", "paper"}, default "cpu"
-            ``"cpu"``: the defaults, small. ``"gpu"``: between. ``"paper"``: as in Li, Yoo and Yang (2025), arXiv
-            2506.19396. Not every problem has the last two.
-        **changes
-            Arguments that replace those of the preset.
-
-        Returns
-        -------
-        Problem
-            Of this class.
-
-        Raises
-        ------
-        MupError
-            For an unknown preset.
-
-        Examples
-        --------
-        >>> from neuralop_mup.lab.problems import Darcy
-        >>> Darcy.preset("paper", n_train=500)
-        Darcy(n_train=500, n_val=200, n_test=500, grid=61, seed=0, solver_grid=421, contrast=(3.0, 12.0))
-        """
-        if name not in cls.presets:
-            raise MupError(f"{cls.__name__} has no preset {name!r}; {nearest(str(name), cls.presets)}")
-        return cls(**{**cls.presets[name], **changes})
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
         """Points per axis, one entry an axis."""
         return (self.grid,) * self.n_dim
-
-    @property
-    def stored_x_shape(self) -> tuple[int, ...]:
-        """Shape of one input as it is kept: with its channel, before :meth:`expand_x`."""
-        return (self.in_channels, *self.grid_shape)
-
-    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
-        """Kept inputs ``(n, *stored_x_shape)`` as the model takes them, ``(n, in_channels, *grid_shape)``; a view."""
-        return x
 
     def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
         """What training minimises, by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
@@ -190,7 +144,7 @@ class Problem(ABC):
         return {}
 
     def processor(self, data: ProblemData) -> DataProcessor:
-        """The data processor that the losses need: physical fields for an equation, else :meth:`ProblemData.processor`.
+        """The data processor that the losses need: that of the data, unless a problem with an equation has another.
 
         Parameters
         ----------
@@ -209,11 +163,7 @@ class Problem(ABC):
         >>> type(problem.processor(problem.load("cache"))).__name__
         'DefaultDataProcessor'
         """
-        if list(self.losses()) == ["data"]:
-            return data.processor()
-        from neuralop_mup.losses import PhysicalDataProcessor
-
-        return PhysicalDataProcessor(*map(normalizer_of, data.train))
+        return data.processor()
 
     @property
     def fine_grid(self) -> int:
@@ -229,16 +179,20 @@ class Problem(ABC):
         """What makes the data the same: the problem, its arguments and the version of what generates it."""
         return {"problem": self.name, **asdict(self), "solver_grid": self.fine_grid, "generator": self.version}
 
+    def fingerprint_content(self) -> dict[str, Any]:
+        """:meth:`content`: nothing is generated to tell the data from other data."""
+        return self.content()
+
     @property
     def key(self) -> str:
         """Content key (64 hex digits): of the name, the arguments that the data depends on and the generator's version."""
         arguments = {name: value for name, value in asdict(self).items() if name not in self._weights()}
         arguments["solver_grid"] = self.fine_grid
-        return cache.content_key({"name": self.data_of or self.name, "version": self.version, "arguments": arguments})
+        return fingerprint({"name": self.data_of or self.name, "version": self.version, "arguments": arguments})
 
     @property
-    def file_name(self) -> str | None:
-        """Name of the data's file in the cache folder; None for data that is not kept there."""
+    def file_name(self) -> str:
+        """Name of the data's file in the cache folder."""
         return f"{self.data_of or self.name}-{self.key[:24]}.safetensors"
 
     @abstractmethod
@@ -274,7 +228,8 @@ class Problem(ABC):
         """Every split; chunks of samples are kept in ``parts`` on the way, once it takes long."""
         sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
         started = time.monotonic()
-        with _one_thread(), Counting(f"generating {self.name} data, samples", sum(sizes.values())) as bar:
+        told = {"desc": f"generating {self.name} data", "total": sum(sizes.values()), "unit": " samples"}
+        with _one_thread(), tqdm(**told, leave=sys.stderr.isatty(), mininterval=1 if sys.stderr.isatty() else 10) as bar:
             tensors = {}
             for number, (split, size) in enumerate(sizes.items()):
                 chunks = []
@@ -293,7 +248,7 @@ class Problem(ABC):
         return tensors
 
     def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
-        return {"x": (n, *self.stored_x_shape), "y": (n, self.out_channels, *self.grid_shape)}
+        return {"x": (n, self.in_channels, *self.grid_shape), "y": (n, self.out_channels, *self.grid_shape)}
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The data: from the cache if it is there, else generated and cached.
@@ -325,9 +280,8 @@ class Problem(ABC):
         --------
         >>> from neuralop_mup.lab.problems import get_problem
         >>> problem = get_problem("burgers", n_train=8, n_val=2, n_test=2, grid=16, viscosity=0.1)
-        >>> data = problem.load("cache")
-        >>> data.digest() == problem.load("cache").digest()
-        True
+        >>> problem.load("cache").counts()
+        {'train': 8, 'val': 2, 'test': 2}
         """
         folder = cache.cache_folder(cache_dir)
         path = folder / self.file_name
@@ -344,46 +298,8 @@ class Problem(ABC):
                 cache.write(partial, self.key, tensors)
         return self._data(tensors)
 
-    def blank(self) -> ProblemData:
-        """Zeros in the place of the data, which take no memory: for looking at what would be trained."""
-        sizes = {split: self._shapes(getattr(self, f"n_{split}")) for split in SPLITS}
-        zeros = {f"{split}_{k}": torch.zeros(1).expand(shape) for split, of in sizes.items() for k, shape in of.items()}
-        return self._data(zeros)
-
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
-        return ProblemData(**{split: (self.expand_x(tensors[f"{split}_x"]), tensors[f"{split}_y"]) for split in SPLITS})
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpaceTime(Problem):
-    """A problem whose fields have time as their first axis; an input is one state, repeated along it.
-
-    Parameters
-    ----------
-    time_points : int
-        Points in time; even.
-    """
-
-    time_points: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("time_points", self.time_points, least=4)
-        check_even("time_points", self.time_points)
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis: time, then space."""
-        return (self.time_points, *super().grid_shape[1:])
-
-    @property
-    def stored_x_shape(self) -> tuple[int, ...]:
-        """One initial state; it is repeated along time when it is used."""
-        return (1, *self.grid_shape[1:])
-
-    def expand_x(self, x: torch.Tensor) -> torch.Tensor:
-        """Initial states ``(n, 1, *space)`` at every point of time; a view."""
-        return x.unsqueeze(2).expand(-1, -1, *self.grid_shape)
+        return ProblemData(**{split: (tensors[f"{split}_x"], tensors[f"{split}_y"]) for split in SPLITS})
 
 
 def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str, Any]) -> Problem:

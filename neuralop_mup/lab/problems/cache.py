@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
 import os
 import tempfile
@@ -11,16 +9,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
+from neuralop_mup.lab.fingerprint import fingerprint
 
-__all__ = ["alone", "atomic", "cache_folder", "content_key", "read", "store", "write"]
-
-_verified: set[tuple[str, int, int]] = set()  # (path, time of change, size) of files whose digest this process has checked
+_verified: set[tuple[str, int, int]] = set()  # (path, time of change, size) of files whose content this process has checked
 
 
 def cache_folder(folder: str | Path | None = None) -> Path:
@@ -31,21 +27,6 @@ def cache_folder(folder: str | Path | None = None) -> Path:
     # The XDG specification asks to ignore a relative path.
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "neuralop_mup"
-
-
-def content_key(description: Mapping[str, Any]) -> str:
-    """sha256, in hex, of a description made of plain values; 1 and 1.0 are the same value."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: plain(entry) for key, entry in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(entry) for entry in value]
-        if value is None or isinstance(value, str):
-            return value
-        return int(value) if float(value).is_integer() else float(value)
-
-    return hashlib.sha256(json.dumps(plain(description), sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
@@ -80,13 +61,13 @@ def alone(key: str) -> Iterator[None]:
 
 
 def write(path: Path, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write the tensors with their key and their digest."""
+    """Write the tensors with their key and their fingerprint."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors = {name: values.contiguous() for name, values in tensors.items()}
     try:
-        save_file(tensors, path, {"key": key, "digest": _digest(tensors)})
+        save_file(tensors, path, {"key": key, "content": fingerprint(tensors)})
     except SafetensorError as error:  # how its writer tells a full disk
         raise OSError(None, str(error)) from error
 
@@ -100,7 +81,7 @@ def store(path: Path, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
 def read(path: Path, key: str) -> dict[str, torch.Tensor] | None:
     """The tensors at ``path``, or None if there is no such file or, with a warning, no readable one.
 
-    They are mapped: processes that read the same file share its memory. Its digest is checked once, by the first of them.
+    They are mapped: processes that read the same file share its memory. Their content is checked once, by the first of them.
     """
     from safetensors import safe_open
 
@@ -113,8 +94,8 @@ def read(path: Path, key: str) -> dict[str, torch.Tensor] | None:
             raise ValueError("it holds the data of other arguments")
         known = (str(path), status.st_mtime_ns, status.st_size)
         if known not in _verified and multiprocessing.parent_process() is None:
-            if _digest(tensors) != stored.get("digest"):
-                raise ValueError("its content does not match its digest")
+            if fingerprint(tensors) != stored.get("content"):
+                raise ValueError("its content is not what was written")
             _verified.add(known)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -122,11 +103,3 @@ def read(path: Path, key: str) -> dict[str, torch.Tensor] | None:
         warnings.warn(f"The cached file {path} cannot be read ({error}); its data is generated anew.", stacklevel=3)
         return None
     return tensors
-
-
-def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].contiguous().numpy().data)
-    return digest.hexdigest()

@@ -1,24 +1,22 @@
-"""What every data set is: three pairs of tensors or three loaders, with a digest of what is in them."""
+"""What every data set is: pairs of fields or loaders, each split told from others through what training gets of it."""
 
 from __future__ import annotations
 
-import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.validation import check_count
 
 if TYPE_CHECKING:
     from neuralop.data.transforms.data_processors import DataProcessor
-
-__all__ = ["SPLITS", "Loaders", "Pair", "ProblemData", "Some", "chunks_of", "normalizer_of", "parts_of"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
@@ -41,15 +39,64 @@ class _Pairs(Dataset):
     __getitems__ = __getitem__
 
 
+class _Splits:
+    """What pairs of fields and loaders have in common; ``_epochs()`` gives each split's name and an epoch of its batches."""
+
+    title = "the data given"
+
+    def load(self) -> Any:
+        """Itself: it is there already."""
+        return self
+
+    def check(self, relative: bool = True) -> None:
+        """Look at every sample of every split.
+
+        Parameters
+        ----------
+        relative : bool, default True
+            Whether errors are relative to the target, as neuralop's losses are.
+
+        Raises
+        ------
+        MupError
+            For entries that are not finite and, where errors are relative, targets that are zero everywhere; it names
+            split and sample.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop_mup.lab.problems import ProblemData
+        >>> x = torch.randn(20, 1, 16)
+        >>> ProblemData(train=(x, x), val=(x[:4], x[:4])).check()
+        """
+        for name, batches in self._epochs():
+            _check(name, batches, relative)
+
+    def check_unchanged(self) -> None:
+        """Raise MupError if files that are read batch by batch changed since they were first looked at."""
+
+    def fingerprint_content(self) -> dict[str, Any]:
+        """What tells the data from other data: every split through what training gets of it.
+
+        Raises
+        ------
+        MupError
+            If files change while they are read, or an epoch of a loader is another one each time.
+        """
+        content = {name: fingerprint([fingerprint(dict(batch)) for batch in batches]) for name, batches in self._epochs()}
+        self.check_unchanged()
+        return content
+
+
 @dataclass(frozen=True, eq=False)
-class ProblemData:
+class ProblemData(_Splits):
     """The data of one problem: a pair ``(x, y)`` for each of train, val and test.
 
     Attributes
     ----------
     train, val : tuple of torch.Tensor
-        ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``; the x of a problem in space-time is a view
-        that repeats the initial state along time. Or arrays in files, which are read when they are indexed.
+        ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``. Or arrays in files, which are read when they are
+        indexed.
     test : tuple of torch.Tensor, optional
         As ``train``; None where there is no test data.
     trajectory : int, default 0
@@ -100,19 +147,24 @@ class ProblemData:
         """
         check_count("batch_size", batch_size)
         check_count("seed", seed, least=0)
-        pairs = {name: _Pairs(*getattr(self, name)) for name in self.counts()}
-        return _loaders(pairs, int(batch_size), int(seed), collate_fn=dict)
+        return _loaders({name: _Pairs(*pair) for name, pair in self._pairs().items()}, batch_size, seed, collate_fn=dict)
 
-    def processor(self) -> DataProcessor | None:
+    def processor(self) -> DataProcessor:
         """neuralop's data processor, with x and y normalized per channel by the training data.
 
         In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
-        the units of y, so that a validation error is one of the solution itself.
+        the units of y, so that a validation error is one of the solution itself. A channel that is the same everywhere
+        becomes zero.
 
         Returns
         -------
         neuralop.data.transforms.data_processors.DefaultDataProcessor
             To be moved to the model's device, ``processor.to(device)``.
+
+        Warns
+        -----
+        UserWarning
+            Of a channel that is the same everywhere.
 
         Examples
         --------
@@ -123,7 +175,7 @@ class ProblemData:
         """
         from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
-        return DefaultDataProcessor(*map(normalizer_of, self.train))
+        return DefaultDataProcessor(*map(normalizer_of, self.train, "xy"))
 
     def sample(self) -> dict[str, torch.Tensor]:
         """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
@@ -138,8 +190,7 @@ class ProblemData:
         >>> {name: values.shape for name, values in data.sample().items()}
         {'x': torch.Size([20, 1, 16]), 'y': torch.Size([20, 1, 16])}
         """
-        spread = range(0, len(self.train[0]), -(-len(self.train[0]) // _SOME))
-        return {letter: values[spread] for letter, values in zip("xy", self.train, strict=True)}
+        return {letter: values[spread(len(values))] for letter, values in zip("xy", self.train, strict=True)}
 
     def counts(self) -> dict[str, int | None]:
         """Samples of each split.
@@ -154,50 +205,23 @@ class ProblemData:
         >>> data.counts()
         {'train': 20, 'val': 4}
         """
-        return {name: len(pair[0]) for name in SPLITS if (pair := getattr(self, name)) is not None}
+        return {name: len(x) for name, (x, _) in self._pairs().items()}
 
-    def coarser(self, stride: Sequence[int]) -> ProblemData:
-        """The same at every so manieth point of each axis; views, of tensors in memory.
+    def check_unchanged(self) -> None:
+        """Raise MupError if files that are read batch by batch changed since they were first looked at."""
+        for values in self.train:
+            getattr(values, "check_unchanged", lambda: None)()
 
-        Parameters
-        ----------
-        stride : sequence of int
-            One number an axis.
+    def fingerprint_content(self) -> dict[str, Any]:
+        """The content of every split, in memory or in files."""
+        return {**super().fingerprint_content(), "trajectory": self.trajectory}
 
-        Returns
-        -------
-        ProblemData
-            As many samples on the coarser grid.
+    def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
+        for name, (x, y) in self._pairs().items():
+            yield name, ({"x": x[numbers], "y": y[numbers]} for numbers in chunks_of(len(x)))
 
-        Examples
-        --------
-        >>> data.coarser([4]).train[0].shape
-        torch.Size([20, 1, 4])
-        """
-        cut = (slice(None), slice(None), *(slice(None, None, step) for step in stride))
-        pairs = {name: tuple(values[cut] for values in getattr(self, name)) for name in self.counts()}
-        return replace(self, **pairs)
-
-    def digest(self) -> str:
-        """sha256 of the content of every split.
-
-        Returns
-        -------
-        str
-            64 hex digits.
-
-        Examples
-        --------
-        >>> data.digest() == ProblemData(train=(x.clone(), x), val=(x[:4], x[:4])).digest()
-        True
-        """
-        whole = hashlib.sha256()
-        for name in self.counts():
-            for values in getattr(self, name):
-                whole.update(f"{name} {tuple(values.shape)} ".encode())
-                for part in parts_of(values):
-                    whole.update(_bytes(part))
-        return whole.hexdigest()
+    def _pairs(self) -> dict[str, Pair]:
+        return {name: pair for name in SPLITS if (pair := getattr(self, name)) is not None}
 
 
 def chunks_of(count: int, size: int = _CHUNK) -> Iterator[range]:
@@ -205,76 +229,91 @@ def chunks_of(count: int, size: int = _CHUNK) -> Iterator[range]:
     return (range(count)[start : start + size] for start in range(0, count, size))
 
 
-def parts_of(values: Any) -> Iterator[torch.Tensor]:
-    """An array some samples at a time: one in files may not fit in memory."""
-    return (values[numbers] for numbers in chunks_of(len(values)))
+def spread(count: int) -> range:
+    """Some hundred of the numbers below ``count``, equally far apart."""
+    return range(0, count, -(-count // _SOME))
 
 
-def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data if tensor.numel() else b""
+def check_single(name: str, values: torch.Tensor) -> None:
+    """MupError where single precision loses more than a hundredth of how a channel varies: beside a large mean, or tiny."""
+    if values.dtype != torch.float64:
+        return
+    wide = values.transpose(0, 1).flatten(1)
+    std, lost = wide.std(1), (wide - wide.float()).square().mean(1).sqrt()
+    bad = (std > 1e-12 * wide.abs().amax(1)) & (lost > 0.01 * std)
+    if bad.any():
+        channel = int(bad.nonzero()[0])
+        raise MupError(
+            f"{name} varies by {float(std[channel]):.3g} around {float(wide[channel].mean()):.9g}, which single precision "
+            "does not hold: subtract the mean or another field from it, or take other units."
+        )
 
 
-def tensors_digest(values: Any) -> bytes:
-    """sha256 of what a batch or a sample holds, whatever its structure."""
-    leaves, shape = torch.utils._pytree.tree_flatten(values)
-    whole = hashlib.sha256(str(shape).encode())
-    for leaf in leaves:
-        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
-            leaf = torch.from_numpy(np.ascontiguousarray(leaf))
-        if isinstance(leaf, torch.Tensor):
-            whole.update(f"{tuple(leaf.shape)} {leaf.dtype}".encode())
-            whole.update(_bytes(torch.atleast_1d(leaf.resolve_conj())))
-        else:
-            whole.update(repr(leaf).encode())
-    return whole.digest()
+def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> None:
+    """MupError for samples with entries that are not finite; ``numbers``: what the samples are called."""
+    bad = ~torch.isfinite(values).flatten(1).all(1)
+    if bad.any():
+        raise MupError(
+            f"{name} has entries that are not finite, in sample {numbers[int(bad.nonzero()[0])]} among others: remove these "
+            "samples or fill them in."
+        )
 
 
-def normalizer_of(values: Any) -> Any:
-    """neuralop's normalizer to mean 0 and standard deviation 1 per channel, of a tensor or an array in files."""
+def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> None:
+    """MupError for a sample of fields that nothing can be learned from; graphs and points are taken as they are."""
+    first = 0
+    for batch in batches:
+        if not all(torch.is_tensor(batch[letter]) and batch[letter].ndim > 2 for letter in "xy"):
+            return
+        numbers = range(first, first := first + len(batch["y"]))
+        for letter in "xy":
+            check_finite(f"{letter} of {split}", batch[letter], numbers)
+        zero = ~batch["y"].flatten(1).any(1)
+        if relative and zero.any():
+            raise MupError(
+                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, so that an error relative to "
+                "it has no meaning: remove such samples, or give a loss that is not relative, loss=function(y_pred, y, "
+                "**batch)."
+            )
+
+
+def normalizer_of(values: Any, name: str = "") -> Any:
+    """neuralop's normalizer to mean 0 and standard deviation 1 per channel, of a tensor or an array in files.
+
+    A channel that does not vary, but for rounding, becomes zero; one with a ``name`` is warned of.
+    """
     from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 
-    if isinstance(values, torch.Tensor):
-        normalizer = UnitGaussianNormalizer(dim=[0, *range(2, values.ndim)])
-        normalizer.fit(values)
-        return normalizer
-    count, total, squares = 0, 0.0, 0.0
-    for part in parts_of(values):
-        part = part.double().transpose(0, 1).flatten(1)
-        count, total, squares = count + part.shape[1], total + part.sum(1), squares + part.square().sum(1)
-    mean = total / count
-    std = ((squares - count * mean**2) / max(1, count - 1)).clamp_min(0).sqrt()
+    count, shift, total, squares = 0, None, 0.0, 0.0
+    for numbers in chunks_of(len(values)):
+        part = values[numbers]
+        wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
+        # About a large mean squares have no digits left.
+        shift = wide.mean(1, keepdim=True) if shift is None else shift
+        wide = wide - shift
+        count, total, squares = count + wide.shape[1], total + wide.sum(1), squares + wide.abs().square().sum(1)
+    mean = shift[:, 0] + total / count
+    std = ((squares - (total / count).abs().square() * count) / max(1, count - 1)).clamp_min(0).sqrt()
+    constant = std <= 4 * torch.finfo(part.dtype).eps * mean.abs()
+    for channel in constant.nonzero().flatten().tolist() if name else ():
+        warnings.warn(
+            f"Channel {channel} of {name} is {mean[channel].item():.6g} everywhere: it is normalised to zero.", stacklevel=3
+        )
+    std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    return UnitGaussianNormalizer(mean=mean.float().view(shape), std=std.float().view(shape))
+    return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape))
 
 
 def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int, **how: Any) -> tuple[Any, dict[str, Any]]:
     """Training loader, which draws its order by the seed, and the others, by name; what is no data set is one already."""
-    order = torch.Generator().manual_seed(seed)
-    drawn = {"train": {"shuffle": True, "generator": order}}
-    made = {
-        name: DataLoader(part, batch_size, **drawn.get(name, {}), **how) if isinstance(part, Dataset) else part
-        for name, part in parts.items()
-    }
+    order = torch.Generator().manual_seed(int(seed))
+    made = dict(parts)
+    for name, part in parts.items():
+        if isinstance(part, Dataset):
+            is_drawn = name == "train" and not isinstance(part, IterableDataset)
+            drawn = {"shuffle": True, "generator": order} if is_drawn else {}
+            made[name] = DataLoader(part, int(batch_size), **drawn, **how)
     return made.pop("train"), made
-
-
-class Some:
-    """The first so many batches of a loader, in each epoch those of a new order."""
-
-    def __init__(self, loader: Any, batches: int) -> None:
-        self.loader, self.batches = loader, batches
-        self.batch_size, self.dataset = loader.batch_size, loader.dataset
-
-    @property
-    def generator(self) -> torch.Generator | None:
-        """What draws the order."""
-        return self.loader.generator
-
-    def __len__(self) -> int:
-        return min(self.batches, len(self.loader))
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(self.loader, self.batches)
 
 
 class _Named:
@@ -290,22 +329,26 @@ class _Named:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
-        for batch in self._loader:
-            is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch))
-            if not isinstance(batch, Mapping) and not is_pair:
-                size = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
-                raise MupError(
-                    f"A batch of the data is a {type(batch).__name__}{size}, and which part of it is what is not known: "
-                    "loaders and data sets must give dicts with 'x' and 'y' or pairs (x, y) of tensors. For fields in lists "
-                    "give np.asarray of them."
-                )
-            batch = batch if isinstance(batch, Mapping) else dict(zip("xy", batch, strict=True))
-            if not {"x", "y"} <= set(batch):
-                raise MupError(f"A batch of the data has {', '.join(map(repr, batch))}: it must have 'x' and 'y'.")
-            yield batch
+        return map(_as_dict, self._loader)
 
 
-class Loaders:
+def _as_dict(batch: Any) -> Mapping[str, Any]:
+    """A batch or a sample as a dict with "x" and "y"; MupError where it is neither that nor a pair."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch)):
+        batch = dict(zip("xy", batch, strict=True))
+    if not isinstance(batch, Mapping):
+        size = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+        raise MupError(
+            f"A batch of the data is a {type(batch).__name__}{size}, and which part of it is what is not known: loaders and "
+            "data sets must give dicts with 'x' and 'y' or pairs (x, y) of tensors. For fields in lists give np.asarray of "
+            "them."
+        )
+    if not {"x", "y"} <= set(batch):
+        raise MupError(f"A batch of the data has {', '.join(map(repr, batch))}: it must have 'x' and 'y'.")
+    return batch
+
+
+class Loaders(_Splits):
     """Data as a user's own loaders or data sets give it; nothing is normalized.
 
     Parameters
@@ -334,55 +377,53 @@ class Loaders:
 
     def sample(self) -> dict[str, Any]:
         """Some hundred samples in one batch, where batches are fields of one grid; else the first batch."""
-        loader = self.loaders(_CHUNK, 0)[0]
-        first = next(iter(loader), None)
+        batches = _epoch(_loaders(self.parts, _CHUNK, 0)[0])
+        first = next(batches, None)
         if first is None:
             raise MupError("The training data gives no batch: it is empty.")
-        if not all(torch.is_tensor(first[k]) and first[k].ndim > 2 for k in "xy") or set(first) != {"x", "y"}:
-            return dict(first)
-        batches = [b for b in islice(loader, -(-_SOME // len(first["x"]))) if b["x"].shape[1:] == first["x"].shape[1:]]
-        return {name: torch.cat([batch[name] for batch in batches]) for name in "xy"}
+        if set(first) == {"x", "y"} and all(torch.is_tensor(first[k]) and first[k].ndim > 2 for k in "xy"):
+            few = [first, *islice(batches, _SOME // len(first["x"]))]
+            like = [batch for batch in few if batch["x"].shape[1:] == first["x"].shape[1:]]
+            first = {name: torch.cat([batch[name] for batch in like]) for name in "xy"}
+        batches.close()
+        return dict(first)
 
     def counts(self) -> dict[str, int | None]:
-        """Samples of each split; None where a loader does not say."""
-        samples = {name: _samples_of(part) for name, part in self.parts.items()}
-        return {name: None if found is None else len(found) for name, found in samples.items()}
+        """Samples of each split, as a sampler and ``drop_last`` leave them; None where a loader does not say."""
+        return {name: _count(part) for name, part in self.parts.items()}
 
-    def digest(self) -> str:
-        """sha256 of every sample, in any order where data comes in batches alone.
+    def fingerprint_content(self) -> dict[str, Any]:
+        """An epoch of each split, through sampler, ``collate_fn`` and ``drop_last``."""
+        found, again = super().fingerprint_content(), super().fingerprint_content()
+        if changing := [name for name in found if found[name] != again[name]]:
+            raise MupError(
+                f"The data of {changing[0]!r} is another one each time it is read, so that nothing tells what a run was "
+                "trained on: draw it by torch's random numbers, which are seeded here, or once beforehand."
+            )
+        # Samples of a data set are batched here, those of a loader are batches already.
+        return {**found, "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)]}
 
-        Raises
-        ------
-        MupError
-            If the data is not the same each time it is read.
-        """
-        whole = hashlib.sha256()
-        for name, part in self.parts.items():
-            found = _digest_of(part)
-            if found != _digest_of(part):
-                raise MupError(
-                    f"The data of {name!r} is another one each time it is read, so that nothing tells what a run was "
-                    "trained on: draw it by torch's random numbers, which are seeded here, or once beforehand."
-                )
-            whole.update(name.encode() + found)
-        return whole.hexdigest()
+    def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
+        return ((name, _epoch(part)) for name, part in self.parts.items())
 
 
-def _samples_of(part: Any) -> Any:
-    """What knows its samples and their number; None where there are batches alone."""
-    dataset = getattr(part, "dataset", part)
-    return dataset if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") else None
+def _epoch(part: Any) -> Iterator[Mapping[str, Any]]:
+    """The batches that a loader gives, or each sample of a data set as a batch; no random number is used up."""
+    drawing = (getattr(owner, "generator", None) for owner in (part, getattr(part, "sampler", None)))
+    states = [(generator, generator.get_state()) for generator in drawing if generator is not None]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield from map(_as_dict, DataLoader(part, 1) if isinstance(part, Dataset) else part)
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
 
 
-def _digest_of(part: Any) -> bytes:
-    """Of a data set sample by sample; of an iterable of batches the sum over them, whose order may be drawn."""
-    dataset = _samples_of(part)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        if dataset is not None and not isinstance(dataset, IterableDataset):
-            whole = hashlib.sha256()
-            for i in range(len(dataset)):
-                whole.update(tensors_digest(dataset[i]))
-            return whole.digest()
-        total = sum(int.from_bytes(tensors_digest(batch), "big") for batch in part)
-    return (total % 2**256).to_bytes(32, "big")
+def _count(part: Any) -> int | None:
+    if isinstance(part, Dataset):
+        return len(part)
+    if not isinstance(part, DataLoader) or not part.batch_size or isinstance(part.dataset, IterableDataset):
+        return None
+    samples = len(part.sampler)
+    return samples - samples % part.batch_size if part.drop_last else samples

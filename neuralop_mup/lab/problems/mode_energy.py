@@ -16,8 +16,6 @@ import torch
 
 from neuralop_mup.errors import MupError
 
-__all__ = ["ENOUGH", "ModeEnergy", "mode_energy", "off_grid", "proxy_advice"]
-
 # Share of the targets' energy that a proxy's modes must keep on each axis. On eight problems the best learning rate of Adam
 # was within a factor of 1.2 of the target's from 99.5 % on, and up to 4 times too high below 99 %
 # (docs/howto/proxy.md, `python benchmarks/run.py energy`).

@@ -1,12 +1,13 @@
-"""A user's files, read: ``.npz``, ``.pt`` and HDF5, and which of their arrays are input and output.
+"""A user's files, read: which of their arrays are input and output, and how these are laid out.
 
-Their layout, which axes are channels, grid and times, is in :mod:`own_layout`.
+A reader gives the arrays of a file by their keys. What a file does not say for certain is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,85 +16,41 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 
-__all__ = ["READERS", "Source", "numpy_of", "open_source"]
-
+CHANNELS = {"first": 0, "last": -1, "none": None}  # words for the axis of the channels, after the samples (and times)
+_LEAST = 4  # points on an axis of a grid
 #: Pairs of keys that are taken for input and output where the user names none.
 _PAIRS = (
     *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
     *(("x_train", "y_train"), ("source", "target"), ("features", "labels")),
 )
-_TIMES = ("t", "time", "times", "t-coordinate", "t_coordinate", "t_coord")  # keys of the times themselves
-_COORDINATES = (*_TIMES, "grid")
-_COORDINATE_ENDS = ("-coordinate", "_coordinate", "_coord", "_coords", "_grid")
-_FLOW = {"Vx", "Vy", "Vz", "density", "pressure"}  # PDEBench's compressible flows: one array a variable, all in time
 
 
-@dataclass(frozen=True)
-class Source:
-    """Input and output in one file; the same arrays where they have times after the samples.
+class Hdf5Array:
+    """A data set of an HDF5 file, or one of each group as PDEBench has it; the file is open only while it is read."""
 
-    Raises
-    ------
-    MupError
-        If the arrays are no fields of numbers with as many samples each.
-    """
+    def __init__(self, file: str, keys: Sequence[str]) -> None:
+        import h5py
 
-    file: str
-    names: tuple[str, str]
-    arrays: tuple[tuple[Any, ...], tuple[Any, ...]]  # or HDF5 datasets: samples first, each with channels of the field
-    in_time: bool = False
-    unused: tuple[str, ...] = ()  # keys of further fields
+        self.file, self.keys = file, keys
+        with h5py.File(file, "r") as content:
+            first = content[keys[0]]
+            self.dtype, self.shape = first.dtype, first.shape if len(keys) == 1 else (len(keys), *first.shape)
+        self.ndim = len(self.shape)
 
-    def __post_init__(self) -> None:
-        for name, arrays in zip(self.names, self.arrays, strict=True):
-            for values in arrays:
-                kind = np.dtype(str(values.dtype).removeprefix("torch.")).kind
-                if kind == "c":
-                    raise MupError(
-                        f"{name} in {self.file} is complex; give its real and imaginary parts as two channels, "
-                        "np.stack([u.real, u.imag], axis=1), or for a model of complex data (train, val) of (x, y) arrays."
-                    )
-                if kind not in "biuf":
-                    raise MupError(f"{name} in {self.file} holds {values.dtype}, which are no numbers.")
-                if values.shape != arrays[0].shape:
-                    raise MupError(
-                        f"The parts of {name} in {self.file} differ in shape, so they cannot be channels of one field."
-                    )
-            if len(arrays[0].shape) < 2:
-                raise MupError(
-                    f"{name} in {self.file} has one number a sample: fields have a grid after the axis of the samples."
-                )
-        counts = [len(arrays[0]) for arrays in self.arrays]
-        if counts[0] != counts[1]:
-            raise MupError(
-                f"{' and '.join(self.names)} in {self.file} have {counts[0]} and {counts[1]} samples; there must be as many "
-                "of each."
-            )
+    def take(self, samples: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        """Samples, or each at one of its times; of a sample that comes more than once only these are read, and at once."""
+        import h5py
 
-    @property
-    def n(self) -> int:
-        """Samples."""
-        return len(self.arrays[0][0])
-
-    @property
-    def lazy(self) -> bool:
-        """Whether the arrays are in the file still."""
-        return not isinstance(self.arrays[0][0], np.ndarray)
-
-
-class _Samples:
-    """HDF5 groups, one a sample, as one array."""
-
-    def __init__(self, groups: Sequence[Any], key: str) -> None:
-        self._groups, self._key = groups, key
-        first = groups[0][key]
-        self.shape, self.dtype = (len(groups), *first.shape), first.dtype
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __getitem__(self, index: Sequence[int]) -> np.ndarray:
-        return np.stack([self._groups[i][self._key][()] for i in index])
+        result = np.empty((len(samples), *self.shape[1 if times is None else 2 :]), self.dtype)
+        with h5py.File(self.file, "r") as content:
+            for sample in np.unique(samples):
+                here = np.flatnonzero(samples == sample)
+                key, at = (self.keys[0], (sample,)) if len(self.keys) == 1 else (self.keys[sample], ())
+                wanted, back = (..., ...) if times is None else np.unique(times[here], return_inverse=True)
+                if times is not None and wanted[-1] - wanted[0] < len(wanted):  # HDF5 is slow with lists
+                    wanted = slice(wanted[0], wanted[-1] + 1)
+                result[here] = content[key][(*at, wanted)][back]
+        return result
 
 
 def _read_npz(file: str) -> dict[str, Any]:
@@ -121,19 +78,12 @@ def _read_pt(file: str) -> dict[str, Any]:
 def _read_h5(file: str) -> dict[str, Any]:
     import h5py
 
-    content = h5py.File(file, "r")
-    found: dict[str, Any] = {}
-
-    def take(name: str, entry: Any) -> None:
-        if isinstance(entry, h5py.Dataset):
-            found[name] = entry
-
-    content.visititems(take)
+    names: list[str] = []
+    with h5py.File(file, "r") as content:
+        content.visititems(lambda name, entry: names.append(name) if isinstance(entry, h5py.Dataset) else None)
     # PDEBench keeps some sets as one group a sample: 0000/data, 0001/data, …
-    groups = [content[name] for name in sorted(content) if isinstance(content[name], h5py.Group) and name.isdecimal()]
-    if groups and all("data" in group for group in groups):
-        return {"data": _Samples(groups, "data")}
-    return found
+    samples = sorted(name for name in names if name.partition("/")[0].isdecimal() and name.endswith("/data"))
+    return {"data": Hdf5Array(file, samples)} if samples else {name: Hdf5Array(file, [name]) for name in names}
 
 
 READERS: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -143,44 +93,65 @@ READERS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def _is_coordinate(key: str) -> bool:
-    """Whether a key names points of a grid or times, not a field."""
-    name = key.lower().rsplit("/", 1)[-1]
-    return name in _COORDINATES or name.endswith(_COORDINATE_ENDS) or "/grid/" in f"/{key.lower()}"
+@dataclass(frozen=True)
+class Source:
+    """Input and output in one file; the same arrays where they have times after the samples.
 
+    Raises
+    ------
+    MupError
+        If the arrays are no fields of real numbers with as many samples each.
+    """
 
-def _has_times(content: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Whether a file says that all its fields have times after the samples. Without a sign a row may be meant."""
-    shapes = {tuple(v.shape) for v in fields.values()}
-    if len(shapes) > 1 or len(next(iter(shapes))) < 3:
-        return len(fields) == 1  # too few axes for anything else, and layout_of tells that times are missing
-    if all(isinstance(v, _Samples) for v in fields.values()) or (len(fields) > 1 and set(fields) <= _FLOW):
-        return True
-    times = next(iter(shapes))[1]
-    given = [tuple(v.shape) for k, v in content.items() if k.lower().rsplit("/", 1)[-1] in _TIMES]
-    # PDEBench's one-dimensional sets have a time more among the coordinates than in the fields.
-    known = set(fields) == {"tensor"} and "t-coordinate" in content
-    return known or (times,) in given
+    file: str
+    names: tuple[str, str]
+    arrays: tuple[tuple[Any, ...], tuple[Any, ...]]  # samples first, each with channels of the field
+    in_time: bool = False
+    unused: tuple[str, ...] = ()  # keys of further fields
 
+    def __post_init__(self) -> None:
+        for name, arrays in zip(self.names, self.arrays, strict=True):
+            kinds, shapes = {np.dtype(values.dtype).kind for values in arrays}, {tuple(values.shape) for values in arrays}
+            if "c" in kinds:
+                raise MupError(
+                    f"{name} in {self.file} is complex; give its real and imaginary parts as two channels, "
+                    "np.stack([u.real, u.imag], axis=1), or for a model of complex data (train, val) of (x, y) arrays."
+                )
+            if not kinds <= set("biuf") or len(shapes) > 1 or arrays[0].ndim < 2:
+                raise MupError(
+                    f"{name} in {self.file} is no field, {arrays[0].dtype} of shape {', '.join(map(str, shapes))}: fields "
+                    "are numbers on a grid after the axis of the samples, and parts that are joined have one shape."
+                )
+        counts = [arrays[0].shape[0] for arrays in self.arrays]
+        if counts[0] != counts[1]:
+            raise MupError(
+                f"{' and '.join(self.names)} in {self.file} have {counts[0]} and {counts[1]} samples; there must be as many "
+                "of each."
+            )
 
-def _question(file: str, content: Mapping[str, Any], fields: Mapping[str, Any], said: Callable[[str, str], str]) -> str:
-    """What to ask where nothing says which array is what: with the options that would answer it."""
-    held = ", ".join(f"{k} {tuple(v.shape)}" for k, v in content.items()) or "no array"
-    if not fields:
-        return f"The file {file} holds {held}: no array of fields, whose first axis is that of the samples."
-    if len(fields) == 1:
-        return (
-            f"The file {file} holds {held}: one array of fields, and nothing says that it has times. If its second axis is "
-            f"time, say so ({said(y=next(iter(fields)))}), or put input and output into two arrays, such as x and y."
-        )
-    *inputs, output = fields
-    text = (
-        f"The file {file} holds {held}: which is the input and which the output? Name them, several with a plus, such as "
-        f"{said(x='+'.join(inputs), y=output)}."
-    )
-    if len({tuple(v.shape) for v in fields.values()}) == 1 and len(fields[output].shape) > 2:
-        text += f" If all are one state whose second axis is time: {said(y='+'.join(fields))}."
-    return text
+    @property
+    def n(self) -> int:
+        """Samples."""
+        return self.arrays[0][0].shape[0]
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the arrays are in the file still."""
+        return all(isinstance(array, Hdf5Array) for arrays in self.arrays for array in arrays)
+
+    def take(self, which: int, samples: np.ndarray, times: np.ndarray | None, axis: int | None) -> np.ndarray:
+        """Inputs or outputs, each at one of its times where there are times, with channels after the samples.
+
+        Parameters
+        ----------
+        which : {0, 1}
+        samples, times : np.ndarray
+        axis : {0, -1, None}
+            Where the channels are in the file.
+        """
+        at = (samples,) if times is None else (samples, times)
+        found = [a.take(samples, times) if isinstance(a, Hdf5Array) else a[at] for a in self.arrays[which]]
+        return np.concatenate([v[:, None] if axis is None else np.moveaxis(v, -1, 1) if axis else v for v in found], axis=1)
 
 
 def open_source(file: str, read: Any) -> Source:
@@ -191,7 +162,7 @@ def open_source(file: str, read: Any) -> Source:
     file : str
     read
         How: ``x`` and ``y``, keys of input and output, several with a plus (``y`` alone has times after the samples);
-        ``time_step``, which says that there are times; ``option(x=…)``, how a user says such a thing.
+        ``option(x=…)``, how a user says such a thing.
 
     Raises
     ------
@@ -199,26 +170,124 @@ def open_source(file: str, read: Any) -> Source:
         If the file cannot be read or has no such keys, if nothing says which array is what, or if the arrays are no fields
         of numbers with as many samples each.
     """
-    x, y = read.x, read.y
     try:
         content = READERS[Path(file).suffix.lower()](file)
     except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
         raise MupError(f"The file {file} cannot be read: {type(error).__name__}: {error}") from error
-    for key in filter(None, (x, y)):
-        for part in key.split("+"):
-            if part not in content:
-                raise MupError(f"The file {file} has no {part!r}; {nearest(part, content)}")
-    fields = {k: v for k, v in content.items() if len(v.shape) >= 2 and not _is_coordinate(k)}
+    x, y = read.x, read.y
     if x is None and y is None:
-        x, y = next(((a, b) for a, b in _PAIRS if a in content and b in content), (None, None))
-        if y is None:
-            if not fields or not (read.time_step is not None or _has_times(content, fields)):
-                raise MupError(_question(file, content, fields, read.option))
-            # One variable, or several of the same shape (PDEBench's flows): channels of one field in time.
-            y = "+".join(fields)
-    elif y is None:
-        raise MupError(f"x is {x!r}, and the output is not named; give {read.option(y='KEY')} too ({', '.join(fields)}).")
+        x, y = next((pair for pair in _PAIRS if set(pair) <= set(content)), (None, None))
+        fields = [key for key, values in content.items() if values.ndim > 1]
+        if y is None and read.time_step is not None and len(fields) == 1:
+            y = fields[0]
+    if y is None:
+        raise MupError(_question(file, content, read.option))
     names = (x or y, y)
-    arrays = tuple(tuple(content[part] for part in name.split("+")) for name in names)
     taken = "+".join(names).split("+")
-    return Source(file, names, arrays, not x, tuple(key for key in fields if key not in taken))
+    for part in taken:
+        if part not in content:
+            raise MupError(f"The file {file} has no {part!r}; {nearest(part, content)}")
+    arrays = tuple(tuple(content[part] for part in name.split("+")) for name in names)
+    unused = tuple(key for key, values in content.items() if values.ndim > 1 and key not in taken)
+    return Source(file, names, arrays, not x, unused)
+
+
+def _question(file: str, content: Mapping[str, Any], said: Callable[..., str]) -> str:
+    """What to ask where nothing says which array is what: with the lines that would answer it."""
+    held = ", ".join(f"{key} {tuple(values.shape)}" for key, values in content.items()) or "no array"
+    fields = [key for key, values in content.items() if values.ndim > 1]
+    if not fields:
+        return f"The file {file} holds {held}: no array of fields, whose first axis is that of the samples."
+    *inputs, output = fields if len(fields) > 1 else ("INPUT", fields[0])
+    return (
+        f"The file {file} holds {held}: which is the input and which the output? Name them, several with a plus, such as "
+        f"{said(x='+'.join(inputs), y=output)}; one state whose second axis is time has no input, {said(y=output)}."
+    )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How arrays become fields of shape (n, channels, *grid)."""
+
+    grid: tuple[int, ...]
+    axes: tuple[int | None, int | None]  # of the channels of x and y after the samples (and the time): 0, -1 or None
+    channels: tuple[int, int]
+    steps: tuple[tuple[int, int], ...]  # times of input and output, where there is a time axis
+
+    @property
+    def pairs(self) -> int:
+        """Samples that a trajectory gives."""
+        return max(1, len(self.steps))
+
+    @property
+    def text(self) -> str:
+        """``1 → 2 channels on 64×64 points``."""
+        over = f", times {', '.join(f'{a} → {b}' for a, b in self.steps[:3])}{' …' if len(self.steps) > 3 else ''}"
+        grid = "×".join(map(str, self.grid))
+        return f"{self.channels[0]} → {self.channels[1]} channels on {grid} points{over if self.steps else ''}"
+
+
+def layout_of(source: Source, read: Any) -> Layout:
+    """How the arrays of a file are laid out; ``read`` has ``channels``, ``time_step``, ``crop`` and ``option``."""
+    shapes = [tuple(arrays[0].shape[1:]) for arrays in source.arrays]
+    steps: tuple[tuple[int, int], ...] = ()
+    if source.in_time:
+        times = shapes[0][0]
+        step = read.time_step or times - 1
+        if len(shapes[0]) < 2 or not 0 < step < times:
+            raise MupError(
+                f"{source.names[1]} in {source.file} has the shape {(source.n, *shapes[0])}, and must have times after the "
+                f"samples, more than time_step = {step}: name input and output ({read.option(x='KEY', y='KEY')}), or take a "
+                "smaller time_step."
+            )
+        shapes = [shape[1:] for shape in shapes]
+        steps = tuple((t, t + step) for t in range(0, times - step, step))
+    elif read.time_step is not None:
+        raise MupError(
+            f"time_step = {read.time_step} is for one array with a time axis; {source.file} has an input and an output."
+        )
+    axes = _channel_axes(source, shapes, read)
+    raw = _grid(shapes[0], axes[0])
+    channels = [
+        len(arrays) * (1 if axis is None else shape[axis])
+        for arrays, shape, axis in zip(source.arrays, shapes, axes, strict=True)
+    ]
+    return Layout(tuple(n - n % 2 for n in raw) if read.crop else raw, axes, tuple(channels), steps)
+
+
+def _channel_axes(source: Source, shapes: Sequence[tuple[int, ...]], read: Any) -> tuple[int | None, int | None]:
+    """Where the channels of x and y are: what was said, or what alone leaves both the same grid.
+
+    What was said of both in one word need not be there in both. An array of which several are joined is a channel already,
+    and of fields with as many points on each axis all axes are the grid's.
+    """
+    allowed = [(0, -1, None) if len(arrays) == 1 else (None,) for arrays in source.arrays]
+    if read.channels is not None:
+        allowed = [(CHANNELS[read.channels], None)] * 2
+    grids = {pair: [_grid(shape, axis) for shape, axis in zip(shapes, pair, strict=True)] for pair in product(*allowed)}
+    fits = [pair for pair, (x, y) in grids.items() if x == y and 1 <= len(x) <= 3 and all(n >= _LEAST for n in x)]
+    no_axis = (None, None)
+    if fits and (len(fits) == 1 or read.channels is not None):
+        return fits[0]
+    if no_axis in fits and all(len(set(shape)) == 1 for shape in shapes):
+        return no_axis
+    held = zip(source.names, source.arrays, strict=True)
+    what = " and ".join(dict.fromkeys(f"{name} of shape {tuple(arrays[0].shape)}" for name, arrays in held))
+    why = (
+        "which of their axes is that of the channels is not certain"
+        if fits
+        else f"these are no fields on one grid of one to three axes with {_LEAST} points or more on each, so interpolate one"
+    )
+    raise MupError(
+        f"{source.file} holds {what}: {why}. Say where the channels are, {read.option(channels='first')}, last or none."
+    )
+
+
+def _grid(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    return shape if axis is None else shape[1:] if axis == 0 else shape[:-1]
+
+
+def channels_text(axis: int | None, arrays: Sequence[Any]) -> str:
+    """``channels first``."""
+    where = "no channel axis" if axis is None else f"channels {'first' if axis == 0 else 'last'}"
+    return where if len(arrays) == 1 else f"{len(arrays)} arrays joined as channels, each with {where}"

@@ -16,66 +16,17 @@ import torch
 from torch.utils.data import Dataset
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.problems import cache
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData
+from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_single, spread
 from neuralop_mup.lab.problems.own import OwnArrays, OwnData
 from neuralop_mup.lab.problems.own_files import numpy_of
-
-__all__ = ["Given", "Stored", "as_source"]
 
 _ARRAYS = (torch.Tensor, np.ndarray)
 _FORMS = (
     "give the path of a file, arrays (x, y), a pair (train, val) or dict with 'train' and 'val' of files, loaders, data "
     "sets or (x, y) arrays, or a function that returns one of these"
 )
-
-
-@dataclass(frozen=True)
-class Given:
-    """Data that is there already."""
-
-    data: ProblemData | Loaders
-    title: str = "the data given"
-
-    def load(self) -> ProblemData | Loaders:
-        """The data itself."""
-        return self.data
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Tensors in a file of :mod:`cache`, mapped when they are read, so that processes that read them share its memory."""
-
-    path: Path
-    digest: str
-    title: str = "the data given"
-    trajectory: int = 0
-
-    @classmethod
-    def of(cls, data: ProblemData, digest: str, folder: Path, title: str) -> Stored:
-        """Write the tensors, unless they are there."""
-        path = folder / f"{digest[:32]}.safetensors"
-        if not path.exists():
-            pairs = {name: getattr(data, name) for name in data.counts()}
-            tensors = {f"{name}_{letter}": v for name, pair in pairs.items() for letter, v in zip("xy", pair, strict=True)}
-            cache.store(path, digest, tensors)
-        return cls(path, digest, title, data.trajectory)
-
-    def load(self) -> ProblemData:
-        """The tensors.
-
-        Raises
-        ------
-        FileNotFoundError
-            Where the folder cannot be seen, or the file was removed.
-        """
-        tensors = cache.read(self.path, self.digest)
-        if tensors is None:
-            raise FileNotFoundError(f"the data of the study, {self.path}, is not there")
-        names = [name for name in SPLITS if f"{name}_x" in tensors]
-        pairs = {name: (tensors[f"{name}_x"], tensors[f"{name}_y"]) for name in names}
-        return ProblemData(**pairs, trajectory=self.trajectory)
 
 
 @dataclass(frozen=True)
@@ -93,7 +44,7 @@ class _Called:
 
     def fixed(self, data: ProblemData | Loaders) -> _Called:
         """The same, from which nothing but this data is accepted."""
-        return replace(self, digest=data.digest())
+        return replace(self, digest=fingerprint(data))
 
     def load(self) -> ProblemData | Loaders:
         """What the function gives now.
@@ -104,7 +55,7 @@ class _Called:
             If it is not what it was.
         """
         data = as_source(self.function(), self.read, self.dtype).load()
-        if self.digest is not None and data.digest() != self.digest:
+        if self.digest is not None and fingerprint(data) != self.digest:
             raise MupError(f"{self.title}() gives other data than when the study began: it must give the same each time.")
         return data
 
@@ -134,110 +85,86 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         raise MupError(f"read has no argument {wrong[0]!r}; {nearest(wrong[0], known)}")
     if callable(data) and not isinstance(data, Dataset):
         return _Called(data, read, dtype)
-    parts = _parts(data)
-    if _is_files(data) and not isinstance(data, tuple):
-        return OwnData(files=data, **read)
-    if parts and all(map(_is_files, parts.values())):
-        return OwnData(files=parts, **read)
-    pair = None if parts or isinstance(data, _ARRAYS) else _pair(data)
+    pair = _pair(data)
     if pair is not None:
         return OwnArrays(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
+    parts = _parts(data)
+    if _all_are(data, (str, Path)) and not parts:
+        return OwnData(files=data, **read)
+    if parts and all(_all_are(part, (str, Path)) for part in parts.values()):
+        return OwnData(files=parts, **read)
     if read:
         raise MupError(
             "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise: leave it out, and "
             "bring arrays into the form (n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
-    if isinstance(data, (Problem, OwnData, OwnArrays)):
+    if isinstance(data, (Problem, OwnData, OwnArrays, ProblemData, Loaders)):
         return data
-    if isinstance(data, (ProblemData, Loaders)):
-        return Given(data)
     if not {"train", "val"} <= set(parts):
         raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
-    pairs = {name: pair for name, part in parts.items() if (pair := _pair(part)) is not None}
-    if not pairs:
-        return Given(Loaders(parts))
-    if len(pairs) < len(parts):
-        other = next(name for name in parts if name not in pairs)
-        raise MupError(
-            f"{next(iter(pairs))} is a pair of arrays and {other} is a {type(parts[other]).__name__}: give all of them "
-            "alike, as arrays or as loaders."
+    pairs = {name: _pair(part) for name, part in parts.items()}
+    if not any(pairs.values()) and not any(isinstance(part, _ARRAYS) for part in parts.values()):
+        return Loaders(parts)
+    if not all(pairs.values()):
+        kinds = ", ".join(
+            f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()
         )
-    made = {name: _fields(name, pair, dtype) for name, pair in pairs.items()}
+        raise MupError(f"{kinds}: give each split alike, as a pair of arrays (x, y) of input and output, or as a loader.")
+    made = {
+        name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
+    }
     for name, (x, y) in made.items():
+        if len(x) != len(y) or not len(x):
+            raise MupError(
+                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples of "
+                "each, one or more and samples first, (n, channels, *grid)."
+            )
         for letter, values, like in zip("xy", (x, y), made["train"], strict=True):
             if values.shape[1] != like.shape[1] or values.ndim != like.ndim:
                 raise MupError(
                     f"{letter} of {name} has the shape {tuple(values.shape)}, and that of train {tuple(like.shape)}: they "
                     "must have the same channels and axes."
                 )
-    return Given(ProblemData(**made))
+    found = ProblemData(**made)
+    found.check(relative=False)
+    return found
 
 
 def _parts(data: Any) -> dict[str, Any]:
     """What is given for train, val and test; empty where that cannot be seen."""
     if isinstance(data, Mapping):
-        if wrong := [k for k in data if k not in (*SPLITS, "x", "y")]:
+        if wrong := [name for name in data if name not in SPLITS]:
             raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
-        return {k: data[k] for k in SPLITS if k in data}
-    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and not _is_pair(data):
-        return dict(zip(SPLITS, data, strict=False))
-    return {}
+        return dict(data)
+    joined = isinstance(data, list) and _all_are(data, (str, Path))
+    is_splits = isinstance(data, (tuple, list)) and len(data) in (2, 3) and not joined
+    return dict(zip(SPLITS, data, strict=False)) if is_splits else {}
 
 
 def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(v, kinds) for v in value)
-
-
-def _is_pair(value: Any) -> bool:
-    return _all_are(value, _ARRAYS) and len(value) == 2
-
-
-def _is_files(value: Any) -> bool:
-    return isinstance(value, (str, Path)) or _all_are(value, (str, Path))
+    """Whether a value is of these kinds, or a sequence of such."""
+    entries = value if isinstance(value, (tuple, list)) else [value]
+    return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
 
 
 def _pair(part: Any) -> tuple[Any, Any] | None:
     """Input and output where both are given as arrays."""
     if isinstance(part, Mapping) and {"x", "y"} <= set(part):
         part = (part["x"], part["y"])
-    if isinstance(part, _ARRAYS):
-        raise MupError(f"A split is one array of shape {tuple(part.shape)}; give each as a pair (x, y) of input and output.")
-    return tuple(part) if _is_pair(part) else None
+    return tuple(part) if isinstance(part, (tuple, list)) and len(part) == 2 and _all_are(part, _ARRAYS) else None
 
 
-def _fields(name: str, pair: tuple[Any, Any], dtype: torch.dtype | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input and output of one split as tensors, checked."""
-    made = []
-    for letter, values in zip("xy", pair, strict=True):
-        if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
-            raise MupError(f"{letter} of {name} holds no numbers.")
-        values = torch.as_tensor(values)
-        real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
-        values = values.to(real.to_complex() if values.is_complex() else real)
-        if values.ndim < 3:
-            raise MupError(
-                f"{letter} of {name} has the shape {tuple(values.shape)}, but fields are (n, channels, *grid): give the "
-                f"axis of the one channel, {letter}[:, None]."
-            )
-        bad = ~torch.isfinite(values).flatten(1).all(1)
-        if bad.any():
-            raise MupError(
-                f"{letter} of {name} has entries that are not finite, in sample {int(bad.nonzero()[0])} (one of "
-                f"{int(bad.sum())}): remove these samples or fill them in."
-            )
-        made.append(values)
-    x, y = made
-    if len(x) != len(y):
+def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """Input or output of one split as a tensor."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
+        raise MupError(f"{name} holds no numbers.")
+    values = torch.as_tensor(values).detach()
+    if values.ndim < 3:
         raise MupError(
-            f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples "
-            "of each, samples first, (n, channels, *grid)."
+            f"{name} has the shape {tuple(values.shape)}, but fields are (n, channels, *grid): give the axis of the one "
+            f"channel, {name[0]}[:, None]."
         )
-    if not len(x):
-        raise MupError(f"{name} has no sample, x of shape {tuple(x.shape)}: give one or more, better ten.")
-    # Fewer channels than points: fields of one channel on a finer grid differ in their last axis, too.
-    if x.shape[2:] != y.shape[2:] and x.shape[1:-1] == y.shape[1:-1] and max(x.shape[-1], y.shape[-1]) < min(x.shape[1:-1]):
-        raise MupError(
-            f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: their channels are last. Fields are "
-            "(n, channels, *grid): give x.movedim(-1, 1) and y.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
-        )
-    return x, y
+    real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
+    if real == torch.float32 and len(values):
+        check_single(name, values[spread(len(values))])
+    return values.to(real.to_complex() if values.is_complex() else real)

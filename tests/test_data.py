@@ -1,0 +1,212 @@
+"""Data as training gets it: told apart split by split, looked through before anything is trained, and normalised."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from neuralop.models import FNO
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset, random_split
+
+import neuralop_mup as nm
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.problems import ProblemData
+from neuralop_mup.lab.problems.data import Loaders
+from neuralop_mup.lab.problems.sources import as_source
+
+
+def fields(n=60, points=16, seed=0):
+    k = torch.randn(n, 3, generator=torch.Generator().manual_seed(seed))
+    s = torch.arange(points) / points * 2 * torch.pi
+    x = (k[:, :1] * torch.sin(s) + k[:, 1:2] * torch.cos(s) + k[:, 2:] * torch.sin(2 * s))[:, None]
+    return x, x.roll(1, -1) + 0.3 * x**2
+
+
+class Dicts(Dataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return {"x": self.x[i], "y": self.y[i]}
+
+
+ALL = Dicts(*fields())
+PLAIN = DataLoader(Subset(ALL, range(50, 60)), 8)
+
+
+def shifted(batch):
+    batch = torch.utils.data.default_collate(batch)
+    return {"x": batch["x"], "y": batch["y"] + 3.0}
+
+
+def loader(**how):
+    return DataLoader(ALL, **{"batch_size": 8, **how})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Subset(ALL, range(40)), Subset(ALL, range(1, 41))),
+        (random_split(ALL, [40, 20])[0], ALL),
+        (loader(), loader(drop_last=True)),
+        (loader(), loader(collate_fn=shifted)),
+        (loader(), loader(batch_size=4)),
+        (loader(), loader(shuffle=True)),
+        (loader(sampler=SubsetRandomSampler(range(30))), loader(sampler=SubsetRandomSampler(range(30, 60)))),
+        (loader(sampler=[*range(8), *[9] * 52]), loader(sampler=[*range(8), *[30] * 52])),
+        (loader(), ALL),  # whose samples are batched as the settings say
+    ],
+    ids=[
+        "subset",
+        "random_split",
+        "drop_last",
+        "collate_fn",
+        "batch_size",
+        "shuffle",
+        "random sampler",
+        "sampler",
+        "data set",
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_what_training_gets_tells_loaders_apart(one, other, split):
+    """All of these once had one name, so that a folder gave back the other's numbers."""
+    found = [Loaders({"train": PLAIN, "val": PLAIN, split: part}) for part in (one, other, one)]
+    first, second, again = map(fingerprint, found)
+    assert first == again != second
+
+
+def test_what_is_drawn_by_torch_is_the_same_each_time_and_nothing_is_used_up():
+    order = torch.Generator().manual_seed(3)
+    data = Loaders({"train": loader(sampler=RandomSampler(ALL, generator=order)), "val": loader(shuffle=True)})
+    states = [order.get_state(), torch.get_rng_state()]
+    assert fingerprint(data) == fingerprint(data) and len(data.sample()["x"]) == 60
+    data.check()
+    assert all(map(torch.equal, states, [order.get_state(), torch.get_rng_state()]))
+    numbers = np.random.default_rng(0)
+    restless = Loaders({"train": loader(collate_fn=lambda b: {"x": torch.rand(1), "y": numbers.random()}), "val": PLAIN})
+    with pytest.raises(MupError, match="'train' is another one each time it is read"):
+        fingerprint(restless)
+
+
+@pytest.mark.parametrize(
+    ("part", "count"),
+    [
+        (random_split(ALL, [55, 5])[1], 5),
+        (loader(sampler=SubsetRandomSampler(range(30))), 30),
+        (loader(drop_last=True), 56),
+        (DataLoader(ALL, batch_sampler=[[0, 1], [2]]), None),
+        ([{"x": 1, "y": 1}], None),
+    ],
+)
+def test_samples_are_counted_as_training_gets_them(part, count):
+    assert Loaders({"train": PLAIN, "val": part}).counts()["val"] == count
+
+
+def build(in_channels=1, **size):
+    return FNO(in_channels=in_channels, out_channels=1, n_layers=1, **size)
+
+
+HOW = {
+    "base": {"hidden_channels": 4, "n_modes": (4,)},
+    "target": {"hidden_channels": 8, "n_modes": (4,)},
+    **{"space": {"lr": [0.02]}, "epochs": 1, "batch_size": 8, "n_workers": 1, "progress": False},
+}
+
+
+def test_another_fold_is_another_study_in_one_folder(tmp_path):
+    """Validation folds of one data set, the later one of harder samples: the number of each is its own."""
+    x, y = fields()
+    y[50:] *= 4
+    data = Dicts(x, y)
+
+    def loss(val, folder):
+        return nm.tune(build, (Subset(data, range(40)), Subset(data, val)), folder=tmp_path / folder, **HOW).loss
+
+    loss(range(40, 50), "s")
+    assert loss(range(50, 60), "s") == loss(range(50, 60), "fresh")
+
+
+def spoilt(how, number):
+    x, y = fields()
+    if how == "NaN":
+        y[number, 0, 3] = torch.nan
+    else:
+        y[number] = 0.0
+    return x, y
+
+
+@pytest.mark.parametrize("how", ["NaN", "zero"])
+@pytest.mark.parametrize("form", ["arrays", "data sets", "loaders"])
+@pytest.mark.parametrize(("split", "number"), [("train", 7), ("val", 47)])
+def test_what_cannot_be_learned_or_measured_is_told_by_its_sample(tmp_path, how, form, split, number):
+    x, y = spoilt(how, number)
+    parts = [(x[:40], y[:40]), (x[40:], y[40:])]
+    if form != "arrays":
+        parts = [TensorDataset(*part) if form == "data sets" else DataLoader(TensorDataset(*part), 4) for part in parts]
+    told = {"NaN": "has entries that are not finite, in", "zero": "is zero everywhere in"}[how]
+    with pytest.raises(MupError, match=f"y of {split} {told} sample 7"):
+        nm.tune(build, tuple(parts), folder=tmp_path / "s", **HOW)
+    if how == "zero":
+        as_source(tuple(parts)).load().check(relative=False)
+    points = [{"x": torch.rand(9, 2), "y": torch.zeros(9, 1)}]  # a graph's, of which some may well be zero
+    Loaders({"train": points, "val": points}).check()
+
+
+@pytest.mark.parametrize("value", [0.1, 300.1])
+@pytest.mark.filterwarnings("ignore:Channel 1 of x")
+def test_a_constant_channel_is_normalised_to_zero_and_told(value):
+    x, y = fields()
+    data = ProblemData((torch.cat([x, torch.full_like(x, value)], 1), y), (x, y))
+    with pytest.warns(UserWarning, match=f"Channel 1 of x is {value} everywhere: it is normalised to zero"):
+        processor = data.processor()
+    processor.train()
+    got = processor.preprocess({"x": data.train[0], "y": y})["x"]
+    assert not got[:, 1].any() and float(got[:, 0].std()) == pytest.approx(1, rel=1e-4)
+
+
+def test_the_normaliser_is_exact_beside_a_large_mean():
+    x = 1e5 + fields()[0].double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        normalizer = ProblemData((x, x), (x, x)).processor().in_normalizer
+    torch.testing.assert_close(normalizer.std.flatten(), x.std()[None], rtol=1e-9, atol=0)
+    torch.testing.assert_close(normalizer.mean.flatten(), x.mean()[None], rtol=1e-15, atol=0)
+
+
+def test_seeds_may_be_numpys(tmp_path):
+    found = nm.tune(build, fields(), folder=tmp_path / "s", seeds=np.arange(2), **HOW)
+    assert found.loss == nm.tune(build, fields(), folder=tmp_path / "s", seeds=(0, 1), **HOW).loss
+
+
+def test_arrays_may_ask_for_gradients():
+    x, y = (values.requires_grad_() for values in fields())
+    assert not any(values.requires_grad for values in as_source({"train": (x, y), "val": (x, y)}).load().train)
+
+
+def test_a_run_whose_file_changed_meanwhile_is_refused(tmp_path):
+    """An HDF5 file that is read batch by batch, written to while the run is trained."""
+    import h5py
+
+    file, (x, y) = tmp_path / "d.h5", fields()
+    with h5py.File(file, "w") as content:
+        content.update({"x": x.numpy(), "y": y.numpy()})
+
+    class Meddling(FNO):
+        def forward(self, x, **kwargs):
+            if self.training and torch.is_grad_enabled():
+                with h5py.File(file, "a") as content:
+                    content["y"][3] = 5.0
+            return super().forward(x, **kwargs)
+
+    def meddling(**size):
+        return Meddling(in_channels=1, out_channels=1, n_layers=1, **size)
+
+    with pytest.raises(MupError, match=r"d.h5 changed while it was read"):
+        nm.tune(meddling, file, folder=tmp_path / "s", read={"in_memory": 0.0}, **HOW)
