@@ -138,10 +138,10 @@ class CoordCheck:
         --------
         >>> check.plot("check.png", title="width")
         """
-        from neuralop_mup.lab.plots import plot_coord_check
+        from neuralop_mup.diagnostics.figure import plot_coord_check
 
         slopes = judged(self.slopes, tolerance, init_tolerance)
-        plot_coord_check(self.records, slopes, path, size_name=self.size_name, title=title)
+        plot_coord_check(self.records, slopes, path, self.size_name, title or "")
 
 
 def judged(
