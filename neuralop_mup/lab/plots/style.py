@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MARKERS", "PALETTE", "bare", "colour_of", "label_lines", "marker_of", "new_figure", "rule_name", "save"]
-
 #: Okabe and Ito's palette, which stays distinct under the common colour deficiencies.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")
-DASHES = ((0, (4, 2)), "-", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (8, 2)))
 GREY, FAINT = "#555555", "#e6e6e6"
 SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible where a page shows a figure at half its size
 
@@ -48,18 +45,6 @@ def colour_of(name: str | None, index: int = 0) -> str:
 def marker_of(name: str | None, index: int = 0) -> str:
     """Marker of a rule or an optimizer; of what is neither, by its index."""
     return _FIXED[name][1] if name in _FIXED else MARKERS[index % len(MARKERS)]
-
-
-def rule_name(rule: str | None) -> str:
-    """How a rule is called in text and figures."""
-    return "" if rule is None else "SP (standard)" if rule == "standard" else f"μP {rule}"
-
-
-def shade(colour: str, share: float) -> Any:
-    """The colour towards white; a share of 1 is the colour itself."""
-    from matplotlib.colors import to_rgb
-
-    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
