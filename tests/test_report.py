@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from matplotlib.text import Text
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import Results, plots, report, sweep, transfer_study, verdict, wording
@@ -190,11 +189,11 @@ def test_a_sweep_has_a_report(tmp_path):
 
 
 def drawn(result, monkeypatch):
-    """The figure of a report, and its text as a picture of lines has it."""
-    kept, save = [], style.save
-    monkeypatch.setattr(style, "save", lambda figure, path: kept.append(figure) or save(figure, path.with_suffix(".svg")))
+    """The figure of a report, as text."""
+    save = style.save
+    monkeypatch.setattr(style, "save", lambda figure, path: save(figure, path.with_suffix(".svg")))
     report.write_report(result, command="again")
-    return kept[0], (result.folder / "lr.svg").read_text(encoding="utf-8")
+    return (result.folder / "lr.svg").read_text(encoding="utf-8")
 
 
 def test_curve_is_the_mean_over_seeds_and_leaves_out_failed_points(tmp_path):
@@ -205,29 +204,12 @@ def test_curve_is_the_mean_over_seeds_and_leaves_out_failed_points(tmp_path):
 
 
 def test_a_diverged_run_does_not_flatten_the_figure(tmp_path, monkeypatch):
-    _, calm = drawn(make([0.011], [0.018], folder=tmp_path / "calm"), monkeypatch)
-    _, wild = drawn(make([0.011], [1e6], proxy=(0.05, 0.03, 0.02, 1e5), folder=tmp_path / "wild"), monkeypatch)
-    _, lost = drawn(make([0.011], [None], proxy=(0.05, 0.03, 0.02, None), folder=tmp_path / "lost"), monkeypatch)
+    calm = drawn(make([0.011], [0.018], folder=tmp_path / "calm"), monkeypatch)
+    wild = drawn(make([0.011], [1e6], proxy=(0.05, 0.03, 0.02, 1e5), folder=tmp_path / "wild"), monkeypatch)
+    lost = drawn(make([0.011], [None], proxy=(0.05, 0.03, 0.02, None), folder=tmp_path / "lost"), monkeypatch)
     assert min(text.count("ytick_") for text in (calm, wild, lost)) >= 3
     assert "<!-- 1e+05 -->" not in wild and "beyond the axis" in wild and "a seed failed" in lost
-    assert "beyond" not in calm and "a seed failed" not in calm
-
-
-def test_labels_of_a_figure_do_not_collide(monkeypatch, tmp_path):
-    """Every text's box, as drawn: no two overlap, though three curves end at nearly one height."""
-    figure, text = drawn(
-        make([0.0202, 0.0203], [0.0201, 0.0203], proxy=(0.03, 0.025, 0.02, 0.0203), folder=tmp_path), monkeypatch
-    )
-    figure.canvas.draw()
-    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without their lines
-    assert len(boxes) == 3 and "width 64, modes 32" in text
-    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
-
-
-def test_labels_are_moved_apart_and_stay_inside():
-    placed = style.spread([0.0, 0.01, 0.99, 1.0], 0.1, 0.0, 1.0)
-    assert all(b - a >= 0.1 - 1e-12 for a, b in zip(placed, placed[1:], strict=False))
-    assert min(placed) >= 0 and max(placed) <= 1
+    assert "beyond" not in calm and "a seed failed" not in calm and "modes 32)" in calm and "log-modes" in calm
 
 
 def test_a_rule_has_one_colour_in_every_figure():
@@ -241,7 +223,7 @@ def test_the_same_records_give_the_same_svg_and_leave_pyplot_alone(tmp_path, mon
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    one, two = (drawn(make([0.011], [0.018], folder=tmp_path / name), monkeypatch)[1] for name in ("one", "two"))
+    one, two = (drawn(make([0.011], [0.018], folder=tmp_path / name), monkeypatch) for name in ("one", "two"))
     assert one == two and dict(matplotlib.rcParams) == before
 
 

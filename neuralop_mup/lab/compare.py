@@ -184,8 +184,6 @@ def compare(
             print(f"{name}: {WAYS[name]}")
         searched = _proxy(made).train(**how)
         lrs[name], tuned[name] = searched.best["lr"], searched
-    if progress:
-        print("the target, in each way")
     under = {
         name: {
             "optimizer": made.study.fixed["optimizer"],

@@ -87,7 +87,8 @@ def _carried(results: Results) -> list[str]:
     if naive["failed"]:
         return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
     head += f"; the same values under SP give {say.loss_of_row(naive)}."
-    found = regret_between(*([r["loss"] for r in _by_seed(results, row) if is_complete(r)] for row in (naive, ours)))
+    losses = {rule: [r["loss"] for r in results.carried(study.target, rule) if is_complete(r)] for rule in study.rules}
+    found = regret_between(losses["standard"], losses[rule])
     if found is None:
         return [head]
     seeds = f"{len(study.seeds)} seeds"
@@ -98,12 +99,8 @@ def _carried(results: Results) -> list[str]:
     return [head, said + (f": {rule} did not help here." if ratio < 1 else ".")]
 
 
-def _by_seed(results: Results, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return sorted(results.carried(row["size"], row["rule"]), key=lambda record: record["seed"])
-
-
 def _why(results: Results, row: Mapping[str, Any]) -> str:
-    failed = [r for r in _by_seed(results, row) if not is_complete(r)]
+    failed = [r for r in results.carried(row["size"], row["rule"]) if not is_complete(r)]
     return f"{len(failed)} of {row['trials']} runs: {say.line(failed[0]['error'] or 'no finite loss')[:160]}"
 
 
@@ -302,7 +299,7 @@ def _figure(results: Results, title: str) -> str:
     name = "lr" if "lr" in study.space else next(iter(grids), None)
     if name is None or not (walked := plots.Curve.of(results.curve(name))).x:
         return ""
-    labels = {label: f"{label}\n({say.size_text(size)})" if size else "" for label, size in study.sizes.items()}
+    labels = {label: f"{label}\n({say.size_text(size)})" if size else "each point" for label, size in study.sizes.items()}
     curves = [(labels[study.base], None, walked)]
     for rule in study.rules if len(study.sizes) > 1 else ():
         losses = [r["loss"] for r in results.carried(study.target, rule)]

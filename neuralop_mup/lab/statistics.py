@@ -60,17 +60,18 @@ def find_optimum(losses: Mapping[float, Sequence[float | None]], near: float = _
     whole = {x: own for x, own in sorted(losses.items()) if own and all(y is not None and math.isfinite(y) for y in own)}
     if len(whole) < 3 or min(whole) <= 0 or min(map(min, whole.values())) <= 0:
         return None
-    values, x = list(whole), np.log2(list(whole))
+    values = list(whole)
+    x = np.log2(values)
     y = np.array([np.log(own).mean() for own in whole.values()])
     lowest = x[y.argmin()]
     fitted = np.flatnonzero((abs(x - lowest) <= near) & (y <= y.min() + _STEEP))
     if len(fitted) < 3:
         return None
     a, b, _ = np.polyfit(x[fitted] - lowest, y[fitted], 2)
-    first, last = fitted[0], fitted[-1]
-    if a <= _FLAT or not x[first] <= lowest - b / (2 * a) <= x[last]:
+    vertex = lowest - b / (2 * a) if a > _FLAT else math.nan
+    if not x[fitted[0]] <= vertex <= x[fitted[-1]]:
         return None
-    return Optimum(float(2.0 ** (lowest - b / (2 * a))), float(2 * a), values[first], values[last])
+    return Optimum(float(2.0**vertex), float(2 * a), values[fitted[0]], values[fitted[-1]])
 
 
 @dataclass(frozen=True)

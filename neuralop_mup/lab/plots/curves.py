@@ -83,29 +83,26 @@ def plot_curves(
     values = sorted({x for _, _, curve in curves for x in (*curve.x, *curve.failed)})
     low, high = min(min(curve.low, default=min(losses)) for _, _, curve in curves), max(losses)
     ceiling = min(high, _CEILING * low) * 1.15 if low > 0 else high + 0.08 * (high - low or 1.0)
-    longest = max(len(line) for label, _, _ in curves for line in label.split("\n"))
-    figure, ((axes,),) = style.new_panels(1, 1, longest, 3.9)
+    figure, axes = style.new_figure(7.0, 3.9, layout="constrained")
     if name == "beta2":
         axes.set_xscale("function", functions=(lambda x: -np.log10(np.maximum(1 - x, 1e-12)), lambda y: 1 - 10**-y))
     elif values[0] > 0:
         axes.set_xscale("log", base=2 if name == "lr" else 10)
     axes.set_yscale("log" if low > 0 else "linear")
     axes.set_ylim(low / 1.15 if low > 0 else low - 0.08 * (high - low or 1.0), ceiling)
-    wanted, marks = [], []
+    marks = ["★ lowest mean", "band, bar: range over seeds"]
     for i, (label, rule, curve) in enumerate(curves):
         colour, is_walk = style.GREY if rule is None else style.colour_of(rule, i), len(curve.x) > 1
         inside, top = ([min(y, ceiling) for y in own] for own in (curve.mean, curve.high))
-        marker = {"marker": style.MARKERS[i % 8], "markersize": 4 if is_walk else 9, "linewidth": 1.6}
-        axes.plot(curve.x, inside, color=colour, zorder=10 + i, **marker)
+        marker = {"marker": style.MARKERS[i % 8], "markersize": 4 if is_walk else 10, "linewidth": 1.6}
+        marker |= {} if is_walk else {"fillstyle": "none", "markeredgewidth": 2.4}  # what is below it shows
+        axes.plot(curve.x, inside, color=colour, zorder=10 + i, label=label, **marker)
         if is_walk:
             axes.fill_between(curve.x, curve.low, top, color=colour, alpha=0.2, linewidth=0)
             best = int(np.argmin(curve.mean))
             axes.plot(curve.x[best], inside[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
-            marks.append("★ lowest mean")
         else:
             axes.vlines(curve.x, curve.low, top, color=colour, linewidth=2.4)
-        if any(a < b for a, b in zip(curve.low, curve.high, strict=True)):
-            marks.append("band, bar: range over seeds")
         if beyond := [x for x, y in zip(curve.x, curve.mean, strict=True) if y > ceiling]:
             axes.plot(beyond, [ceiling] * len(beyond), "^", markersize=8, color=colour, clip_on=False, zorder=9)
             marks.append("▲ beyond the axis")
@@ -113,9 +110,9 @@ def plot_curves(
             at, up = [0.97 - 0.04 * i] * len(curve.failed), axes.get_xaxis_transform()
             axes.plot(curve.failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
             marks.append("× a seed failed")
-        if curve.x:
-            wanted.append((curve.x[-1], inside[-1], label, colour))
     style.ticks_at(axes, values, digits=4 if name == "beta2" else 3)
-    style.finish_panel(axes, "", _NAMES.get(name, name), wanted)
+    style.value_axis(axes)
+    axes.set_xlabel(_NAMES.get(name, name), fontsize=style.TEXT)
     axes.set_ylabel(loss, fontsize=style.TEXT)
+    style.name_lines(axes)
     return style.finish(figure, path, title, list(dict.fromkeys(marks)))

@@ -34,7 +34,8 @@ def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str 
     """
     count = min(count, len(x))
     images = x[0, 0].ndim > 1
-    figure, grid = style.new_figure(2.6 * count, 4.6, 2, count, squeeze=False, sharey="none" if images else "row")
+    shared = {"squeeze": False, "sharey": "none" if images else "row", "layout": "constrained"}
+    figure, grid = style.new_figure(2.6 * count, 4.6, 2, count, **shared)
     for row, (name, values) in enumerate((("input", x), ("solution", y))):
         for column in range(count):
             axes, field = grid[row, column], np.asarray(values[column][0])
@@ -49,10 +50,7 @@ def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str 
                 axes.tick_params(labelsize=8)
                 style.bare(axes)
         grid[row, 0].set_ylabel(name)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    figure.tight_layout()
-    return style.save(figure, path)
+    return style.finish(figure, path, title)
 
 
 def plot_mode_energy(
@@ -77,27 +75,20 @@ def plot_mode_energy(
     share : float
     title : str, optional
     """
-    figure, row = style.new_panels(1, len(targets), len("targets"), 3.4, sharey=True)
-    for axis, axes in enumerate(row[0]):
-        wanted = []
+    size = {"squeeze": False, "sharey": True, "layout": "constrained"}
+    figure, (row,) = style.new_figure(3.6 * len(targets) + 1.2, 3.4, 1, len(targets), **size)
+    for axis, axes in enumerate(row):
         for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
             left = [max(1 - kept, _FLOOR) for kept in shares[::2]]
             last = max(next((k for k, value in enumerate(left) if value <= _FLOOR), len(left)) - 1, 0)
-            colour = style.PALETTE[i]
-            axes.plot(
-                range(0, 2 * last + 2, 2),
-                left[: last + 1],
-                color=colour,
-                marker=style.MARKERS[i],
-                markersize=3,
-                linewidth=1.4,
-            )
-            wanted.append((2 * last, left[last], name, colour))
+            look = {"color": style.PALETTE[i], "marker": style.MARKERS[i], "markersize": 3, "label": name}
+            axes.plot(range(0, 2 * last + 2, 2), left[: last + 1], **look)
         axes.axhline(1 - share, color=style.GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=0)
         axes.axvline(enough[axis], color=style.GREY, linewidth=1, linestyle=(0, (1, 1.2)), zorder=0)
-        axes.set_yscale("log")
-        axes.set_ylim(_FLOOR / 2, 1.5)
-        style.finish_panel(axes, f"axis {axis}: n_modes = {enough[axis]} is enough", "n_modes", wanted)
-    row[0, 0].set_ylabel("share of energy left out", fontsize=style.TEXT)
+        axes.set(title=f"axis {axis}: n_modes = {enough[axis]} is enough", xlabel="n_modes")
+        axes.set(yscale="log", ylim=(_FLOOR / 2, 1.5))
+        style.value_axis(axes)
+    row[0].set_ylabel("share of energy left out")
+    style.name_lines(row[-1])
     parts = [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the n_modes from which the targets are below it"]
     return style.finish(figure, path, title, parts)
