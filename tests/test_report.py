@@ -132,9 +132,9 @@ def test_the_table_by_hand():
     ours, plain = target_rows(result)
     logs = [math.log(loss) for loss in (0.03, 0.02, 0.04)]
     vertex = 0.016 * 2 ** ((logs[0] - logs[2]) / (2 * (logs[0] - 2 * logs[1] + logs[2])))
-    assert base[: header.index("seconds") + 1] == ["proxy", "–", "lr 0.016", f"{vertex:.3g}", "0.02", "0.04", "–", "8"]
+    assert base[: header.index("seconds") + 1] == ["proxy", "–", "lr 0.016", f"{vertex:.3g}", "0.02", "0.04", "–", "8.0"]
     assert (ours["values"], ours["loss"], ours["test loss"]) == ("lr 0.016", "0.011 ± 0.001", "0.022")
-    assert (plain["rule"], plain["loss"], plain["failed"], plain["seconds"]) == ("SP", "0.018", "1", "8")
+    assert (plain["rule"], plain["loss"], plain["failed"], plain["seconds"]) == ("SP", "0.018", "1", "8.0")
     assert result.price() == pytest.approx(8 / 4)
     assert "loss" not in report.table(make([None], [None], proxy=(None, None, None, 0.1)))[2:][0]
 

@@ -139,7 +139,7 @@ def table(results: Results) -> list[list[str]]:
         for term in _other_losses(results.records):
             cells[f"test {term}"] = say.number(_mean(records, f"test_{term}_loss"))
         failed = sum(not is_complete(r) for r in results.cell(row["size"], row["rule"]))
-        rows.append({**cells, "failed": str(failed or "–"), "seconds": say.number(float(row["seconds"]))})
+        rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
     kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
     return [kept, *([row[name] for name in kept] for row in rows)]
 
@@ -165,7 +165,7 @@ def aligned_table(results: Results) -> str:
     >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
     >>> from neuralop_mup.lab import aligned_table
     >>> print(aligned_table(results).splitlines()[0])
-    | values | loss | seconds |
+    | values | fitted lr | loss | seconds |
     """
     return say.aligned(table(results))
 
