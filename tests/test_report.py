@@ -13,7 +13,7 @@ from neuralop_mup.lab import Results, plots, report, sweep, transfer_study, verd
 from neuralop_mup.lab.plots import style
 
 GRID = [0.004, 0.008, 0.016, 0.032]
-WHERE = {"python": "3.12.3", "torch": "2.6.0", "host": "one", "date": "2026-11-25 08:00"}
+WHERE = {"versions": {"python": "3.12.3", "torch": "99.0"}, "host": "one", "date": "2026-11-25T08:00:00+00:00"}
 
 
 def record(size, rule, lr, loss, seed=0, **more):
@@ -166,14 +166,14 @@ def test_where_the_runs_were_trained_is_what_their_records_say(tmp_path):
     result = make([0.01, 0.01], [0.02, 0.02], folder=tmp_path)
     assert "Where the runs" not in report.write_report(result, command="again").read_text()
     for r in result.records:
-        r["where"] = {**WHERE, "torch": "99.0"}
+        r |= WHERE
     page = report.write_report(result, command="again").read_text()
-    assert "\npython 3.12.3, torch 99.0, host one, 2026-11-25 08:00\n" in page
-    result.records[0]["where"] = {**WHERE, "date": "2026-11-26 08:00"}
-    del result.records[1]["where"]
-    told = report.surroundings(result.records)
-    assert told.splitlines()[0] == "2026-11-25 08:00 to 2026-11-26 08:00"
-    assert "- **torch differs**: 2.6.0 (1 runs), not recorded (1 runs), 99.0 (10 runs)" in told
+    assert "\npython 3.12.3, torch 99.0, host one, 2026-11-25T08:00:00+00:00\n" in page
+    result.records[0] |= {"versions": {"python": "3.12.3", "torch": "2.6.0"}, "date": "2026-11-26T08:00:00+00:00"}
+    del result.records[1]["versions"]
+    same, _, *differ = report.surroundings(result.records).splitlines()
+    assert same == "host one, 2026-11-25T08:00:00+00:00 to 2026-11-26T08:00:00+00:00"
+    assert differ[1] == "- **torch differs**: 2.6.0 (1 runs), not recorded (1 runs), 99.0 (10 runs)"
 
 
 def test_a_sweep_has_a_report(tmp_path):

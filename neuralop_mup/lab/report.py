@@ -197,13 +197,16 @@ def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
     Parameters
     ----------
     records : sequence of dict
-        With ``where``: what each run was trained with, as text by name.
+        With ``versions`` by name, ``host`` and ``date``, where they have them.
 
     Returns
     -------
     str
     """
-    told = [record.get("where") or {} for record in records]
+    told = [
+        {**record.get("versions", {}), **{name: record[name] for name in ("host", "date") if name in record}}
+        for record in records
+    ]
     same, differ = [], []
     for name in dict.fromkeys(name for own in told for name in own if name != "date"):
         counts = Counter(own.get(name, "not recorded") for own in told)
