@@ -85,7 +85,7 @@ class Comparison:
     ways: Mapping[str, Way]
     title: str
     folder: Path
-    about: str = ""
+    about: str
 
     def table(self) -> str:
         """A row a way: learning rate and where it was tuned, error as median and range over the seeds, time."""
@@ -99,8 +99,7 @@ class Comparison:
     def sentences(self) -> list[str]:
         """What was trained, what the errors say where there are three seeds, and what else a reader must know."""
         plain, small, ours, checked = (self.ways[name] for name in WAYS)
-        said = [self.about] if self.about else []
-        said += [_between(ours, plain), _between(ours, small), _between(checked, ours)]
+        said = [self.about, _between(ours, plain), _between(ours, small), _between(checked, ours)]
         if len(ours.errors) < SEEDS:
             said.append(f"With fewer than {SEEDS} seeds nothing is said of whether these differences are more than noise.")
         said.append(

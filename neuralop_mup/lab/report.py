@@ -184,8 +184,7 @@ def _mean(records: Sequence[Mapping[str, Any]], metric: str) -> float | None:
 
 def _score(results: Results) -> str:
     """What values were chosen by."""
-    names = [record["metrics"].get("score") for record in results.records]
-    return next((str(name) for name in names if name), "validation loss")
+    return next((str(r["metrics"]["score"]) for r in results.records if r["metrics"].get("score")), "validation loss")
 
 
 # Where its runs were trained
