@@ -87,7 +87,7 @@ CARRIED = "The best lr 0.016 of the proxy, carried to the target under log-modes
         (
             {"ours": [0.01, 0.01, 0.01], "plain": [0.012, 0.009, 0.011]},
             "",
-            ["Its 3 seeds do not tell that difference from none: it favours neither."],
+            ["The 3 seeds do not tell that difference from none: it favours neither."],
             "did not help",
         ),
         (

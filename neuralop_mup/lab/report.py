@@ -87,13 +87,13 @@ def _carried(results: Results) -> list[str]:
     if naive["failed"]:
         return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
     head += f"; the same values under SP give {say.loss_of_row(naive)}."
-    losses = {rule: [r["loss"] for r in results.carried(study.target, rule) if is_complete(r)] for rule in study.rules}
+    losses = {way: [r["loss"] for r in results.carried(study.target, way) if is_complete(r)] for way in study.rules}
     found = regret_between(losses["standard"], losses[rule])
     if found is None:
         return [head]
     seeds = f"{len(study.seeds)} seeds"
     if not found.is_told:
-        return [head, f"Its {seeds} do not tell that difference from none: it favours neither."]
+        return [head, f"The {seeds} do not tell that difference from none: it favours neither."]
     ratio, low, high = (1 + share for share in (found.value, found.low, found.high))
     said = f"Over {seeds} SP's loss is {ratio:.2f} times that under {rule} (95 % interval {low:.2f} to {high:.2f})"
     return [head, said + (f": {rule} did not help here." if ratio < 1 else ".")]
