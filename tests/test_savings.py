@@ -117,7 +117,7 @@ def test_tune_without_a_base(tmp_path, capsys):
     (carried,) = tuned.results.carried("target", "operator-norm")
     assert carried["metrics"]["steps"] == 400 and carried["params"]["lr"] == tuned.lr
     assert tuned.predict(x[:2]).shape == (2, 1, 64) and tuned.loss < 0.2
-    assert "tuning took" in repr(tuned) and "of one training" in tuned.report.read_text()
+    assert "tuning took" in repr(tuned)
     assert "for the 400 steps of the target" in repr(tuned)
     again = nm.tune(build, (x, y), target=target, folder=tmp_path / "s", epochs=100, batch_size=20, n_workers=1)
     assert again.results.records == tuned.results.records
