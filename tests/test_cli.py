@@ -251,7 +251,7 @@ def test_options_become_arguments(fake, capsys):
     )
     assert "batch_size" not in fixed
     assert "every run: out" in capsys.readouterr().out
-    assert {path.name for path in Path("out").iterdir()} == {"report.md", "report.html", "run.json", "lr.png", "lr.svg"}
+    assert {path.name for path in Path("out").iterdir()} == {"report.md", "lr.png"}
 
 
 @pytest.mark.parametrize("rule", ["operator-norm", "log-modes", "none"])
@@ -418,13 +418,12 @@ def test_a_real_transfer_and_again(capsys):
     )
     assert main(line) == 0
     out = capsys.readouterr().out
-    assert "The best lr" in out and "| operator-norm" in out and "| SP" in out and "regret" in out
+    assert "The best lr" in out and "| operator-norm" in out and "| SP" in out
     kept = Path("out/results.jsonl").read_text()
     assert main(line) == 0
     assert Path("out/results.jsonl").read_text() == kept
-    run = json.loads(Path("out/run.json").read_text())
-    assert run["settings"]["problem"]["grid"] == 32
-    assert run["command"].startswith("neuralop-mup transfer --problem.n_train 8")
+    page = Path("out/report.md").read_text()
+    assert "grid 32" in page and "\nneuralop-mup transfer --problem.n_train 8" in page
 
 
 def test_summary_formats(capsys):

@@ -215,9 +215,30 @@ def test_a_block_that_returns_no_tensor_of_numbers_is_told():
     assert _blocks(check) == ["head"]
 
 
-def test_figure(tmp_path):
-    _check(0.0, 0.0).plot(tmp_path / "check.png")
+def test_the_figure_marks_slopes_as_they_are_judged(tmp_path):
+    """Drawn without what is in lab/, and a mark that is nowhere is not explained."""
+    records = [
+        {"size": size, "seed": seed, "step": step, "block": block, "kind": kind, "value": size ** (slope + seed * scatter)}
+        for size in (16, 32, 64)
+        for seed in (0, 1)
+        for block, slope, scatter in (("lifting", 0.0, 0.0), ("fno_blocks.0", 0.5, 0.01), ("output", 0.2, 0.2))
+        for kind, step in (("init", 0), ("update", 1), ("update", 5))
+    ]
+    check = nm.CoordCheck([*records, {**records[0], "value": math.inf}], "hidden_channels")
+    path = tmp_path / "new" / "check.svg"
+    check.plot(path, title="burgers")
+    text = path.read_text(encoding="utf-8")
+    rows = {(row["block"], row["kind"]): row for row in check.slopes}
+    for block, mark in (("fno_blocks.0", " !"), ("output", " ?")):
+        slope = rows[block, "update"]["slope"]
+        assert text.count(f"{block}  slope {slope:+.2f}{mark} -->") >= 2
+    assert "burgers" in text and "!: does not pass" in text and "?: the seeds do not tell" in text
+    nm.CoordCheck(records, "hidden_channels").plot(path, tolerance=2.0, init_tolerance=2.0)
+    assert "does not pass" not in path.read_text(encoding="utf-8")
+    check.plot(tmp_path / "check.png")
     assert (tmp_path / "check.png").stat().st_size > 5000
+    with pytest.raises(nm.MupError, match="no coordinate check to draw"):
+        nm.CoordCheck([], "hidden_channels").plot(path)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ from neuralop.models import FNO, UNO
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
-from neuralop_mup.lab import Results, transfer_study
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.presets import PRESETS, problem_with
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
-from neuralop_mup.lab.proxy import FEW_STEPS, data_notes, modes_of, training_notes
+from neuralop_mup.lab.proxy import data_notes, modes_of
 
 POINTS = torch.arange(32) / 32
 
@@ -118,33 +117,6 @@ def test_advice(proxy, target, said):
     assert not notes or re.search(said, notes[0])
 
 
-def _results(losses, tmp_path, **metrics):
-    space, seeds = {"lr": [0.01 * 2**i for i in range(len(losses))]}, (0, 1)
-    study = transfer_study(proxy={"w": 1}, target={"w": 2}, space=space, seeds=seeds)
-    done = {"rule": study.rules[0], "outcome": "complete", "error": None, "seconds": 1.0, "metrics": metrics}
-    records = [
-        {"size": "proxy", "params": {"lr": lr}, "seed": s, "loss": loss + 0.01 * s, **done}
-        for lr, loss in zip(space["lr"], losses, strict=True)
-        for s in seeds
-    ]
-    return Results(study, records, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("losses", "metrics", "said"),
-    [
-        ([0.99, 0.95, 0.99], {"mean_loss": 1.0, "steps": 1000}, "hardly better than predicting the mean.*train it longer"),
-        ([0.5, 0.2, 0.4], {"mean_loss": 1.0, "steps": 40}, "trained for 40 steps.*more epochs"),
-        ([0.203, 0.2, 0.202], {}, "from 0.01 to 0.04 cannot be told apart.*more seeds"),
-        ([0.5, 0.2, 0.4], {"mean_loss": 1.0, "steps": FEW_STEPS}, None),
-    ],
-)
-def test_a_proxy_that_learned_nothing(tmp_path, losses, metrics, said):
-    notes = training_notes(_results(losses, tmp_path, **metrics))
-    assert len(notes) == (said is not None)
-    assert not notes or re.search(said, notes[0])
-
-
 def _fno(n_modes=(16,), **size):
     return FNO(n_modes=n_modes, in_channels=1, out_channels=1, n_layers=1, **size)
 
@@ -159,7 +131,7 @@ def test_tune_warns(tmp_path, target):
             _fno, data, base=base, target=target, folder=tmp_path, epochs=1, batch_size=8, seeds=(0,), compare=(),
             space={"lr": [1e-2]}, progress=False, n_workers=1,
         )  # fmt: skip
-    assert "spectral energy" in tuned.report.read_text() and "trained for 3 steps" in tuned.report.read_text()
+    assert "spectral energy" in tuned.report.read_text()
     metrics = tuned.results.records[0]["metrics"]
     y = data["val"][1]
     expected = ((y - y.mean(0)).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()

@@ -18,7 +18,6 @@ from neuralop_mup import MupError
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab.pipeline import tuning
 from neuralop_mup.lab.problems.mode_energy import mode_energy
-from neuralop_mup.lab.proxy import training_notes
 from neuralop_mup.lab.savings import STAGES, coarser, narrower, shorter
 from neuralop_mup.lab.settings import OPTIMIZERS
 
@@ -118,7 +117,7 @@ def test_tune_without_a_base(tmp_path, capsys):
     (carried,) = tuned.results.carried("target", "operator-norm")
     assert carried["metrics"]["steps"] == 400 and carried["params"]["lr"] == tuned.lr
     assert tuned.predict(x[:2]).shape == (2, 1, 64) and tuned.loss < 0.2
-    assert "tuning took" in repr(tuned) and "of one training" in tuned.report.read_text()
+    assert "tuning took" in repr(tuned)
     assert "for the 400 steps of the target" in repr(tuned)
     again = nm.tune(build, (x, y), target=target, folder=tmp_path / "s", epochs=100, batch_size=20, n_workers=1)
     assert again.results.records == tuned.results.records
@@ -179,18 +178,6 @@ def test_a_search_draws_from_the_rates_that_the_study_names(tmp_path):
     space = {"weight_decay": FloatDistribution(0, 1e-3)}
     study = planned(tmp_path, space=space, n_trials=3).study
     assert study.search._space["lr"] == study.space["lr"] == OPTIMIZERS["soap"].lrs(124)
-
-
-def test_what_lies_between_grid_points_is_no_point_of_a_walk(tmp_path):
-    """The carried rate beside a grid point would spoil the parabola at the target; the base keeps the records of its own."""
-    x, y = (np.asarray(v) for v in waves(3, n=60))
-    target = {"hidden_channels": 20, "n_modes": (8,)}
-    tuned = nm.tune(build, (x, y), target=target, folder=tmp_path / "s", epochs=4, n_workers=1, verify=True, progress=False)
-    results, rule = tuned.results, "operator-norm"
-    walked = {r["params"]["lr"] for r in results.walk("target", rule)}
-    assert tuned.lr not in walked and walked == {r["params"]["lr"] for r in results.walk("proxy", rule)}
-    assert results.carried("proxy", rule) and results.carried("target", rule)[0]["params"]["lr"] == tuned.lr
-    assert any("was trained for" in said for said in training_notes(results))
 
 
 @pytest.mark.parametrize(

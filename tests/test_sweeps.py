@@ -252,68 +252,46 @@ def test_ctrl_c_says_where_to_go_on(tmp_path, capsys, fixed):
 # Transfer
 
 
-def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed):
+def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed, capsys):
     """Losses are floor + (log2 lr - optimum)^2 / 10 -+ 0.01 by seed, so means over both seeds have no noise.
 
     Proxy: optimum -4, so the best lr is 2^-4, and that is transferred. At the target (floor 0.5):
-    operator-norm, optimum -5: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-5;
-    standard,      optimum -6: transferred 0.5 + 4/10 = 0.9, best 0.5 at 2^-6;
-    none,          optimum -3: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-3.
-    Regret is the geometric mean over seeds: 0.61/0.51 and 0.59/0.49 give 1.20007, 0.91/0.51 and 0.89/0.49 give 1.80025.
+    operator-norm, optimum -5: 0.5 + 1/10 = 0.6; standard, optimum -6: 0.5 + 4/10 = 0.9; none, optimum -3: 0.5 + 1/10 = 0.6.
     """
     rules = ("operator-norm", "standard", "none")
-    arguments = {**TRANSFER, "fixed": fixed, "verify": True, "rules": rules, "progress": False}
+    arguments = {**TRANSFER, "fixed": fixed, "rules": rules, "progress": False}
     found = transfer(bowl, folder=tmp_path / "t", **arguments)
     assert found.best == {"lr": 2**-4}
     rows = {row["rule"]: row for row in found.summary() if row["size"] == "target"}
-    expected = {"operator-norm": (0.6, 2**-5, 0.20007), "standard": (0.9, 2**-6, 0.80025), "none": (0.6, 2**-3, 0.20007)}
+    expected = {"operator-norm": 0.6, "standard": 0.9, "none": 0.6}
     assert list(rows) == list(expected)
-    proxy = sum(r["seconds"] for r in found.records if r["size"] == "proxy")
-    for rule, (loss, best, regret) in expected.items():
+    for rule, loss in expected.items():
         row = rows[rule]
-        assert row["transferred"] == {"lr": 2**-4} and row["best"] == {"lr": best}
+        assert row["transferred"] == {"lr": 2**-4} and row["best"] is row["optimum"] is None
         assert (row["transferred_loss"], row["transferred_std"]) == pytest.approx((loss, 0.01))
-        assert row["best_loss"] == pytest.approx(0.5)
-        # The parabola is one of the loss and is fitted to its logarithm: the vertices are near.
-        assert row["drift"].value == pytest.approx(best / 2**-4, rel=0.02) and not row["drift"].level
-        assert row["regret"].value == pytest.approx(regret, abs=1e-4) and row["regret"].low < regret < row["regret"].high
         assert row["at_edge"] is False and row["failed"] == 0 and row["trials"] == 2
-        assert row["tuning_seconds"] == pytest.approx(proxy)
-        searched = sum(r["seconds"] for r in found.walk("target", rule))
-        assert row["cost_seconds"] == pytest.approx((proxy + row["seconds"]) / searched)
-    # 6 points, 2 seeds: at the proxy, and under each of three rules at the target, the carried point among them.
+    (base, *_), seconds = found.summary(), sum(r["seconds"] for r in found.records if r["size"] == "proxy")
+    assert (base["best"], base["at_edge"], base["seconds"]) == ({"lr": 2**-4}, False, pytest.approx(seconds))
+    assert base["optimum"] == pytest.approx(2**-4)
+    # 6 points, 2 seeds: at the proxy, and the carried point under each of three rules at the target.
     assert Counter((r["size"], r["rule"]) for r in found.records) == {
         ("proxy", "operator-norm"): 12,
-        **{("target", rule): 12 for rule in rules},
+        **{("target", rule): 2 for rule in rules},
     }
-    assert executions(fixed).total() == 48 and found.records == lines(tmp_path / "t")
+    assert executions(fixed).total() == 18 and found.records == lines(tmp_path / "t")
     loaded = Results.load(tmp_path / "t")
     assert loaded.summary() == found.summary() and loaded.best == found.best
     assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
-    assert executions(fixed).total() == 48
-
-
-def test_transfer_without_verify_leaves_what_it_did_not_measure_open(tmp_path, capsys, fixed):
-    arguments = {**TRANSFER, "space": {"lr": [2**-5, 2**-4]}, "fixed": fixed}
-    found = transfer(bowl, folder=tmp_path / "t", **arguments)
+    assert executions(fixed).total() == 18
+    edge = transfer(bowl, folder=tmp_path / "e", **{**arguments, "space": {"lr": [2**-5, 2**-4]}, "progress": True})
     assert "at the edge of its grid" in capsys.readouterr().err
-    for row in found.summary():
-        assert row["at_edge"] is (row["size"] == "proxy")
-        if row["size"] == "target":
-            assert [row[k] for k in ("drift", "regret", "best", "best_loss", "cost_seconds")] == [None] * 5
-    assert Counter(r["size"] for r in found.records) == {"proxy": 4, "target": 4}
-    transfer(bowl, folder=tmp_path / "t", **arguments, verify=True)
-    assert executions(fixed).total() == 12  # 8 at the target under two rules, of which 4 were there
-    assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
+    assert [row["at_edge"] for row in edge.summary()] == [True, False] * 3
 
 
-def test_a_transferred_point_that_failed_has_infinite_regret(tmp_path):
-    arguments = {**TRANSFER, "space": {"lr": [0.25, 0.5]}}
-    found = transfer(fails_under_standard, folder=tmp_path, progress=False, verify=True, **arguments)
+def test_a_transferred_point_that_failed_is_counted(tmp_path):
+    found = transfer(fails_under_standard, folder=tmp_path, progress=False, **{**TRANSFER, "space": {"lr": [0.25, 0.5]}})
     good, naive = (row for row in found.summary() if row["size"] == "target")
-    # Carried: lr 0.5. At the target the loss is lr itself: best 0.25, regret 0.5/0.25 - 1 = 1.
-    assert (good["regret"].value, good["failed"]) == (pytest.approx(1.0), 0)
-    assert (naive["regret"].value, naive["failed"], naive["transferred_loss"]) == (math.inf, 1, 0.5)
+    assert (good["failed"], naive["failed"], naive["transferred_loss"]) == (0, 1, 0.5)
 
 
 def test_transfer_refuses_model_in_fixed_and_a_search_that_is_verified(tmp_path):
@@ -332,7 +310,6 @@ def test_a_transfer_of_ones_own_gives_the_report_that_the_guide_shows(tmp_path, 
     for found in (result, Results.load(tmp_path)):
         page = write_report(found, settings={"optimizer": "MuAdam"}, command="python mine.py").read_text()
         assert verdict(found)[0] in page and aligned_table(found) in page and "python mine.py" in page
-    assert {"report.md", "report.html", "run.json"} < {path.name for path in tmp_path.iterdir()}
     assert search or (tmp_path / "lr.png").stat().st_size > 5_000
 
 

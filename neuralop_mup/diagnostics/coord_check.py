@@ -140,10 +140,10 @@ class CoordCheck:
         --------
         >>> check.plot("check.png", title="width")
         """
-        from neuralop_mup.lab.plots import plot_coord_check
+        from neuralop_mup.diagnostics.figure import plot_coord_check
 
-        rows = judged(self.slopes, tolerance, init_tolerance)
-        plot_coord_check(self.records, rows, path, size_name=self.size_name, title=title)
+        slopes = judged(self.slopes, tolerance, init_tolerance)
+        plot_coord_check(self.records, slopes, path, self.size_name, title or "")
 
 
 def judged(

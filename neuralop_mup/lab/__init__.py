@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from neuralop_mup.lab.outcome import Kind
+from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.runner import run
 from neuralop_mup.lab.space import log2_grid
 from neuralop_mup.lab.study import Point, Study
-from neuralop_mup.lab.summary import Results
 from neuralop_mup.lab.sweeps import sweep, transfer, transfer_study
 
 if TYPE_CHECKING:

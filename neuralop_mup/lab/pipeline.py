@@ -21,12 +21,12 @@ from neuralop_mup.lab.looking import SeenData, Sizes, not_coarser, not_shorter, 
 from neuralop_mup.lab.presets import EXTENDS
 from neuralop_mup.lab.proxy import data_notes
 from neuralop_mup.lab.records import Records
+from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.runner import run
 from neuralop_mup.lab.savings import coarser, narrower, shorter
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import OPTIMIZERS, Settings, optimizer_name
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.summary import Results
 from neuralop_mup.lab.sweeps import transfer_study
 from neuralop_mup.lab.target import Tuned, lines_of_use, load_target, name_of, write_target
 from neuralop_mup.lab.train import Training
@@ -98,7 +98,7 @@ class Tuning:
         target = write_target(results, self.training, self.x_shape)
         use = "" if target is None else "\n".join(lines_of_use(self.folder, target))
         settings = {**self.told, **self.settings}
-        report.write_report(results, command=command, title=self.title, settings=settings, costs=self.costs, use=use)
+        report.write_report(results, command=command, title=self.title, settings=settings, use=use)
         return results, target
 
     @property

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from neuralop_mup.lab.outcome import is_complete, mean_loss
-from neuralop_mup.lab.summary import by_point
+from neuralop_mup.lab.results import by_point
 
 __all__ = ["Progress"]
 

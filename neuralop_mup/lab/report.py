@@ -1,47 +1,41 @@
-"""A study as a page, Markdown and one HTML file, with its table and figure; from its records only."""
+"""A study as a page: what it showed, in a few sentences, its table and figure, and where its runs were trained. From its
+records only.
+"""
 
 from __future__ import annotations
 
-import base64
-import json
-import math
-import os
-import platform
-from collections.abc import Mapping
-from importlib import metadata
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralop_mup._version import __version__
 from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.files import write_atomically
-from neuralop_mup.lab.findings import chosen_by, mean_metric, other_losses, verdict
-from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.progress import format_seconds
-from neuralop_mup.lab.space import is_number
-from neuralop_mup.lab.summary import Results
+from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.results import Results
+from neuralop_mup.lab.space import edge_of, is_number
+from neuralop_mup.lab.statistics import regret_between
+from neuralop_mup.lab.study import the
 
-__all__ = ["aligned_table", "run_table", "table", "verdict", "versions", "write_report"]
-
-#: Distributions whose versions decide what a run gives.
-_PACKAGES = ("torch", "neuraloperator", "mup", "optuna")
+# What a study showed
 
 
-def table(results: Results, costs: Mapping[Any, float] | None = None) -> list[list[str]]:
-    """The summary as rows of text, the header first; columns that would be empty are left out.
+def verdict(results: Results) -> list[str]:
+    """Say what a study showed, the answer first, also where the rule did not help.
+
+    Two ways are compared only where there are three seeds or more, and a difference is called one where a 95 % interval over
+    them leaves out none.
 
     Parameters
     ----------
     results : Results
         Of a study.
-    costs : mapping, optional
-        Size → operations of a run, for a column of costs.
 
     Returns
     -------
-    list of list of str
-        Rows of cells.
+    list of str
+        Whole sentences, the most important one first.
 
     Examples
     --------
@@ -49,42 +43,105 @@ def table(results: Results, costs: Mapping[Any, float] | None = None) -> list[li
     >>> def train(config):
     ...     return 1 + (config["lr"] - 0.5) ** 2
     >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
-    >>> from neuralop_mup.lab.report import table
-    >>> table(results)[0]
-    ['best', 'its loss', 'fitted', 'runs']
+    >>> from neuralop_mup.lab import verdict
+    >>> verdict(results)[0]
+    'The best point is lr 0.5, with loss 1.'
     """
-    rows = [_cells(results, row) for row in results.summary(costs.get if costs else None)]
+    study = results.study
+    said = _carried(results) if len(study.sizes) > 1 else [_best(results)]
+    best = results.row(study.rules[0], study.base)["best"] or {}
+    for name, value in best.items():
+        if edge := edge_of(value, study.space.get(name)):
+            said.append(
+                f"The best {say.name_of(name)}{f' of {the(study.base)}' if study.base else ''}, {say.number(value)}, is the "
+                f"{edge} that was searched, so the optimum may lie outside: extend its grid "
+                f"{'downwards' if edge == 'lowest' else 'upwards'}."
+            )
+    failed = sum(not is_complete(r) for r in results.records)
+    if failed:
+        said.append(f"{failed} of {len(results.records)} runs did not complete; a point with such a seed does not compete.")
+    if len(study.seeds) == 1:
+        said.append("There was one seed only, so none of these numbers has an error bar.")
+    return said
+
+
+def _best(results: Results) -> str:
+    row = results.row(results.study.rules[0])
+    if row["best"] is None:
+        return "No point completed with every seed."
+    return f"The best point is {say.params(row['best'])}, with loss {say.loss_of_row(row)}."
+
+
+def _carried(results: Results) -> list[str]:
+    """What the base's best values gave at the target, under the rule and as neuralop builds it."""
+    study, rule = results.study, results.study.rules[0]
+    ours = results.row(rule)
+    values, base, target = say.params(ours["transferred"] or {}), the(study.base), the(study.target)
+    if ours["failed"]:
+        head = f"Training of {target} failed under {rule} with the best {values} of {base} ({_why(results, ours)})"
+    else:
+        head = f"The best {values} of {base}, carried to {target} under {rule}, gives loss {say.loss_of_row(ours)}"
+    if rule == "standard" or "standard" not in study.rules:
+        return [head + "."]
+    naive = results.row("standard")
+    if naive["failed"]:
+        return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
+    head += f"; the same values under SP give {say.loss_of_row(naive)}."
+    losses = {way: [r["loss"] for r in results.carried(study.target, way) if is_complete(r)] for way in study.rules}
+    found = regret_between(losses["standard"], losses[rule])
+    if found is None:
+        return [head]
+    seeds = f"{len(study.seeds)} seeds"
+    if not found.is_told:
+        return [head, f"The {seeds} do not tell that difference from none: it favours neither."]
+    ratio, low, high = (1 + share for share in (found.value, found.low, found.high))
+    said = f"Over {seeds} SP's loss is {ratio:.2f} times that under {rule} (95 % interval {low:.2f} to {high:.2f})"
+    return [head, said + (f": {rule} did not help here." if ratio < 1 else ".")]
+
+
+def _why(results: Results, row: Mapping[str, Any]) -> str:
+    failed = [r for r in results.carried(row["size"], row["rule"]) if not is_complete(r)]
+    return f"{len(failed)} of {row['trials']} runs: {say.line(failed[0]['error'] or 'no finite loss')[:160]}"
+
+
+# Its tables
+
+
+def table(results: Results) -> list[list[str]]:
+    """The summary as rows of text, the header first: the base, and the target under each rule. Columns that would be empty
+    are left out.
+
+    Parameters
+    ----------
+    results : Results
+        Of a study.
+
+    Returns
+    -------
+    list of list of str
+        Rows of cells.
+    """
+    study, rows = results.study, []
+    for row in results.summary():
+        if row["size"] == study.base and row["rule"] != study.rules[0]:
+            continue  # which is the first one's
+        is_base, records = row["size"] == study.base, results.carried(row["size"], row["rule"])
+        values = row["best"] if is_base else row["transferred"]
+        cells = {
+            "size": row["size"] or "–",
+            "rule": "–" if is_base else say.rule_name(row["rule"]),
+            "values": f"{say.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
+            "fitted lr": say.number(row["optimum"]),
+            "loss": say.loss_of_row(row),
+            "test loss": say.number(row["transferred_test"]),
+            "validation error": say.number(_mean(records, "validation_error")),  # beside a score
+        }
+        for term in _other_losses(results.records):
+            cells[f"test {term}"] = say.number(_mean(records, f"test_{term}_loss"))
+        failed = sum(not is_complete(r) for r in results.cell(row["size"], row["rule"]))
+        rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
     kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
     return [kept, *([row[name] for name in kept] for row in rows)]
-
-
-def _cells(results: Results, row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the summary as text."""
-    records = results.carried(row["size"], row["rule"])
-    cells = {
-        "rule": say.rule_name(row["rule"]) or "–",
-        "size": row["size"] or "–",
-        "best": _values(row["best"]) + (" (edge)" if row["at_edge"] else ""),
-        "its loss": say.loss_of_row(row, "best"),
-        "its test loss": say.number(row["best_test"]),
-        "fitted": say.optimum(row["optimum"]),
-        "base's best": _values(row["transferred"]),
-        "its loss here": say.loss_of_row(row, "transferred"),
-        "its test loss here": say.number(row["transferred_test"]),
-        "validation error": say.number(mean_metric(records, "validation_error")),  # beside a score
-        **{f"test {term}": say.number(mean_metric(records, f"test_{term}_loss")) for term in other_losses(results.records)},
-        "drift": "–" if row["drift"] is None else say.factor(row["drift"]),
-        "regret": "–" if row["regret"] is None else say.percent_interval(row["regret"]),
-        "cost, operations": _times(row["cost_flops"]),
-        "cost, time": _times(row["cost_seconds"]),
-        "failed": f"{row['failed']}/{row['trials']}",
-        "runs": format_seconds(row["seconds"]),
-    }
-    if row["size"] != results.study.base:
-        return cells
-    # What is carried there says nothing at the base itself.
-    empty = dict.fromkeys(("base's best", "its loss here", "its test loss here", "drift", "regret", "failed"), "–")
-    return {**cells, **empty, "runs": format_seconds(row["tuning_seconds"])}
 
 
 def aligned_table(results: Results) -> str:
@@ -108,65 +165,60 @@ def aligned_table(results: Results) -> str:
     >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
     >>> from neuralop_mup.lab import aligned_table
     >>> print(aligned_table(results).splitlines()[0])
-    | best | its loss | fitted | runs |
+    | values | fitted lr | loss | seconds |
     """
     return say.aligned(table(results))
 
 
-def _values(values: Mapping[str, Any] | None) -> str:
-    if not values:
-        return "–"
-    return say.number(next(iter(values.values()))) if len(values) == 1 else say.params(values)
+def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of what the runs were also trained on, besides the data: ``["equation"]`` for physics-informed training."""
+    keys = {key for record in records for key in record["metrics"]}
+    return sorted(key[5:-5] for key in keys if key.startswith("test_") and key.endswith("_loss") and key != "test_loss")
 
 
-def _times(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.2f}×"
+def _mean(records: Sequence[Mapping[str, Any]], metric: str) -> float | None:
+    """Mean of a metric over the records that completed; None if one of them lacks it."""
+    values = [record["metrics"].get(metric) for record in records if is_complete(record)]
+    return sum(values) / len(values) if values and None not in values else None
 
 
-def run_table(results: Results) -> list[list[str]]:
-    """Every run, the header first."""
-    names = list(dict.fromkeys(k for r in results.records for k in r["params"]))
-    head = ["size", "rule", *names, "seed", "outcome", "loss", "test loss", "seconds", "error"]
-    rows = [
-        [
-            r["size"] or "–",
-            r["rule"] or "–",
-            *(say.number(r["params"].get(name)) for name in names),
-            str(r["seed"]),
-            r["outcome"],
-            say.number(r["loss"], "%.4g"),
-            say.number((r["metrics"] or {}).get("test_loss"), "%.4g"),
-            f"{r['seconds']:.2f}",
-            say.line(r["error"] or ""),
-        ]
-        for r in results.records
+def _score(results: Results) -> str:
+    """What values were chosen by."""
+    return next((str(r["metrics"]["score"]) for r in results.records if r["metrics"].get("score")), "validation loss")
+
+
+# Where its runs were trained
+
+
+def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
+    """Versions, hosts and dates of runs, as their records have them: a line, and one for each in which they differ.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        With ``versions`` by name, ``host`` and ``date``, where they have them.
+
+    Returns
+    -------
+    str
+    """
+    told = [
+        {**record.get("versions", {}), **{name: record[name] for name in ("host", "date") if name in record}}
+        for record in records
     ]
-    return [head, *rows]
+    same, differ = [], []
+    for name in dict.fromkeys(name for own in told for name in own if name != "date"):
+        counts = Counter(own.get(name, "not recorded") for own in told)
+        if len(counts) == 1:
+            same.append(f"{name} {next(iter(counts))}")
+        else:
+            differ.append(f"- **{name} differs**: {', '.join(f'{value} ({n} runs)' for value, n in counts.items())}")
+    if dates := [own["date"] for own in told if "date" in own]:
+        same.append(" to ".join(dict.fromkeys((min(dates), max(dates)))))
+    return "\n\n".join(filter(None, (", ".join(same), "\n".join(differ))))
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of every package that decides the numbers."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    # From the code that runs, which need not be an installed distribution.
-    return {**found, "neuralop-mup": __version__}
-
-
-def machine() -> dict[str, str]:
-    """What the report was written on."""
-    import torch
-
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            processor = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        processor = platform.processor() or platform.machine()
-    found = {"system": platform.platform(), "processor": processor, "cores": str(os.cpu_count())}
-    return found | ({"GPU": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+# The page
 
 
 def write_report(
@@ -175,10 +227,9 @@ def write_report(
     command: str,
     title: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    costs: Mapping[Any, float] | None = None,
     use: str = "",
 ) -> Path:
-    """Write ``report.md``, ``report.html``, ``run.json`` and the figure into the study's folder.
+    """Write ``report.md`` and its figure into the study's folder.
 
     Parameters
     ----------
@@ -189,16 +240,14 @@ def write_report(
     title : str, optional
         First line of the report; the study's name by default.
     settings : mapping, optional
-        What the reader should know of how it was made; the study's own settings by default.
-    costs : mapping, optional
-        Size → operations of a run.
+        What the reader should know of how it was made; what every run had by default.
     use : str, default ""
         Lines of Python that load the trained target.
 
     Returns
     -------
     Path
-        The Markdown report. ``report.html`` beside it is one file with the figure in it and a table of all runs that sorts.
+        The report.
 
     Raises
     ------
@@ -215,62 +264,49 @@ def write_report(
     >>> write_report(results, command="python sweep.py").name
     'report.md'
     """
-    import jinja2
-
     study, folder, title = results.study, results.folder, title or results.study.name
     folder.mkdir(parents=True, exist_ok=True)
-    said, settings, where = verdict(results), settings or study.settings, {**machine(), **versions()}
-    failed = [r for r in results.records if not is_complete(r)]
-    content = {
-        "title": title,
-        "about": study.about,
-        "verdict": [*said, *study.notes],
-        "table": table(results, costs),
-        "figures": _figures(results, title),
-        "chosen_by": chosen_by(results) or "validation loss",
-        "failures": run_table(Results(study, failed, folder)) if failed else None,
-        "settings": [["setting", "value"], *([k, say.line(say.cell(v))] for k, v in settings.items())],
-        "where": [["what", "value"], *([k, say.line(v)] for k, v in where.items())],
-        "command": command,
-        "use": use,
-        "runs": run_table(results),
-    }
-    pages = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__),
-        autoescape=jinja2.select_autoescape(("html.jinja",)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    pages.filters["aligned"] = say.aligned
-    pages.filters["embedded"] = lambda path: base64.b64encode((folder / path).read_bytes()).decode()
-    for name in ("report.html", "report.md"):
-        write_atomically(folder / name, pages.get_template(f"{name}.jinja").render(content))
-    run = {"command": command, "seeds": study.seeds, "machine": where, "settings": settings, "verdict": said}
-    run["summary"] = results.summary(costs.get if costs else None)
-    write_atomically(folder / "run.json", json.dumps(plain(run), indent=2, allow_nan=False) + "\n")
+    first, *rest = verdict(results)
+    sizes = {label: size for label, size in study.sizes.items() if size}
+    settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
+    parts = [
+        f"# {title}",
+        f"**{first}**",
+        "\n".join(f"- {sentence}" for sentence in [*rest, *study.notes]),
+        aligned_table(results),
+        f"Values are chosen by the mean of the {_score(results)} over seeds; ± is its standard deviation over seeds.",
+        _figure(results, title),
+    ]
+    if failed := [r for r in results.records if not is_complete(r)]:
+        rows = [["size", "rule", "values", "seed", "outcome", "error"]]
+        for r in failed:
+            what = [r["size"] or "–", r["rule"] or "–", say.params(r["params"]), str(r["seed"]), r["outcome"]]
+            rows.append([*what, say.line(r["error"] or "")])
+        parts += ["## Runs that did not complete", say.aligned(rows)]
+    rows = [[name, say.line(say.cell(value))] for name, value in settings.items()]
+    parts += ["## Settings", say.aligned([["setting", "value"], *rows])]
+    if where := surroundings(results.records):
+        parts += ["## Where the runs were trained", where]
+    if use:
+        parts += ["## Use the target", f"```python\n{use}\n```"]
+    parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]
+    write_atomically(folder / "report.md", "\n\n".join(filter(None, parts)) + "\n")
     return folder / "report.md"
 
 
-def _curve(results: Results, name: str, rule: str | None, size: str | None) -> tuple[str, plots.Curve]:
-    arguments = results.study.sizes[size]
-    records = results.walk(size, rule) or results.carried(size, rule)
-    label = f"{size}\n({say.size_text(arguments)})" if arguments else size or ""
-    return label, plots.Curve.of(results.curve(records, name), results.optimum(records, name))
-
-
-def _figures(results: Results, title: str) -> list[dict[str, str]]:
-    """Loss against the learning rate, or what else is a grid of numbers, as PNG and SVG; none without a point to draw."""
+def _figure(results: Results, title: str) -> str:
+    """Loss against the learning rate, or what else is a grid of numbers, as the page shows it; empty without a point."""
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
-    drawn, loss = [], (chosen_by(results) or "validation loss").removeprefix("the score ")
-    for name in ["lr"] if "lr" in study.space else grids[:1]:
-        panels = {rule: [_curve(results, name, rule, size) for size in study.sizes] for rule in study.rules}
-        if not any(curve.x for curves in panels.values() for _, curve in curves):
-            continue
-        for suffix in ("png", "svg"):
-            plots.plot_panels(
-                panels, results.folder / f"{name}.{suffix}", name=name, loss=loss, seeds=len(study.seeds), title=title
-            )
-        about = f"Loss against {say.name_of(name)}: one panel a rule, one curve a size"
-        drawn.append({"png": f"{name}.png", "svg": f"{name}.svg", "about": about})
-    return drawn
+    name = "lr" if "lr" in study.space else next(iter(grids), None)
+    if name is None or not (walked := plots.Curve.of(results.curve(name))).x:
+        return ""
+    labels = {label: f"{label}\n({say.size_text(size)})" if size else "each point" for label, size in study.sizes.items()}
+    curves = [(labels[study.base], None, walked)]
+    for rule in study.rules if len(study.sizes) > 1 else ():
+        losses = [r["loss"] for r in results.carried(study.target, rule)]
+        value = results.row(rule)["transferred"][name]
+        label = f"{labels[study.target]}\n{say.rule_name(rule)}"
+        curves.append((label, rule, plots.Curve.of({value: losses} if losses else {})))
+    plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_score(results), title=title)
+    return f"![Loss against {say.name_of(name)}: the base's curve, and what was trained with its best]({name}.png)"

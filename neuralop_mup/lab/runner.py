@@ -20,9 +20,9 @@ from neuralop_mup.lab.engines import Engine
 from neuralop_mup.lab.outcome import begins_alike, execute, failed, is_complete, is_final
 from neuralop_mup.lab.progress import Progress
 from neuralop_mup.lab.records import WEIGHTS, Records, Run, described, put
+from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.space import edge_of
 from neuralop_mup.lab.study import Study, the
-from neuralop_mup.lab.summary import Results
 from neuralop_mup.lab.with_optuna import Dashboard
 
 __all__ = ["run"]

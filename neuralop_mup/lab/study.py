@@ -14,10 +14,10 @@ from typing import Any
 
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.optimum import find_optimum
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.lab.records import Records, Run, described
 from neuralop_mup.lab.space import edge_of, is_distribution, is_number, params_key, points
+from neuralop_mup.lab.statistics import find_optimum
 from neuralop_mup.lab.with_optuna import Search
 
 __all__ = ["Point", "Study", "the"]

@@ -9,10 +9,10 @@ from typing import Any
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import make_engine
+from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.runner import run
 from neuralop_mup.lab.space import check_fixed, check_seeds, check_space, is_search
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.summary import Results
 from neuralop_mup.lab.with_optuna import Search
 
 __all__ = ["sweep", "transfer", "transfer_study"]

@@ -20,16 +20,15 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.plan_files import fit_plan
-from neuralop_mup.lab import findings
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.prediction import predicted
 from neuralop_mup.lab.records import WEIGHTS, Records
+from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.settings import KERNEL_INITS, Settings
 from neuralop_mup.lab.space import edge_of, params_key
-from neuralop_mup.lab.summary import Results
 from neuralop_mup.lab.train import Training, n_params, quiet
 from neuralop_mup.validation import check_count
 
@@ -57,7 +56,7 @@ class Tuned:
     results : Results
         Every run; ``.summary()`` and ``.best`` are computed from them.
     report : Path
-        ``report.md``; ``report.html`` lies beside it.
+        ``report.md``.
     processor : neuralop DataProcessor or None
         Between fields in your units and what the model takes, in eval mode. None where the data came as loaders or data
         sets and no processor was given: then the model takes batches as those give them.
@@ -178,7 +177,7 @@ class Tuned:
         if others := {name: value for name, value in self.params.items() if name != "lr"}:
             where += f"; {say.params(others)}"
         seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
-        loss = say.loss_of_row(self.results.row(made["rule"]), "transferred")
+        loss = say.loss_of_row(self.results.row(made["rule"]))
         init_mult = {
             **({"kernel": KERNEL_INITS[made["kernel_init"]]} if made["kernel_init"] != "default" else {}),
             **made["init_mult"],
@@ -188,8 +187,8 @@ class Tuned:
         size = _arguments(made["size"])
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
         there = f", {self.lr * math.sqrt(short / long):.3g} for the {long} steps of the target" if short != long else ""
-        price = findings.price(self.results)
-        took = "" if price is None else f"; tuning took {price[0]:.2f} of one training of it"
+        price = self.results.price()
+        took = "" if price is None else f"; tuning took {price:.2f} of one training of it"
         return "\n".join(
             (
                 f"lr {self.lr:g} at the {study.base} ({where}){there}",

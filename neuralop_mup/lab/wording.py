@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuralop_mup.lab.optimum import Interval, Optimum
-
 _NAMES = {"lr": "learning rate", "batch_size": "batch size", "beta2": "Adam β2"}
 _SHORT = {"hidden_channels": "width", "n_modes": "modes"}
 
@@ -24,37 +22,10 @@ def number(value: Any, form: str = "%.3g") -> str:
     return "–" if value is None else str(value)
 
 
-def percent_interval(value: Interval) -> str:
-    """A share with its interval, where it has one."""
-    return (f"{100 * value.value:.1f} %" if math.isfinite(value.value) else "∞ (a run failed)") + _between(
-        value, "{:.1f}", 100
-    )
-
-
-def factor(drift: Interval) -> str:
-    """A drift as a factor, with its interval."""
-    return f"×{drift.value:.2f}" + _between(drift, "{:.2f}")
-
-
-def _between(value: Interval, form: str, scale: float = 1) -> str:
-    if value.low is None or value.high is None:
-        return ""
-    return f" ({form.format(scale * value.low)} to {form.format(scale * value.high)})"
-
-
-def optimum(found: Optimum | None) -> str:
-    """The best value between grid points with its interval, or the bound that is known of it."""
-    if found is None:
-        return "–"
-    if found.value is None:
-        return f"< {number(found.high)}" if found.low == 0 else f"> {number(found.low)}"
-    return number(found.value) + ("" if found.low is None else f" ({number(found.low)} to {number(found.high)})")
-
-
-def loss_of_row(row: Mapping[str, Any], which: str) -> str:
-    """A loss of a summary's row with its spread over seeds: ``which`` is "best" or "transferred"."""
-    loss, std = row[f"{which}_loss"], row[f"{which}_std"]
-    return "–" if loss is None or not math.isfinite(loss) else number(loss) + (f" ± {std:.1g}" if std else "")
+def loss_of_row(row: Mapping[str, Any]) -> str:
+    """The loss of a summary's row with its spread over seeds."""
+    loss, std = row["transferred_loss"], row["transferred_std"]
+    return number(loss) + (f" ± {std:.1g}" if std > 0 else "")  # NaN is not
 
 
 def params(values: Mapping[str, Any]) -> str:
@@ -64,11 +35,6 @@ def params(values: Mapping[str, Any]) -> str:
 
 def rule_name(rule: str | None) -> str:
     return "" if rule is None else "SP" if rule == "standard" else rule
-
-
-def listed(parts: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def size_text(size: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from jsonargparse.typing import PositiveInt
 
 from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import Verb, fno_arguments, on_axes
-from neuralop_mup.lab.comparison import WAYS, compare
+from neuralop_mup.lab.compare import WAYS, compare
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.presets import preset_of
 from neuralop_mup.lab.problems import get_problem

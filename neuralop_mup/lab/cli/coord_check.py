@@ -17,7 +17,7 @@ from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE, RULE_VERSION, check_rule
 from neuralop_mup.diagnostics.coord_check import SEEDS, TOLERANCE, CoordCheck, coord_check, judged
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab import report, wording
+from neuralop_mup.lab import wording
 from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.lab.engines import make_engine
@@ -217,7 +217,7 @@ def _tell(
             f"here is ±{steepest:.2f}). Take --seeds {SEEDS} or more; this one is kept."
         )
     record = {"command": command, "passed": {"passed": True, "did not pass": False}.get(outcome), **settings}
-    record |= {"seeds": seeds, "tolerance": tolerance, "versions": report.versions()}
+    record |= {"seeds": seeds, "tolerance": tolerance}
     record |= {"slopes": slopes, "records": check.records}
     write_atomically(folder / "coord_check.json", json.dumps(record, indent=1) + "\n")
     table = _table(slopes)

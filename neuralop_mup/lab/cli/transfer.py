@@ -240,7 +240,7 @@ def transfer(
         n_workers=workers, devices=sorted(devices), command=command, progress=True, engine=made, storage=storage
     )
     print("", *report.verdict(results), "", report.aligned_table(results), sep="\n")
-    print(f"\nReport (report.html), figure and every run: {folder}")
+    print(f"\nReport (report.md), figure and every run: {folder}")
     if found is not None:
         print("The trained target, in Python:", *(f"    {line}" for line in lines_of_use(folder, found)), sep="\n")
     carried = results.carried("target", rule)

@@ -9,8 +9,6 @@ from statistics import median
 
 from neuralop_mup.lab.plots import style
 
-__all__ = ["plot_ways"]
-
 
 def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Path, *, title: str | None = None) -> Path:
     """A line a way: a dot for each seed's error, a bar at the median, and the learning rate beside the name.

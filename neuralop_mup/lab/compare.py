@@ -4,7 +4,8 @@ found at a proxy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -19,18 +20,17 @@ from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.pipeline import Tuning, tuning
 from neuralop_mup.lab.presets import EXTENDS
+from neuralop_mup.lab.results import Results, seconds
+from neuralop_mup.lab.statistics import SEEDS, regret_between
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.summary import seconds
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-
-__all__ = ["ADAM_LR", "WAYS", "Comparison", "Way", "compare"]
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
 ADAM_LR = 1e-3
 #: Name → what is done.
 WAYS = {
     "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
-    "Adam, tuned small": "the same, at the learning rate that is best with one seed at the proxy's width",
+    "Adam, tuned small": "the same, at the learning rate that is best with one seed at the proxy's size, carried as it is",
     "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
     "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
 }
@@ -52,6 +52,8 @@ class Way:
         Seconds of one training of the target, in the mean.
     tuning : float
         Seconds of all that was trained to find the learning rate.
+    tuned : str
+        Where it was tuned, and from which learning rates.
     """
 
     name: str
@@ -59,45 +61,52 @@ class Way:
     errors: tuple[float, ...]
     took: float
     tuning: float = 0.0
+    tuned: str = "–"
 
     @property
     def middle(self) -> float:
         """Median over the seeds."""
         return median(self.errors)
 
-    @classmethod
-    def of(cls, name: str, lr: float, trained: Sequence[Mapping[str, Any]], tuned: Sequence[Mapping[str, Any]] = ()) -> Way:
-        """From the records of its runs."""
-        done = [r for r in trained if is_complete(r)]
-        errors = [r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else float("inf") for r in trained]
-        once = seconds(done) / len(done) if done else 0.0
-        return cls(name, lr, tuple(errors), once, seconds(tuned))
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ways to train one target, by their names, in the order of :data:`WAYS`."""
+    """Ways to train one target, by their names, in the order of :data:`WAYS`.
+
+    Attributes
+    ----------
+    ways : mapping of str to Way
+    title : str
+    folder : Path
+    about : str
+        What was trained, for how long and on which loss.
+    """
 
     ways: Mapping[str, Way]
     title: str
     folder: Path
+    about: str
 
     def table(self) -> str:
-        """A row a way: learning rate, error as median and range over the seeds, time."""
-        rows = [["way", "learning rate", "error", "range over seeds", "one training", "tuning"]]
+        """A row a way: learning rate and where it was tuned, error as median and range over the seeds, time."""
+        rows = [["way", "learning rate", "tuned", "error", "range over seeds", "one training", "tuning"]]
         for way in self.ways.values():
             ends = f"{say.number(min(way.errors))} to {say.number(max(way.errors))}"
-            rows.append(
-                [way.name, f"{way.lr:.3g}", say.number(way.middle), ends, f"{way.took:.1f} s", f"{way.tuning:.1f} s"]
-            )
+            times = (f"{seconds:.1f} s" for seconds in (way.took, way.tuning))
+            rows.append([way.name, f"{way.lr:.3g}", way.tuned, say.number(way.middle), ends, *times])
         return say.aligned(rows)
 
     def sentences(self) -> list[str]:
-        """What the medians say; ways whose ranges overlap are level."""
-        ours, base = self.ways["MuSOAP, as it comes"], self.ways["Adam, tuned small"]
-        said = [_between(ours, self.ways[name]) for name in ("Adam, as it comes", "Adam, tuned small")]
-        said.append(_between(self.ways["MuSOAP, checked"], ours))
-        ratio = ours.took / base.took if base.took else 0.0
+        """What was trained, what the errors say where there are three seeds, and what else a reader must know."""
+        plain, small, ours, checked = (self.ways[name] for name in WAYS)
+        said = [self.about, _between(ours, plain), _between(ours, small), _between(checked, ours)]
+        if len(ours.errors) < SEEDS:
+            said.append(f"With fewer than {SEEDS} seeds nothing is said of whether these differences are more than noise.")
+        said.append(
+            f"{small.name} is at {small.lr:.3g}, {small.tuned}. Without μP no rule carries that to the target, where it is "
+            f"taken as it is and may be worse than {plain.lr:g}: no learning rate of Adam's was tuned at the target itself."
+        )
+        ratio = ours.took / small.took if small.took else 0.0
         return [*said, f"A training under MuSOAP took {ratio:.2f} times as long as one under Adam, with as many steps."]
 
     def plot(self, path: str | Path) -> Path:
@@ -108,10 +117,16 @@ class Comparison:
 
 
 def _between(way: Way, other: Way) -> str:
-    what = f"{way.name}, against {other.name}: error {say.number(way.middle)} against {say.number(other.middle)}"
-    if min(way.errors) <= max(other.errors) and min(other.errors) <= max(way.errors):
-        return f"{what} in the median, level within the seeds."
-    return f"{what} in the median, {way.middle / other.middle:.2f} times."
+    what = (
+        f"{way.name}, against {other.name}: error {say.number(way.middle)} against {say.number(other.middle)} in the median"
+    )
+    found = regret_between(way.errors, other.errors)
+    if found is None:
+        return f"{what}."
+    if not found.is_told:
+        return f"{what}, which {len(way.errors)} seeds do not tell apart."
+    ratio, low, high = (1 + share for share in (found.value, found.low, found.high))
+    return f"{what}, {ratio:.2f} times (95 % interval over {len(way.errors)} seeds {low:.2f} to {high:.2f})."
 
 
 def compare(
@@ -167,9 +182,7 @@ def compare(
         if progress:
             print(f"{name}: {WAYS[name]}")
         searched = _proxy(made).train(**how)
-        lrs[name], tuned[name] = searched.best["lr"], searched.records
-    if progress:
-        print("the target, in each way")
+        lrs[name], tuned[name] = searched.best["lr"], searched
     under = {
         name: {
             "optimizer": made.study.fixed["optimizer"],
@@ -184,8 +197,29 @@ def compare(
         name=folder.resolve().name, space={}, seeds=seeds, rules=tuple(WAYS), under=under, fixed={**shared, "model": target}
     )
     records = replace(soap, study=study, costs={None: soap.costs["target"]}).train(**how).records
-    ways = {name: Way.of(name, lrs[name], [r for r in records if r["rule"] == name], tuned.get(name, ())) for name in WAYS}
-    return Comparison(ways, soap.title, folder)
+    ways = {}
+    for name in WAYS:
+        own = [r for r in records if r["rule"] == name]
+        done = [r for r in own if is_complete(r)]
+        errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
+        ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0)
+    for (name, searched), made in zip(tuned.items(), (adam, soap), strict=True):
+        ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, made))
+    errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
+    about = (
+        f"The target, {say.size_text(target)}, trains for {n_steps} steps ({epochs} epochs of batches of {batch_size}) on "
+        f"{f'the loss {loss}' if isinstance(loss, str) else 'a loss of your own'}; errors are of {errors} data."
+    )
+    return Comparison(ways, soap.title, folder, about)
+
+
+def _where(searched: Results, made: Tuning) -> str:
+    """Where a learning rate was tuned, and from which."""
+    lrs, size, seeds = searched.study.space["lr"], made.study.sizes["proxy"], len(searched.study.seeds)
+    return (
+        f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g} at {say.size_text(size)}, {made.steps['proxy']} steps, "
+        f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
+    )
 
 
 def _proxy(made: Tuning) -> Tuning:

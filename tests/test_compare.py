@@ -9,24 +9,33 @@ import pytest
 
 from neuralop_mup.lab import plots
 from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.comparison import ADAM_LR, WAYS, Comparison, Way
-from neuralop_mup.lab.summary import Results
+from neuralop_mup.lab.compare import ADAM_LR, WAYS, Comparison, Way
+from neuralop_mup.lab.results import Results
 
 
-def ways(*errors):
-    """Ways with these errors, one second a training and two under MuSOAP."""
+def said(*errors, folder):
+    """What is said of ways with these errors, one second a training and two under MuSOAP."""
     times = (1.0, 1.0, 2.0, 2.0)
-    return {n: Way(n, 0.01, own, took) for n, own, took in zip(WAYS, errors, times, strict=True)}
+    ways = {n: Way(n, 0.01, own, took) for n, own, took in zip(WAYS, errors, times, strict=True)}
+    ways["Adam, tuned small"] = Way("Adam, tuned small", 0.032, errors[1], 1.0, 5.0, "best of 7 at width 16, one seed")
+    found = Comparison(ways, "t", folder, "The target trains for 160 steps.")
+    return found, found.sentences()
 
 
-def test_medians_decide_and_ranges_that_overlap_are_level(tmp_path):
-    """Medians 0.4, 0.2, 0.1, 0.11: a quarter, a half, and level with each other; one seed that failed decides nothing."""
-    found = Comparison(ways((0.4, 0.5, 0.3), (0.2, math.inf, 0.15), (0.1, 0.12, 0.09), (0.11, 0.1, 0.13)), "t", tmp_path)
-    first, second, third, time = found.sentences()
-    assert "0.1 against 0.4 in the median, 0.25 times" in first and "0.1 against 0.2 in the median, 0.50 times" in second
-    assert "level within the seeds" in third and "2.00 times as long" in time
-    assert "0.15 to –" in found.table()
+def test_three_seeds_tell_what_they_tell(tmp_path):
+    """Ratios 1/4 in each seed; 2 to 1/2 about none; and where a run failed, or with two seeds, nothing is told."""
+    found, (about, first, second, third, small, time) = said(
+        (0.4, 0.8, 1.6), (0.2, 0.2, 0.2), (0.1, 0.2, 0.4), (0.11, math.inf, 0.13), folder=tmp_path
+    )
+    assert about == "The target trains for 160 steps." and "2.00 times as long" in time
+    assert first.endswith("0.2 against 0.8 in the median, 0.25 times (95 % interval over 3 seeds 0.25 to 0.25).")
+    assert second.endswith("0.2 against 0.2 in the median, which 3 seeds do not tell apart.")
+    assert third.endswith("error 0.13 against 0.2 in the median.")
+    assert "is at 0.032, best of 7 at width 16, one seed." in small and "no learning rate of Adam's was tuned at" in small
+    assert "0.11 to –" in found.table() and "| best of 7 at width 16, one seed |" in found.table()
     assert found.plot(tmp_path / "w.png").stat().st_size > 5000
+    _, few = said((0.4, 0.4), (0.2, 0.2), (0.1, 0.1), (0.1, 0.1), folder=tmp_path)
+    assert few[1].endswith("0.1 against 0.4 in the median.") and "fewer than 3 seeds nothing is said" in few[4]
 
 
 def test_the_figure_draws_what_did_not_train(tmp_path):
@@ -48,6 +57,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     # 40 samples are 4 batches, 8 steps in 2 epochs: 0.03 √(1000/8).
     assert f"| {0.03 * math.sqrt(125):.3g} " in out
     assert {"comparison.png", "comparison.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    text = (tmp_path / "out" / "comparison.md").read_text()
+    assert "trains for 8 steps (2 epochs of batches of 10) on the loss l2; errors are of" in text
+    assert "width 8, modes 8" in text and text.count("best of ") == 3  # twice in the table
     checked = Results.load("out")  # the last study
     trained = [(run["rule"], run["seed"], run["metrics"]["steps"]) for run in checked.records]
     assert trained == [(way, seed, 8) for way in WAYS for seed in (0, 1)]
