@@ -21,7 +21,6 @@ from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import Results, aligned_table, log2_grid, sweep, transfer, verdict, write_report
 from neuralop_mup.lab.outcome import execute
-from neuralop_mup.lab.progress import Progress
 from processes import environment
 
 GRID = log2_grid(2**-7, 2**-2)
@@ -33,12 +32,6 @@ def interrupts(config):
         Path(config["flag"]).touch()
         raise KeyboardInterrupt
     return train(config)
-
-
-def fails_under_standard(config):
-    if config["rule"] == "standard" and config["seed"] == 1 and config["lr"] == 0.5:
-        return math.inf
-    return config["lr"] if config["model"]["width"] == 64 else 1 / config["lr"]
 
 
 def executions(fixed):
@@ -64,7 +57,7 @@ def fixed(tmp_path):
     [
         ({}, {}, "empty|give a dict"),
         ({"lr": 0.1}, {}, "lr=\\[0.1\\]"),
-        ({"lr": []}, {}, "no values"),
+        ({"lr": []}, {}, "at least one"),
         ({"lr": [1, 1.0]}, {}, "twice"),
         ({"lr": [math.nan]}, {}, "finite"),
         ({"opt": [object()]}, {}, "cannot be written down"),
@@ -163,7 +156,7 @@ def test_a_train_function_may_itself_sweep(tmp_path):
 
 @pytest.mark.parametrize(("where", "error"), [(8, "KeyError"), (8, "OSError"), (64, "KeyError")])
 def test_what_failed_goes_on_once_its_cause_is_mended(tmp_path, fixed, where, error):
-    arguments = {**TRANSFER, "verify": True, "progress": False, "fixed": {**fixed, "where": where, "error": error}}
+    arguments = {**TRANSFER, "progress": False, "fixed": {**fixed, "where": where, "error": error}}
     if where == 8:
         with pytest.raises(MupError, match=r"first failure: .*Once its cause is mended, the same call on the same folder"):
             transfer(trips, folder=tmp_path / "s", **arguments)
@@ -172,8 +165,8 @@ def test_what_failed_goes_on_once_its_cause_is_mended(tmp_path, fixed, where, er
         assert {r["outcome"] for r in found.records if r["size"] == "target"} == {"failed"}
     Path(fixed["flag"]).touch()
     found = transfer(trips, folder=tmp_path / "s", **arguments)
-    # 6 values, 2 seeds, at the proxy and under two rules at the target.
-    assert len(found.records) == 36 and all(r["outcome"] == "complete" for r in found.records)
+    # 6 values, 2 seeds, at the proxy, and one value under two rules at the target.
+    assert len(found.records) == 16 and all(r["outcome"] == "complete" for r in found.records)
     assert found.best == {"lr": GRID[0]}
 
 
@@ -223,9 +216,8 @@ def test_a_killed_command_loses_only_what_was_under_way(tmp_path, fixed):
     folder, script = tmp_path / "s", tmp_path / "script.py"
     script.write_text(SCRIPT.format(folder=str(folder), fixed=fixed))
     with subprocess.Popen([sys.executable, str(script)], env=environment(), stderr=subprocess.PIPE, text=True) as driver:
-        for line in driver.stderr:
-            if line.startswith("[2/6]"):
-                break
+        while executions(fixed).total() < 4:  # two at once
+            time.sleep(0.02)
         Path(fixed["flag"]).touch()
         with pytest.raises(MupError, match="Another run is using"):
             quiet(slow, {"lr": LRS}, folder, fixed=fixed)
@@ -252,76 +244,37 @@ def test_ctrl_c_says_where_to_go_on(tmp_path, capsys, fixed):
 # Transfer
 
 
-def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed):
+def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed, capsys):
     """Losses are floor + (log2 lr - optimum)^2 / 10 -+ 0.01 by seed, so means over both seeds have no noise.
 
-    Proxy: optimum -4, so the best lr is 2^-4, and that is transferred. At the target (floor 0.5):
-    operator-norm, optimum -5: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-5;
-    standard,      optimum -6: transferred 0.5 + 4/10 = 0.9, best 0.5 at 2^-6;
-    none,          optimum -3: transferred 0.5 + 1/10 = 0.6, best 0.5 at 2^-3.
-    Regret is the geometric mean over seeds: 0.61/0.51 and 0.59/0.49 give 1.20007, 0.91/0.51 and 0.89/0.49 give 1.80025.
+    Proxy: optimum -4, so the best lr is 2^-4, and that is transferred. At the target (floor 0.5): under operator-norm the
+    optimum is -5, 0.5 + 1/10 = 0.6; standard, -6: 0.5 + 4/10 = 0.9; none, -3: 0.5 + 1/10 = 0.6.
     """
-    rules = ("operator-norm", "standard", "none")
-    arguments = {**TRANSFER, "fixed": fixed, "verify": True, "rules": rules, "progress": False}
+    rules = {"operator-norm": 0.6, "standard": 0.9, "none": 0.6}
+    arguments = {**TRANSFER, "fixed": fixed, "rules": tuple(rules)}
     found = transfer(bowl, folder=tmp_path / "t", **arguments)
-    assert found.best == {"lr": 2**-4}
+    assert found.best == {"lr": 2**-4} and "at the edge" not in capsys.readouterr().err
     rows = {row["rule"]: row for row in found.summary() if row["size"] == "target"}
-    expected = {"operator-norm": (0.6, 2**-5, 0.20007), "standard": (0.9, 2**-6, 0.80025), "none": (0.6, 2**-3, 0.20007)}
-    assert list(rows) == list(expected)
-    proxy = sum(r["seconds"] for r in found.records if r["size"] == "proxy")
-    for rule, (loss, best, regret) in expected.items():
-        row = rows[rule]
-        assert row["transferred"] == {"lr": 2**-4} and row["best"] == {"lr": best}
-        assert (row["transferred_loss"], row["transferred_std"]) == pytest.approx((loss, 0.01))
-        assert row["best_loss"] == pytest.approx(0.5)
-        # The parabola is one of the loss and is fitted to its logarithm: the vertices are near.
-        assert row["drift"].value == pytest.approx(best / 2**-4, rel=0.02) and not row["drift"].level
-        assert row["regret"].value == pytest.approx(regret, abs=1e-4) and row["regret"].low < regret < row["regret"].high
-        assert row["at_edge"] is False and row["failed"] == 0 and row["trials"] == 2
-        assert row["tuning_seconds"] == pytest.approx(proxy)
-        searched = sum(r["seconds"] for r in found.walk("target", rule))
-        assert row["cost_seconds"] == pytest.approx((proxy + row["seconds"]) / searched)
-    # 6 points, 2 seeds: at the proxy, and under each of three rules at the target, the carried point among them.
+    assert list(rows) == list(rules)
+    for rule, loss in rules.items():
+        assert rows[rule]["transferred"] == {"lr": 2**-4} and rows[rule]["transferred_loss"] == pytest.approx(loss)
+    # 6 points, 2 seeds: at the proxy; the carried one at the target under each of three rules.
     assert Counter((r["size"], r["rule"]) for r in found.records) == {
         ("proxy", "operator-norm"): 12,
-        **{("target", rule): 12 for rule in rules},
+        **{("target", rule): 2 for rule in rules},
     }
-    assert executions(fixed).total() == 48 and found.records == lines(tmp_path / "t")
+    assert executions(fixed).total() == 18 and found.records == lines(tmp_path / "t")
     loaded = Results.load(tmp_path / "t")
-    assert loaded.summary() == found.summary() and loaded.best == found.best
+    assert loaded.best == found.best and loaded.records == found.records
     assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
-    assert executions(fixed).total() == 48
+    assert executions(fixed).total() == 18
+    transfer(bowl, folder=tmp_path / "t", **{**arguments, "space": {"lr": [2**-5, 2**-4]}})
+    assert "the best lr at the proxy, 0.0625, is at the edge of its grid" in capsys.readouterr().err
 
 
-def test_transfer_without_verify_leaves_what_it_did_not_measure_open(tmp_path, capsys, fixed):
-    arguments = {**TRANSFER, "space": {"lr": [2**-5, 2**-4]}, "fixed": fixed}
-    found = transfer(bowl, folder=tmp_path / "t", **arguments)
-    assert "at the edge of its grid" in capsys.readouterr().err
-    for row in found.summary():
-        assert row["at_edge"] is (row["size"] == "proxy")
-        if row["size"] == "target":
-            assert [row[k] for k in ("drift", "regret", "best", "best_loss", "cost_seconds")] == [None] * 5
-    assert Counter(r["size"] for r in found.records) == {"proxy": 4, "target": 4}
-    transfer(bowl, folder=tmp_path / "t", **arguments, verify=True)
-    assert executions(fixed).total() == 12  # 8 at the target under two rules, of which 4 were there
-    assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
-
-
-def test_a_transferred_point_that_failed_has_infinite_regret(tmp_path):
-    arguments = {**TRANSFER, "space": {"lr": [0.25, 0.5]}}
-    found = transfer(fails_under_standard, folder=tmp_path, progress=False, verify=True, **arguments)
-    good, naive = (row for row in found.summary() if row["size"] == "target")
-    # Carried: lr 0.5. At the target the loss is lr itself: best 0.25, regret 0.5/0.25 - 1 = 1.
-    assert (good["regret"].value, good["failed"]) == (pytest.approx(1.0), 0)
-    assert (naive["regret"].value, naive["failed"], naive["transferred_loss"]) == (math.inf, 1, 0.5)
-
-
-def test_transfer_refuses_model_in_fixed_and_a_search_that_is_verified(tmp_path):
+def test_transfer_refuses_model_in_fixed(tmp_path):
     with pytest.raises(MupError, match="put it into proxy and target"):
         transfer(bowl, folder=tmp_path, fixed={"model": {}}, **TRANSFER)
-    searched = {**TRANSFER, "space": {"lr": optuna.distributions.FloatDistribution(0.1, 1)}, "n_trials": 3}
-    with pytest.raises(MupError, match="needs a grid"):
-        transfer(bowl, folder=tmp_path, verify=True, **searched)
     assert not list(tmp_path.iterdir())
 
 
@@ -352,78 +305,9 @@ def test_results_that_are_not_there_are_told(tmp_path):
 # What is shown
 
 
-def test_progress_tells_what_is_done_the_best_and_what_is_left(tmp_path, capfd, fixed):
-    quiet(bowl, {"lr": GRID}, tmp_path / "s", seeds=(0, 1), fixed=fixed, progress=True)
-    shown = capfd.readouterr().err.splitlines()
-    assert shown[0] == f"sweep: 12 runs; results in {tmp_path / 's'}" and shown[12].startswith("[12/12] lr=0.25 seed=1")
-    assert "best so far 2 at lr=0.0625, mean of 2 seeds, which 4 of 6 points have yet, about" in shown[10]
-    quiet(bowl, {"lr": GRID[:5]}, tmp_path / "s", seeds=(0, 1, 2), fixed=fixed, progress=True)
-    assert capfd.readouterr().err.splitlines()[0].startswith("sweep: 15 runs, 10 of them finished before; results in")
-    quiet(bowl, {"lr": GRID}, tmp_path / "s", seeds=(0, 1), fixed=fixed)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_long_silence_is_broken(tmp_path, capsys, monkeypatch):
-    """A line after half a minute without one, then after a minute, and so on; a line of a run starts the wait anew."""
-    now = [0.0]
-    monkeypatch.setattr("neuralop_mup.lab.progress.time.monotonic", lambda: now[0])
-    display = Progress("s", {}, True)
-    display.start(tmp_path, [], {None: 3}, 1)
-    told = []
-    for seconds in (10, 20, 31, 60, 90, 92, 200, 212):
-        now[0] = seconds
-        capsys.readouterr()
-        display.tick()
-        told += [seconds] if "still training" in capsys.readouterr().err else []
-    assert told == [31, 92, 212]
-
-
 def test_importing_tuning_does_not_import_what_it_may_not_need():
     code = "import sys, neuralop_mup.lab; sys.exit(any(m in sys.modules for m in ('optuna', 'matplotlib', 'signac', 'ray')))"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
-
-
-# Storages, which show what is finished and keep nothing
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "object"])
-def test_a_dashboard_agrees_with_the_report(tmp_path, kind):
-    storage = optuna.storages.InMemoryStorage() if kind == "object" else f"sqlite:///{tmp_path}/optuna.db"
-    name = f"db-{tmp_path.name}"
-    for _ in range(2):  # a repeated call shows nothing twice
-        found = quiet(train, {"lr": LRS}, tmp_path / "s", storage=storage, name=name, seeds=(0, 1))
-    study = optuna.load_study(study_name=name, storage=storage)
-    assert study.best_trial.params == found.best and study.best_value == pytest.approx(found.best_loss)
-    assert study.best_trial.intermediate_values == pytest.approx({0: 0.0, 1: 0.1}) and len(study.trials) == len(LRS)
-    quiet(train, {"lr": [*LRS, 2.0**-7]}, tmp_path / "s", storage=storage, name=name, seeds=(0, 1))
-    assert len(optuna.load_study(study_name=name, storage=storage).trials) == len(LRS) + 1
-
-
-def test_a_transfer_is_shown_by_size_and_rule(tmp_path):
-    url = f"sqlite:///{tmp_path}/o.db"
-    space = {"lr": optuna.distributions.FloatDistribution(2**-8, 1, log=True)}
-    for more in ({"name": "grid"}, {"name": "search", "space": space, "n_trials": 5}):
-        found = transfer(bowl, folder=tmp_path / "s", storage=url, progress=False, **{**TRANSFER, **more})
-        cells = {f"{more['name']}/{size}/{rule}" for size, rule in {(r["size"], r["rule"]) for r in found.records}}
-        assert cells <= set(optuna.get_all_study_names(url)) and len(cells) == 3
-        assert optuna.load_study(study_name=f"{more['name']}/proxy/operator-norm", storage=url).best_params == found.best
-
-
-@pytest.mark.parametrize(
-    ("storage", "told"),
-    [
-        ("postgresql+psycopg2://mup:secret@127.0.0.1:9/none", r"psycopg2://mup:…@127.0.0.1:9/none cannot be reached"),
-        ("sqlite:////dev/null/o.db", "cannot be reached"),
-        ("oracle://x", "cannot be reached"),
-        ("study.db", "write sqlite:///study.db for a file of that name"),
-    ],
-)
-def test_a_storage_that_cannot_be_reached_is_told_without_its_password(tmp_path, storage, told, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(MupError, match=told) as error:
-        quiet(train, {"lr": LRS}, tmp_path / "s", storage=storage)
-    assert "secret" not in str(error.value)
-    assert not list(tmp_path.glob("*.lock"))
 
 
 def test_runs_draw_the_same_numbers_wherever_they_are_trained(tmp_path):

@@ -190,4 +190,4 @@ def compare(
 
 def _proxy(made: Tuning) -> Tuning:
     """The search at the proxy alone."""
-    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}, searched=()))
+    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}))

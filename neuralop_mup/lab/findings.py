@@ -10,7 +10,7 @@ from typing import Any
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.outcome import is_complete, mean_and_std
 from neuralop_mup.lab.proxy import training_notes
-from neuralop_mup.lab.space import edge_of
+from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.study import the
 from neuralop_mup.lab.summary import Results, seconds
 

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import copy
 import math
+import platform
+import random
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import datetime, timezone
 from enum import Enum
+from functools import cache
+from importlib import metadata
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
-
-__all__ = [
-    "Kind",
-    "begins_alike",
-    "execute",
-    "failed",
-    "first_failure",
-    "is_complete",
-    "is_final",
-    "lowest",
-    "mean_and_std",
-    "mean_loss",
-    "plain",
-    "score",
-]
-
 
 class Kind(str, Enum):
     """How a run ended. A ``failed`` one may be mended and run again; the others would end the same way again.
@@ -59,16 +51,49 @@ _SURROUNDINGS = (OSError, MemoryError, ImportError)
 #: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
 #: train further runs, since a train function may itself tune.
 _BUSY = threading.RLock()
+#: What decides the numbers of a run besides its content.
+_PACKAGES = ("torch", "neuraloperator", "mup")
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
     """The outcome of a run that ended without telling how, with the keys of any outcome.
 
     ``outcome`` is a value of :class:`Kind`; ``again``: whether its surroundings are to blame, so that the same run may end
-    otherwise at once; ``weights``: those of a run whose folder cannot be seen from where it was trained, as bytes.
+    otherwise at once; ``weights``: those of a run whose folder cannot be seen from where it was trained, as bytes;
+    ``versions``, ``host`` and ``date``: of the process in which it ended.
     """
-    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}}
-    return {**text, "seconds": 0.0, "again": again, "traceback": None, "weights": None}
+    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}, "traceback": None, "weights": None}
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {**text, "seconds": 0.0, "again": again, "versions": versions(), "host": platform.node(), "date": date}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of every package that decides the numbers of a run."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return {**found, "neuralop-mup": __version__}  # of the code that runs, which need not be installed
+
+
+@contextmanager
+def same_random_state() -> Iterator[None]:
+    """The caller's random numbers, of Python, NumPy and torch, go on afterwards as if nothing had been drawn."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    states = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch and torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])
+        if torch:
+            torch.set_rng_state(states[2])
+            torch.cuda.set_rng_state_all(cuda)
 
 
 def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
@@ -79,12 +104,14 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     version : str
         Of the package that sends the run: a worker of another one would give other numbers.
     train : callable
-        Called with a copy of ``config`` and ``how``.
+        A copy of it is called, so that nothing that it holds carries over to another run, with one of ``config`` and ``how``.
 
     Raises
     ------
     MupError
         If this process has another version of the package, or is training another run at this moment.
+    Unseen
+        If the train function was left in a folder that is not seen here.
     """
     if __version__ != version:
         raise MupError(
@@ -98,13 +125,45 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
         )
     start = time.perf_counter()
     try:
-        outcome = _ended(train(copy.deepcopy(dict(config)), **how))
+        train = train.load() if isinstance(train, Stored) else _copied(train)
+        with same_random_state():
+            outcome = _ended(train(_copied(dict(config)), **how))
+    except Unseen:
+        raise
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:
         _BUSY.release()
     outcome["seconds"] = time.perf_counter() - start
     return outcome
+
+
+class Unseen(Exception):
+    """What a :class:`Stored` train function was left in cannot be read here."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A train function in a file, for runs in other processes: its tensors are mapped, so that these share their memory."""
+
+    path: Path
+
+    def load(self) -> Callable[..., Any]:
+        """The train function; Unseen where the folder is another machine's, or its modules cannot be imported."""
+        import torch
+
+        try:
+            return torch.load(self.path, mmap=True, weights_only=False)
+        except Exception as error:  # whatever reading a file and unpickling raise
+            raise Unseen(str(error)) from error
+
+
+def _copied(value: Any) -> Any:
+    """A copy down to the last value; what cannot be copied, such as an open file, is given as it is."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever an object raises that refuses
+        return value
 
 
 def _ended(value: Any) -> dict[str, Any]:
@@ -182,7 +241,7 @@ def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
     if not wrong:
         return ""
     if is_final(wrong[0]):
-        go_on = "Such a run is not repeated: try other values or, once its cause is mended, another folder."
+        go_on = "Such a run is not repeated: try other values, or mend the code, which makes it another run."
     else:
         go_on = "Once its cause is mended, the same call on the same folder runs it again."
     return f" The first failure: {wrong[0]['error'].rstrip('.')}. {go_on}"

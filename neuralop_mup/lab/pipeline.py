@@ -16,21 +16,19 @@ from torch import nn
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab import report
-from neuralop_mup.lab.engines import cuda_devices, make_engine
+from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.looking import SeenData, Sizes, not_coarser, not_shorter, operations
 from neuralop_mup.lab.presets import EXTENDS
 from neuralop_mup.lab.proxy import data_notes
 from neuralop_mup.lab.records import Records
-from neuralop_mup.lab.runner import run
 from neuralop_mup.lab.savings import coarser, narrower, shorter
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import OPTIMIZERS, Settings, optimizer_name
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.summary import Results
-from neuralop_mup.lab.sweeps import transfer_study
+from neuralop_mup.lab.sweeps import results_of, transfer_study
 from neuralop_mup.lab.target import Tuned, lines_of_use, load_target, name_of, write_target
 from neuralop_mup.lab.train import Training
-from neuralop_mup.lab.with_optuna import Search
 from neuralop_mup.validation import check_positive
 
 __all__ = ["Tuning", "tune", "tuning"]
@@ -41,7 +39,7 @@ _SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "so
 _SEARCH = ("n_trials", "sampler")
 #: Operations in whose time a step does what no size changes: calls, the optimizer's loop, loading.
 _STEP = 2e8
-_PLACE = ("storage", "engine", "executor")
+_PLACE = ("engine", "executor")
 _WHOLE = "sizes alone are compared"
 
 
@@ -76,14 +74,11 @@ class Tuning:
     steps: Mapping[str, int]
 
     def train(
-        self, *, n_workers: int | None, devices: Sequence[str], progress: bool, engine: Any = None, executor: Any = None,
-        storage: Any = None,
-    ) -> Results:  # fmt: skip
+        self, *, n_workers: int | None, devices: Sequence[str], progress: bool, engine: Any = None, executor: Any = None
+    ) -> Results:
         """Train what is missing."""
-        made = make_engine(engine, executor, self.training, self.study.planned().total(), n_workers, devices)
-        return run(
-            self.study, self.training, folder=self.folder, engine=made, storage=storage, costs=self.costs, progress=progress
-        )
+        how = {"n_workers": n_workers, "devices": devices, "progress": progress, "engine": engine, "executor": executor}
+        return results_of(replace(self.study, train=self.training), folder=self.folder, **how)
 
     def run(self, *, command: str, **how: Any) -> tuple[Results, dict[str, Any] | None]:
         """Train what is missing, as :meth:`train` takes it, and write the report.
@@ -110,7 +105,6 @@ class Tuning:
             **{f"search.{name}": values for name, values in study.space.items()},
             "rules": study.rules,
             "seeds": study.seeds,
-            "verify": bool(study.searched),
             "loss": self.training.told,
             **({"score": self.training.score.name} if self.training.score else {}),
             **study.fixed,
@@ -219,8 +213,7 @@ def tuning(
     if math.prod(stride) > 1:
         at["proxy"] = {**at.get("proxy", {}), "stride": stride}
     space = {**study.space, **({"lr": lrs(length.steps[0])} if own_lrs else {})}
-    search = study.search and Search(space, study.n_trials, asked.get("sampler"))
-    study = replace(study, notes=(*notes, *data.grid_notes()), at=at, space=space, search=search)
+    study = replace(study, notes=(*notes, *data.grid_notes()), at=at, space=space)
     training = Training(build, data.source, data.data, losses, processor, loss, chosen_by)
     if not data.is_made:
         training.values()  # what is wrong with the user's losses shows on a batch
@@ -292,7 +285,6 @@ def tune(
     space: Mapping[str, Any] | None = None,
     rule: str = DEFAULT_RULE,
     compare: Sequence[str] = (),
-    verify: bool = False,
     optimizer: Any = "soap",
     epochs: int = 50,
     batch_size: int = 20,
@@ -353,8 +345,6 @@ def tune(
         The μP rule; see :func:`neuralop_mup.parametrize`.
     compare : sequence of str, default ()
         Rules under which the target is trained besides; ``()`` for none.
-    verify : bool, default False
-        Search at the target, too, to measure what carrying missed.
     optimizer : str or class, default "soap"
         "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; the names of the classes, such as "MuSOAP", and the
         classes themselves mean the same.
@@ -376,7 +366,7 @@ def tune(
     **more
         Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``soap`` (its
         arguments), and ``kernel_init`` (default: small with ``soap``, neuralop's own with the others and in
-        SP). Of a search: ``n_trials``, ``sampler``, ``storage``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
+        SP). Of a search: ``n_trials``, ``sampler``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
 
     Returns
     -------
@@ -435,7 +425,6 @@ def tune(
         rule=rule,
         rules=[rule, *compare],
         naive="standard" in compare,
-        verify=verify,
         seeds=seeds,
         extends={} if space else {"lr": EXTENDS},  # a grid that nobody gave
         proxy_steps=proxy_steps,

@@ -19,7 +19,7 @@ from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.findings import chosen_by, mean_metric, other_losses, verdict
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.problems.counting import format_seconds
-from neuralop_mup.lab.space import is_number
+from neuralop_mup.lab.search import is_number
 from neuralop_mup.lab.summary import Results
 
 __all__ = ["aligned_table", "run_table", "table", "verdict", "versions", "write_report"]
@@ -219,11 +219,10 @@ def write_report(
 
     study, folder, title = results.study, results.folder, title or results.study.name
     folder.mkdir(parents=True, exist_ok=True)
-    said, settings, where = verdict(results), settings or study.settings, {**machine(), **versions()}
+    said, settings, where = verdict(results), settings or study.fixed, {**machine(), **versions()}
     failed = [r for r in results.records if not is_complete(r)]
     content = {
         "title": title,
-        "about": study.about,
         "verdict": [*said, *study.notes],
         "table": table(results, costs),
         "figures": _figures(results, title),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,16 +23,12 @@ from neuralop_mup.core.parametrize import WIDER, parametrize
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
-from neuralop_mup.lab.engines import Engine
-from neuralop_mup.lab.outcome import begins_alike, is_complete
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData, Some
-from neuralop_mup.lab.problems.sources import Stored
-from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, Records, described, without_addresses
+from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, described
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import Settings, build_optimizer, build_scheduler, init_multipliers, optimizer_arguments
-from neuralop_mup.lab.space import params_key
-from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.search import params_key
 
 __all__ = ["Training", "losses_of", "n_params", "quiet"]
 
@@ -152,11 +149,19 @@ class Training:
     ) -> None:
         self.build, self.source, self.losses, self.processor, self.told = build, source, losses, processor, told
         self.score, self._scores = score, {}
-        self._data, self._fixed, self._shapes, self._sent = data, None, {}, None
+        self._data, self._fixed, self._shapes = data, None, {}
         self._seen: dict[tuple[int, ...], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_data": None, "_seen": {}, "source": self._sent or self.source}  # each process loads it
+        return {**self.__dict__, "_data": None, "_seen": {}}  # each process loads it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Training:
+        """Each run has one: what losses, processor and score hold does not carry over; data are the same."""
+        made = object.__new__(type(self))
+        made.__dict__ = {**self.__dict__, "_seen": {}}
+        for name in ("build", "losses", "processor", "score"):
+            setattr(made, name, copy.deepcopy(getattr(self, name), memo))
+        return made
 
     @property
     def data(self) -> Any:
@@ -295,41 +300,9 @@ class Training:
             with torch.random.fork_rng(devices=[]), quiet():
                 model = self.build(**arguments)
             named = [(n, tuple(p.shape), str(p.dtype)) for n, p in model.named_parameters()]
-            text = without_addresses(f"{named} {model}")  # dropout, for one, stands in the latter alone
+            text = re.sub(r" at 0x[0-9a-f]+", "", f"{named} {model}")  # dropout, for one, stands in the latter alone
             self._shapes[key] = hashlib.sha256(text.encode()).hexdigest()
         return {"arguments": arguments, "parameters": self._shapes[key]}
-
-    def prepare(self, study: Study, records: Records, engine: Engine) -> None:
-        """Before anything is trained: that a kept run would begin as it did, and the data where other processes see it.
-
-        Raises
-        ------
-        MupError
-            If a run that is kept would begin otherwise now, so that new ones could not be compared with it.
-        """
-        for point in study.extended(records).tuning(records):
-            run = study.runs(point)[0]
-            record = records.read(run)
-            before = record["metrics"].get("first_loss") if record is not None and is_complete(record) else None
-            if before is not None:
-                with torch.random.fork_rng(devices=[]):
-                    now = self.first_loss(self.model(run.config), Settings.of(run.config))
-                if not begins_alike(before, now):
-                    raise MupError(
-                        f"The runs in {records.folder} began with the loss {before:.6g}, and with the same model, data and "
-                        f"settings a run begins with {now:.6g} now: code or surroundings have changed since, so new runs "
-                        "cannot be mixed with those. Choose another folder, or go back to what it was."
-                    )
-                break
-        in_memory = isinstance(self.data, ProblemData) and isinstance(self.data.train[0], torch.Tensor)
-        if getattr(engine, "here", False) and in_memory and not isinstance(self.source, Problem):
-            digest = self._what()["data"]["digest"]
-            self._sent = Stored.of(self.data, digest, records.folder / "data", self.source.title)
-
-    def close(self) -> None:
-        """Remove what :meth:`prepare` left for other processes."""
-        if self._sent is not None:
-            self._sent.path.unlink(missing_ok=True)
 
     # A run
 
