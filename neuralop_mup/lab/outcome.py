@@ -24,6 +24,7 @@ from typing import Any
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
+
 class Kind(str, Enum):
     """How a run ended. A ``failed`` one may be mended and run again; the others would end the same way again.
 

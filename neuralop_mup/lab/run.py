@@ -157,7 +157,9 @@ class _Loop:
         if getattr(run.train, "keeps_files", False):
             how = {"place": str(place.resolve()), "keep": run.keep}
         if (before := self.records.read(run)) is not None and is_complete(before):
-            self.display.note(f"the weights of {the(run.labels['size'])} are not in the folder, or damaged: it is trained once more")
+            self.display.note(
+                f"the weights of {the(run.labels['size'])} are not in the folder, or damaged: it is trained once more"
+            )
         self._pending[self.engine.submit(execute, __version__, self._travelling(run.train), run.config, **how)] = run
 
     def _travelling(self, train: Any) -> Any:
