@@ -58,10 +58,6 @@ class Checks:
         """Two seeds at two sizes."""
         return replace(self, seeds=2, small=True)
 
-    def trainer(self, folder: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """What measures."""
-        return checked
-
     def run(self, name: str) -> Run:
         """One check."""
         config = {"check": name, "seeds": self.seeds, "small": self.small}
@@ -73,6 +69,7 @@ class Checks:
                 **config,
             },
             config,
+            train=checked,
             size=name,
             params={},
             seed=0,

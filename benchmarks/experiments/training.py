@@ -65,7 +65,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         "data": get_problem(config["problem"], **config["data"]).content(),
         "optimizer_arguments": arguments,
     }
-    return Run(content, config, **labels)
+    return Run(content, config, train=train, **labels)
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Tuning:
     ) -> Results:
         """Train what is missing."""
         how = {"n_workers": n_workers, "devices": devices, "progress": progress, "engine": engine, "executor": executor}
-        return results_of(replace(self.study, train=self.training), folder=self.folder, **how)
+        return results_of(replace(self.study, train=self.training, costs=self.costs), folder=self.folder, **how)
 
     def run(self, *, command: str, **how: Any) -> tuple[Results, dict[str, Any] | None]:
         """Train what is missing, as :meth:`train` takes it, and write the report.

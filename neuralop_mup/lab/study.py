@@ -97,6 +97,8 @@ class Study:
         What a reader must know besides.
     keeps : bool, default False
         Whether the carried runs of the target under the first rule keep their weights.
+    costs : mapping, optional
+        Relative cost of a run of each size, for the time left.
 
     Examples
     --------
@@ -123,6 +125,7 @@ class Study:
     extends: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     keeps: bool = False
+    costs: Mapping[Any, float] = field(default_factory=dict, compare=False)
     _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # runs, each once
 
     @property
