@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -9,12 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
+import torch
 
 from engine_runs import LRS, bowl, drawn, kinds, slow, train, trips
 from neuralop_mup._version import __version__
@@ -186,6 +190,115 @@ def test_a_disk_that_is_full_once_and_free_again(tmp_path, fixed, monkeypatch):
             quiet(train, {"lr": LRS}, tmp_path / "s", fixed=fixed)
     assert len(quiet(train, {"lr": LRS}, tmp_path / "s", fixed=fixed).records) == 6
     assert sorted(executions(fixed).values()) == [1, 1, 1, 1, 1, 2]
+
+
+# What another function gave does not come back
+
+
+def around(at):
+    return lambda config: (config["lr"] - at) ** 2
+
+
+def around_first(at):
+    held = [at]
+    return lambda config: (config["lr"] - held[0]) ** 2
+
+
+def around_default(at):
+    def train(config, at=at):
+        return (config["lr"] - at) ** 2
+
+    return train
+
+
+class Around:
+    def __init__(self, settings):
+        self.settings = settings
+
+    def __call__(self, config):
+        return (config["lr"] - self.settings["at"][-1]) ** 2
+
+
+def of_array(config, values):
+    return float((config["lr"] - values[1000]) ** 2)
+
+
+def values(at):
+    return np.where(np.arange(3000) == 1000, at, 0.0)
+
+
+def around_of_a_module(at):
+    module = types.ModuleType(f"module{int(10 * at)}")
+    exec(f"def train(config): return (config['lr'] - {at}) ** 2", module.__dict__)
+    return module.train
+
+
+def around_fixed(config):
+    return float((config["lr"] - config["values"][1000]) ** 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        around,
+        around_first,
+        around_default,
+        around_of_a_module,
+        lambda at: Around({"at": (0, at)}),
+        lambda at: Around({"at": (0, at)}).__call__,
+        lambda at: functools.partial(of_array, values=values(at)),
+        pytest.param({"fixed": values}, id="fixed"),
+        pytest.param({"fixed": lambda at: torch.tensor(values(at)) * (1 + 1e-6)}, id="fixed tensor"),
+    ],
+)
+def test_each_train_function_has_runs_of_its_own(make, tmp_path):
+    """Two lambdas, closures, defaults, classes, one name in two modules, arrays of which repr shows a part."""
+    for at in (0.25, 1.0, 0.25):
+        how = {"fixed": {"values": make["fixed"](at)}} if isinstance(make, dict) else {}
+        train = around_fixed if how else make(at)
+        assert quiet(train, {"lr": [0.25, 0.5, 1.0]}, tmp_path, **how).best == {"lr": at}
+    assert len(list((tmp_path / "workspace").iterdir())) == 6  # the third call found what the first one kept
+
+
+BROKEN = True
+
+
+def refuses(config):
+    if BROKEN:
+        raise MupError("the licence server was away")
+    return config["lr"]
+
+
+def test_what_was_refused_runs_again_once_the_code_is_mended(tmp_path, monkeypatch):
+    for _ in range(2):
+        assert {r["outcome"] for r in quiet(refuses, {"lr": [1.0]}, tmp_path).records} == {"refused"}
+    assert len(list((tmp_path / "workspace").iterdir())) == 1
+    monkeypatch.setattr(sys.modules[__name__], "BROKEN", False)
+    assert quiet(refuses, {"lr": [1.0]}, tmp_path).best_loss == 1.0
+
+
+def test_what_cannot_be_told_from_others_is_trained_each_time(tmp_path):
+    lock, calls = threading.Lock(), []
+
+    def train(config):
+        with lock:
+            calls.append(config["lr"])
+        return config["lr"]
+
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="cannot pickle '_thread.lock'.* trained anew by each call"):
+            assert quiet(train, {"lr": [1.0, 2.0]}, tmp_path, seeds=np.arange(2)).best == {"lr": 1.0}
+    assert calls == [1.0, 2.0, 1.0, 2.0] * 2
+
+
+def test_many_points_are_read_back_and_planned_in_no_time(tmp_path, monkeypatch):
+    """Once quadratic: 28 s for these."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    space = {"lr": [1 + i / 1600 for i in range(1600)]}
+    for most in (10, 2):
+        begun = time.process_time()
+        found = quiet(train, space, tmp_path)
+        assert len(found.records) == 1600 and time.process_time() - begun < most
 
 
 # Folders
