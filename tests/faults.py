@@ -32,8 +32,9 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import ExecutorEngine, InlineEngine, LocalEngine, RayExecutor
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.run import run
+from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import _checked, transfer_study
+from neuralop_mup.lab.sweeps import transfer_study
 
 COUNTED = (
     "commands that broke",
@@ -75,7 +76,7 @@ def studies(train: Train) -> list[Study]:
 
     grid = {"lr": [2.0**-k for k in range(2, 7)]}
     asked = {"proxy": SIZES["proxy"], "target": SIZES["target"], "space": grid, "seeds": (0, 1)}
-    search = _checked({"lr": FloatDistribution(1e-3, 1.0, log=True)}, None, (0, 1), 4, "random", ())
+    search = checked({"lr": FloatDistribution(1e-3, 1.0, log=True)}, None, (0, 1), 4, "random", ())
     return [transfer_study(**asked, name="grid", keeps=True, train=train), Study(name="search", train=train, **search)]
 
 

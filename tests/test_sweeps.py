@@ -69,7 +69,7 @@ def fixed(tmp_path):
         ({"lr": [1]}, {"fixed": {"lr": 2}}, "both in space and in fixed"),
         ({"lr": [1]}, {"seeds": 3}, "seeds=\\(3,\\)"),
         ({"lr": [1]}, {"seeds": (0, 0)}, "distinct"),
-        ({"lr": [1]}, {"n_trials": 4}, "leave it out"),
+        ({"lr": [1]}, {"n_trials": 4}, "leave both out"),
         ({"lr": optuna.distributions.FloatDistribution(1, 2)}, {}, "n_trials=30"),
         ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
         ({"lr": [1]}, {"name": "a/b"}, "cannot name"),
@@ -357,7 +357,7 @@ def test_ctrl_c_says_where_to_go_on(tmp_path, capsys, fixed):
 # Transfer
 
 
-def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed, capsys):
+def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed):
     """Losses are floor + (log2 lr - optimum)^2 / 10 -+ 0.01 by seed, so means over both seeds have no noise.
 
     Proxy: optimum -4, so the best lr is 2^-4, and that is transferred. At the target (floor 0.5): under operator-norm the
@@ -366,7 +366,7 @@ def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed, capsys):
     rules = {"operator-norm": 0.6, "standard": 0.9, "none": 0.6}
     arguments = {**TRANSFER, "fixed": fixed, "rules": tuple(rules)}
     found = transfer(bowl, folder=tmp_path / "t", **arguments)
-    assert found.best == {"lr": 2**-4} and "at the edge" not in capsys.readouterr().err
+    assert found.best == {"lr": 2**-4}
     rows = {row["rule"]: row for row in found.summary() if row["size"] == "target"}
     assert list(rows) == list(rules)
     for rule, loss in rules.items():
@@ -381,8 +381,6 @@ def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed, capsys):
     assert loaded.best == found.best and loaded.records == found.records
     assert transfer(bowl, folder=tmp_path / "t", **arguments).records == found.records
     assert executions(fixed).total() == 18
-    transfer(bowl, folder=tmp_path / "t", **{**arguments, "space": {"lr": [2**-5, 2**-4]}})
-    assert "the best lr at the proxy, 0.0625, is at the edge of its grid" in capsys.readouterr().err
 
 
 def test_transfer_refuses_model_in_fixed(tmp_path):

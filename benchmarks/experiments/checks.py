@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import mup

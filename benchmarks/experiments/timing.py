@@ -11,11 +11,10 @@ import inspect
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap, zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,8 @@
 """Hyperparameter search and zero-shot transfer (Algorithm 1 of arXiv 2506.19396), of a model on data or of any train
 function.
 
-A :class:`Study` says from records which runs it still wants; :func:`neuralop_mup.lab.run.run` trains them on an engine and keeps each by the hash
-of everything that it depends on; :class:`Results` computes every number from the records.
+A :class:`Study` says from records which runs it still wants; :func:`neuralop_mup.lab.run.run` trains them on an engine and
+keeps each by the hash of everything that it depends on; :class:`Results` computes every number from the records.
 """
 
 from __future__ import annotations

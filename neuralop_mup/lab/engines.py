@@ -214,7 +214,7 @@ def _die_with_parent() -> None:
 
 
 def _program() -> str | None:
-    """The file from which the main program is run, which other processes import; None for a module, or where there is none."""
+    """The file from which the main program is run, which other processes import; None for a module or without one."""
     main = sys.modules["__main__"]
     return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
 
@@ -306,7 +306,7 @@ class RayExecutor(Executor):
     Raises
     ------
     MupError
-        Without the package ray, or if the cluster does not answer.
+        Without the package ray.
     """
 
     def __init__(self) -> None:
@@ -317,10 +317,7 @@ class RayExecutor(Executor):
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
-            try:
-                ray.init(logging_level=logging.WARNING, log_to_driver=False)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise MupError(f"No Ray cluster answers at {os.environ.get('RAY_ADDRESS')!r}: {error}") from error
+            ray.init(logging_level=logging.WARNING, log_to_driver=False)
         has = ray.cluster_resources()
         self.room = int(has.get("GPU", 0) or has.get("CPU", 0)) or 1
         task = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))

@@ -6,13 +6,12 @@ import copy
 import math
 import platform
 import random
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
@@ -20,6 +19,9 @@ from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
@@ -48,7 +50,7 @@ class Kind(str, Enum):
 
 
 #: What is no fault of a run: no space, no such file, no memory, a module that is not there.
-_SURROUNDINGS = (OSError, MemoryError, ImportError)
+_SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
 #: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
 #: train further runs, since a train function may itself tune.
 _BUSY = threading.RLock()
@@ -83,18 +85,14 @@ def versions() -> dict[str, str]:
 @contextmanager
 def same_random_state() -> Iterator[None]:
     """The caller's random numbers, of Python, NumPy and torch, go on afterwards as if nothing had been drawn."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    states = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch and torch.cuda.is_initialized() else []
+    python, numpy = random.getstate(), np.random.get_state()
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        yield
+        with torch.random.fork_rng(cuda):
+            yield
     finally:
-        random.setstate(states[0])
-        if numpy:
-            numpy.random.set_state(states[1])
-        if torch:
-            torch.set_rng_state(states[2])
-            torch.cuda.set_rng_state_all(cuda)
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
@@ -105,7 +103,8 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     version : str
         Of the package that sends the run: a worker of another one would give other numbers.
     train : callable
-        A copy of it is called, so that nothing that it holds carries over to another run, with one of ``config`` and ``how``.
+        A copy of it is called, so that nothing that it holds carries over to another run, with a copy of ``config`` and with
+        ``how``.
 
     Raises
     ------
@@ -151,8 +150,6 @@ class Stored:
 
     def load(self) -> Callable[..., Any]:
         """The train function; Unseen where the folder is another machine's, or its modules cannot be imported."""
-        import torch
-
         try:
             return torch.load(self.path, mmap=True, weights_only=False)
         except Exception as error:  # whatever reading a file and unpickling raise
@@ -187,8 +184,7 @@ def _ended(value: Any) -> dict[str, Any]:
 
 def _raised(error: BaseException) -> dict[str, Any]:
     """The outcome of an exception: what caused it says whose fault it is."""
-    # Torch's error is known by its name: runs need not use torch.
-    around = any(isinstance(e, _SURROUNDINGS) or type(e).__name__ == "OutOfMemoryError" for e in _causes(error))
+    around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
     kind = Kind.REFUSED if isinstance(error, MupError) and not around else Kind.FAILED
     kind = Kind.DIVERGED if isinstance(error, Diverged) else kind
     said, name = " ".join(str(error).split()), type(error).__name__
@@ -214,8 +210,6 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, range)):
         return [plain(v) for v in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
     if hasattr(value, "tolist"):  # numpy and torch
         return plain(value.tolist())
     return str(value)
@@ -231,21 +225,14 @@ def is_complete(record: Mapping[str, Any]) -> bool:
     return record["outcome"] == Kind.COMPLETE.value
 
 
-def begins_alike(one: float, other: float) -> bool:
-    """Whether two losses of a first batch are the same but for rounding, that of a GPU's reduced precision among it."""
-    return abs(one - other) <= 1e-3 * max(1.0, abs(one))
-
-
 def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
     """Two sentences, after a space: the first error, and how to go on; empty without errors."""
-    wrong = [r for r in records if r["error"]]
-    if not wrong:
+    wrong = next((r for r in records if r["error"]), None)
+    if wrong is None:
         return ""
-    if is_final(wrong[0]):
-        go_on = "Such a run is not repeated: try other values, or mend the code, which makes it another run."
-    else:
-        go_on = "Once its cause is mended, the same call on the same folder runs it again."
-    return f" The first failure: {wrong[0]['error'].rstrip('.')}. {go_on}"
+    again = "Once its cause is mended, the same call on the same folder runs it again."
+    final = "Such a run is not repeated: try other values, or mend the code, which makes it another run."
+    return f" The first failure: {wrong['error'].rstrip('.')}. {final if is_final(wrong) else again}"
 
 
 def mean_loss(ends: Iterable[Mapping[str, Any]]) -> float:

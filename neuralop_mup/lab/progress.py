@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from statistics import fmean
 from typing import Any
 
 from tqdm import tqdm
@@ -21,7 +20,7 @@ def format_params(params: Mapping[str, Any]) -> str:
 
 
 class Progress:
-    """Runs done, the best point so far and the time left, on stderr.
+    """Runs done, the last one, and the time left, on stderr.
 
     Parameters
     ----------
@@ -36,11 +35,7 @@ class Progress:
     def __init__(self, name: str, costs: Mapping[Any, float], enabled: bool) -> None:
         self.name = name
         self._costs = costs
-        self._enabled = enabled
-        self._done = 0
-        self._left: Counter = Counter()
-        self._losses: dict[tuple, list[float]] = {}
-        self._best: dict[tuple, tuple[int, float, str]] = {}  # of each size and rule: seeds, -mean, point
+        self._runs = 0
         layout = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
         how = {"file": sys.stderr, "dynamic_ncols": True, "bar_format": layout, "miniters": 0, "delay": 1e-9}
         how["mininterval"] = 0.1 if sys.stderr.isatty() else _SILENCE
@@ -48,36 +43,18 @@ class Progress:
 
     def left(self, left: Counter) -> None:
         """How many runs of each size are left."""
-        self._left = left
-        self._bar.total = self._bar.n + sum(count * self._cost(size) for size, count in left.items()) or 1
-
-    def _cost(self, size: Any) -> float:
-        return self._costs.get(size, 1.0)
+        self._bar.total = self._bar.n + sum(count * self._costs.get(size, 1.0) for size, count in left.items()) or 1
 
     def finished(self, record: Mapping[str, Any]) -> None:
         """Show one more finished run."""
-        size = record.get("size")
-        cell = size, record.get("rule")
-        at = format_params(record["params"])
-        self._done += 1
-        self._left[size] -= 1
-        if is_complete(record):
-            losses = self._losses.setdefault((*cell, at), [])
-            losses.append(record["loss"])
-            # A point by itself may have been better with one seed: it is out of the race until it has as many.
-            new = (len(losses), -fmean(losses), at)
-            self._best[cell] = max(new, self._best.get(cell, new))
-        else:
-            what = " ".join(filter(None, (*cell, at, f"seed={record['seed']}")))
+        labels = (record.get("size"), record.get("rule"), format_params(record["params"]), f"seed={record['seed']}")
+        what = " ".join(filter(None, labels))
+        self._runs += 1
+        if not is_complete(record):
             self.note(f"{what}: {record['outcome'].upper()}, {record['error']}")
-        self._bar.set_postfix_str(f"{self._done}/{self._done + self._left.total()} runs{self._told(cell)}", refresh=False)
-        self._bar.update(self._cost(size))
-
-    def _told(self, cell: tuple) -> str:
-        if cell not in self._best:
-            return ""
-        seeds, loss, at = self._best[cell]
-        return f", best so far {-loss:.4g}{at and f' at {at}'}{f', mean of {seeds} seeds' if seeds > 1 else ''}"
+        else:
+            self._bar.set_postfix_str(f"{self._runs} runs, {what}: {record['loss']:.4g}", refresh=False)
+        self._bar.update(self._costs.get(record.get("size"), 1.0))
 
     def tick(self) -> None:
         """Show that runs are under way while none ends."""
@@ -85,7 +62,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Write a line without tearing the bar."""
-        if self._enabled:
+        if not self._bar.disable:
             self._bar.write(text, file=sys.stderr)
 
     def close(self) -> None:

@@ -37,8 +37,7 @@ def run(plan: Any, *, folder: str | Path, engine: Engine, progress: bool = True,
         ``wanted(records)`` gives the runs (:class:`~neuralop_mup.lab.records.Run`) that may start now and are not done, in
         the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
         ``left(records)``, how many of each size are left, for the time left; ``propose(records)``, which is called when
-        nothing is wanted, and says whether more is now; ``save(records)``, called at the end, however it ends; and
-        ``advice(records)``, sentences that are shown then.
+        nothing is wanted, and says whether more is now; and ``save(records)``, called at the end, however it ends.
     folder : str or Path
         Keeps the runs; what is there already is not trained again, whichever plan asked for it.
     engine : Engine
@@ -77,11 +76,7 @@ def run(plan: Any, *, folder: str | Path, engine: Engine, progress: bool = True,
         loop = _Loop(plan, records, engine, display)
         try:
             loop.run()
-            for note in getattr(plan, "advice", lambda records: ())(records):
-                display.note(note)
         except KeyboardInterrupt:
-            engine.close()
-            display.close()
             text = f"Stopped. Finished runs are in {folder}; the same command resumes there."
             display.note(text)
             raise KeyboardInterrupt(text) from None

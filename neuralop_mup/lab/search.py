@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -91,38 +90,56 @@ def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
 
 
-def check_space(space: Mapping[str, Any], reserved: Sequence[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """The space with every grid as a list of plain values, checked.
+def checked(
+    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], n_trials: int | None, sampler: Any,
+    reserved: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """What every study is asked, by the names of its fields: grids as lists of plain values, seeds as a tuple.
 
     Parameters
     ----------
     space : mapping of str to sequence or optuna distribution
         What to tune.
+    fixed : mapping, optional
+        Config entries that are the same in every trial.
+    seeds : iterable of int
+    n_trials, sampler
+        Of a space with distributions.
     reserved : sequence of str
         Config keys that are set by the sweep itself.
-    fixed : mapping
-        Config entries that are the same in every trial.
-
-    Returns
-    -------
-    dict
-        Same keys and order; sequences as lists.
 
     Raises
     ------
     MupError
-        For an empty space, a key that is reserved or also in ``fixed``, and values that cannot be tried.
+        For an empty space, a key that is reserved or stands in both, values or seeds that cannot be tried; for a search
+        without a number of points, or a grid with one.
     """
+    fixed = dict(fixed or {})
     if not isinstance(space, Mapping) or not space:
         raise MupError(f"The space is {space!r}; give a dict such as {{'lr': log2_grid(2**-12, 2**-5)}}.")
-    for key in space:
+    for key in [*space, *fixed]:
         if not isinstance(key, str):
             raise MupError(f"The space has the key {key!r}; keys must be strings, such as 'lr'.")
         if key in reserved:
-            raise MupError(f"The space has the key {key!r}, which the sweep sets itself; leave it out.")
-        if key in fixed:
+            where = "put it into proxy and target" if key in ("model", "base") else "leave it out"
+            raise MupError(f"{key!r} stands in space or fixed, and the sweep sets itself what it is; {where}.")
+        if key in space and key in fixed:
             raise MupError(f"{key!r} stands both in space and in fixed; keep it in one of them.")
-    return {k: v if is_distribution(v) else _grid(k, v) for k, v in space.items()}
+    if not isinstance(seeds, Iterable):
+        raise MupError(f"seeds={seeds!r} is one number; give the seeds themselves, such as seeds=({seeds},).")
+    seeds = tuple(seeds)
+    if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
+        raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
+    space = {k: v if is_distribution(v) else _grid(k, v) for k, v in space.items()}
+    if is_search(space) != (isinstance(n_trials, int) and n_trials >= 1) or (sampler is not None and not is_search(space)):
+        raise MupError(
+            f"n_trials={n_trials!r} and sampler={sampler!r} are for spaces with Optuna distributions, where n_trials says "
+            "how many points to try, such as n_trials=30; a grid runs every point, so leave both out there."
+        )
+    if is_search(space):
+        make_sampler(sampler, n_trials, 0)
+    # NumPy's integers cannot be written down.
+    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, seeds)), "n_trials": n_trials, "sampler": sampler}
 
 
 def _grid(key: str, values: Any) -> list[Any]:
@@ -144,39 +161,6 @@ def _grid(key: str, values: Any) -> list[Any]:
     if not values or len({params_key({key: value}) for value in values}) < len(values):
         raise MupError(f"The space gives {key!r} the values {values!r}; list at least one, and none of them twice.")
     return values
-
-
-def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    """The seeds as a tuple; MupError unless they are distinct integers, at least one."""
-    if not isinstance(seeds, Iterable):
-        raise MupError(f"seeds={seeds!r} is one number; give the seeds themselves, such as seeds=({seeds},).")
-    seeds = tuple(seeds)
-    if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
-        raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
-    return tuple(map(int, seeds))  # NumPy's cannot be written down
-
-
-def check_fixed(fixed: Mapping[str, Any] | None, reserved: Sequence[str]) -> dict[str, Any]:
-    """``fixed`` as a dict; MupError for a key that is set by the sweep itself."""
-    fixed = dict(fixed or {})
-    for key in reserved:
-        if key in fixed:
-            where = "put it into proxy and target" if key in ("model", "base") else "leave it out"
-            raise MupError(f"fixed has the key {key!r}, which is set for each trial; {where}.")
-    return fixed
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Optuna's log is not shown meanwhile: the progress display says more."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(max(before, optuna.logging.WARNING))
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 def make_sampler(sampler: Any, n_trials: int, seed: int) -> Any:
@@ -239,22 +223,29 @@ class Search:
         ends : sequence
             For each of them its records, or None while it is not done.
         """
-        import optuna
         from optuna.trial import TrialState
 
-        with _quiet():
-            if self._study is None:  # seeded by how many there are, so that one that was interrupted draws no point again
-                self._study = optuna.create_study(sampler=make_sampler(self._sampler, self._n_trials, len(asked)))
-            for params in asked[len(self._trials) :]:
-                self._study.enqueue_trial(dict(params))
-                self._ask()
-            for i in [i for i in self._open if ends[i] is not None]:
-                # Failed ones TPE ignores, and would come back to where training diverges: such a point is pruned.
-                done = all(map(is_complete, ends[i]))
-                value, state = (mean_loss(ends[i]), TrialState.COMPLETE) if done else (None, TrialState.PRUNED)
-                self._study.tell(self._trials[i], value, state)
-                self._open.discard(i)
-            return self._ask()
+        if self._study is None:
+            self._begin(len(asked))
+        for params in asked[len(self._trials) :]:
+            self._study.enqueue_trial(dict(params))
+            self._ask()
+        for i in [i for i in self._open if ends[i] is not None]:
+            # Failed ones TPE ignores, and would come back to where training diverges: such a point is pruned.
+            done = all(map(is_complete, ends[i]))
+            state = TrialState.COMPLETE if done else TrialState.PRUNED
+            self._study.tell(self._trials[i], mean_loss(ends[i]) if done else None, state)
+            self._open.discard(i)
+        return self._ask()
+
+    def _begin(self, asked: int) -> None:
+        """Seeded by how many points there are, so that a search that was interrupted draws none again."""
+        import optuna
+
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # the display says more
+        self._study = optuna.create_study(sampler=make_sampler(self._sampler, self._n_trials, asked))
+        optuna.logging.set_verbosity(before)
 
     def _ask(self) -> dict[str, Any]:
         trial = self._study.ask(self._space)

@@ -335,20 +335,6 @@ class Study:
         runs = [run for point in wanted for run in study.runs(point)]
         return [{**run.labels, **record} for run in runs if (record := records.read(run)) is not None]
 
-    def advice(self, records: Records) -> list[str]:
-        """Where the best values lie at an edge of what was searched."""
-        study, told = self.extended(records), []
-        for name in study.extends:
-            if more := [f"{v:g}" for v in study.space[name] if v not in self.space[name]]:
-                told.append(f"the best {name} was at the edge of its grid, so {', '.join(more)} was tried, too")
-        for name, value in (study.centre(records) or {}).items() if self.base != self.target else ():
-            if edge_of(value, study.space[name]):
-                told.append(
-                    f"the best {name} at {the(study.base)}, {value:g}, is at the edge of its grid; a better one may lie "
-                    "outside: extend the grid and run again in the same folder"
-                )
-        return told
-
     # What is written down
 
     @cached_property
@@ -370,13 +356,14 @@ class Study:
         table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in study.rows(records))
         asked = {name: plain(getattr(study, name)) for name in _KEPT}
         asked |= {"sizes": [[size, plain(arguments)] for size, arguments in study.sizes.items()]}
-        asked |= {"space": {k: _text(v) if is_distribution(v) else plain(v) for k, v in study.space.items()}}
+        asked |= {"space": {k: str(v) if is_distribution(v) else plain(v) for k, v in study.space.items()}}
         put(records.folder, records.folder / "results.jsonl", table)
         put(records.folder, records.folder / "study.json", json.dumps(asked, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> tuple[Study, list[dict[str, Any]]]:
-        """The study that was saved last in a folder, and its rows, to be looked at; tuples in params are lists.
+        """The study that was saved last in a folder, and its rows, to be looked at; tuples in params are lists, and
+        distributions their text.
 
         Raises
         ------
@@ -387,22 +374,9 @@ class Study:
             asked = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
             rows = [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text(encoding="utf-8").splitlines()]
             tuples = {name: tuple(asked[name]) for name in ("seeds", "rules", "notes")}
-            space = {k: _read(v) if isinstance(v, str) else v for k, v in asked["space"].items()}
-            return cls(**{**asked, **tuples, "sizes": dict(asked["sizes"]), "space": space}), rows
+            return cls(**{**asked, **tuples, "sizes": dict(asked["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MupError(f"{folder} holds no study ({type(error).__name__}: {error}); run one there first.") from None
-
-
-def _text(distribution: Any) -> str:
-    from optuna.distributions import distribution_to_json
-
-    return distribution_to_json(distribution)
-
-
-def _read(text: str) -> Any:
-    from optuna.distributions import json_to_distribution
-
-    return json_to_distribution(text)
 
 
 def _unique(wanted: Iterable[Point]) -> list[Point]:

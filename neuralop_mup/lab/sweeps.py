@@ -10,34 +10,14 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.run import run
-from neuralop_mup.lab.search import check_fixed, check_seeds, check_space, is_search, make_sampler
+from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.summary import Results
 
 
-def _checked(
-    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], n_trials: int | None, sampler: Any,
-    reserved: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
-    """What every study has, checked."""
-    fixed = check_fixed(fixed, reserved)
-    space, seeds = check_space(space, reserved, fixed), check_seeds(seeds)
-    if is_search(space):
-        if not isinstance(n_trials, int) or isinstance(n_trials, bool) or n_trials < 1:
-            raise MupError(
-                f"The space has an Optuna distribution and n_trials={n_trials!r}; say how many points to try, "
-                "such as n_trials=30."
-            )
-        make_sampler(sampler, n_trials, 0)
-    elif n_trials is not None or sampler is not None:
-        what = f"n_trials={n_trials!r}" if n_trials is not None else f"sampler={sampler!r}"
-        raise MupError(f"{what} is for spaces with Optuna distributions; a grid runs every point, so leave it out.")
-    return {"space": space, "fixed": fixed, "seeds": seeds, "n_trials": n_trials, "sampler": sampler}
-
-
 def results_of(
-    study: Study, *, folder: str | Path, n_workers: int | None, engine: Any = None, executor: Any = None, progress: bool = True,
-    devices: Sequence[str] = (),
+    study: Study, *, folder: str | Path, n_workers: int | None, engine: Any = None, executor: Any = None,
+    progress: bool = True, devices: Sequence[str] = (),
 ) -> Results:  # fmt: skip
     """Train what is missing of a study, as :func:`sweep` says."""
     made = make_engine(engine, executor, study.train, study.planned().total(), n_workers, devices)
@@ -91,7 +71,7 @@ def transfer_study(
     >>> study.rules, dict(study.planned())
     (('operator-norm', 'standard'), {'proxy': 3, 'target': 2})
     """
-    checked = _checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
+    asked = checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
     for what, size in (("proxy", proxy), ("target", target)):
         if not isinstance(size, Mapping):
             raise MupError(f"{what}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
@@ -102,7 +82,7 @@ def transfer_study(
         name=name,
         sizes={"proxy": dict(proxy), "target": dict(target)},
         rules=compared,
-        **checked,
+        **asked,
         **more,
     )
 
@@ -178,8 +158,8 @@ def sweep(
     Notes
     -----
     What train returns is kept as JSON: numbers that are not finite become null, objects their text. Tracebacks are in the
-    records, too, and versions, host and date. A train function that holds what cannot be looked into, such as an open file, is
-    trained anew by each call, and a warning says so.
+    records, too, and versions, host and date. A train function that holds what cannot be looked into, such as an open
+    file, is trained anew by each call, and a warning says so.
 
     Examples
     --------
@@ -199,7 +179,7 @@ def sweep(
     """
     if not isinstance(name, str) or not name or "/" in name:
         raise MupError(f"name={name!r} cannot name a study; take a text without a slash.")
-    study = Study(name=name, train=train, **_checked(space, fixed, seeds, n_trials, sampler, ("seed",)))
+    study = Study(name=name, train=train, **checked(space, fixed, seeds, n_trials, sampler, ("seed",)))
     return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)
 
 

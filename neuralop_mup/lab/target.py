@@ -27,8 +27,8 @@ from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.prediction import predicted
 from neuralop_mup.lab.records import WEIGHTS, Records
-from neuralop_mup.lab.settings import KERNEL_INITS, Settings
 from neuralop_mup.lab.search import edge_of, params_key
+from neuralop_mup.lab.settings import KERNEL_INITS, Settings
 from neuralop_mup.lab.summary import Results
 from neuralop_mup.lab.train import Training, n_params, quiet
 from neuralop_mup.validation import check_count

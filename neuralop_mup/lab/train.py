@@ -27,8 +27,8 @@ from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData, Some
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, described
 from neuralop_mup.lab.score import Score
-from neuralop_mup.lab.settings import Settings, build_optimizer, build_scheduler, init_multipliers, optimizer_arguments
 from neuralop_mup.lab.search import params_key
+from neuralop_mup.lab.settings import Settings, build_optimizer, build_scheduler, init_multipliers, optimizer_arguments
 
 __all__ = ["Training", "losses_of", "n_params", "quiet"]
 

@@ -21,8 +21,8 @@ from neuralop_mup.lab.pipeline import Tuning, tuning
 from neuralop_mup.lab.presets import EXTENDS, PRESETS, Preset, preset_of
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import mode_energy
-from neuralop_mup.lab.settings import OPTIMIZERS, optimizer_name
 from neuralop_mup.lab.search import is_search, log2_grid
+from neuralop_mup.lab.settings import OPTIMIZERS, optimizer_name
 from neuralop_mup.lab.target import lines_of_use
 
 #: Arguments in which proxy and target may differ.
