@@ -116,11 +116,8 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
         return "dict", b"", sorted(value.items(), key=lambda item: str(item[0]))
     if isinstance(value, Set):
         return "set", b"", sorted(map(fingerprint, value))
-    if isinstance(value, torch.Generator):
-        return kind, b"", [value.get_state()]
-    if isinstance(value, _NAMED) and _is_installed(value):
-        owner = getattr(value, "__self__", None)  # of what it is a method
-        module, name = _module(value), getattr(value, "__qualname__", "")
+    if isinstance(value, _NAMED) and (module := _installed_as(value)):
+        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")  # of what it is a method
         version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
         return f"{module}.{name} {version}", b"", [] if isinstance(owner, types.ModuleType) else [owner]
     if isinstance(value, types.FunctionType):
@@ -142,17 +139,14 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
     return "object", b"", [list(part) if isinstance(part, Iterator) else part for part in reduced]
 
 
-def _module(value: Any) -> str:
-    return (value.__name__ if isinstance(value, types.ModuleType) else value.__module__) or "builtins"
-
-
-def _is_installed(value: Any) -> bool:
-    """Whether something is of an installed package, or of Python, and not the user's own, which may be of a notebook."""
-    module = sys.modules.get(_module(value))
-    if module is None or module.__name__ in ("__main__", "__mp_main__"):
-        return False
+def _installed_as(value: Any) -> str | None:
+    """The module of an installed package, or of Python, that something is of; None for the user's own, or a notebook's."""
+    name = (value.__name__ if isinstance(value, types.ModuleType) else value.__module__) or "builtins"
+    module = sys.modules.get(name)
+    if module is None or name in ("__main__", "__mp_main__"):
+        return None
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    return file is None or file.startswith(_INSTALLED)
+    return name if file is None or file.startswith(_INSTALLED) else None
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -172,7 +166,7 @@ def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _used(value: Any, names: set[str], around: tuple[Any, ...]) -> Any:
     """A value; of a module of the user's own what is named of it."""
-    if not isinstance(value, types.ModuleType) or _is_installed(value):
+    if not isinstance(value, types.ModuleType) or _installed_as(value):
         return value
     found = {name: getattr(value, name) for name in sorted(names) if hasattr(value, name)}
     return {name: _used(own, names, (*around, value)) for name, own in found.items() if own not in around}

@@ -180,12 +180,15 @@ class Study:
         """The points on which everything else depends: the base's grid, or what was proposed so far."""
         if self.n_trials is None:
             return self._grid
-        asked = [] if records is None else records.proposals(self.definition)
-        return _unique(self.point(self.base, self.rules[0], params) for params in asked)
+        return self._at_base([] if records is None else records.proposals(self.definition))
 
     @cached_property
     def _grid(self) -> list[Point]:
-        return _unique(self.point(self.base, rule, p) for rule in self.rules for p in points(self.space))
+        return self._at_base(points(self.space))
+
+    def _at_base(self, asked: Sequence[Params]) -> list[Point]:
+        found = [self.point(self.base, rule, params) for rule in self.rules for params in asked]
+        return list({point.key: point for point in found}.values())
 
     def rest(self, centre: Params) -> list[Point]:
         """What is trained once the base's best point is known: that one at the target, under each rule."""
@@ -377,13 +380,6 @@ class Study:
             return cls(**{**asked, **tuples, "sizes": dict(asked["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MupError(f"{folder} holds no study ({type(error).__name__}: {error}); run one there first.") from None
-
-
-def _unique(wanted: Iterable[Point]) -> list[Point]:
-    found: dict[tuple, Point] = {}
-    for point in wanted:
-        found.setdefault(point.key, point)
-    return list(found.values())
 
 
 def _order(params: Params) -> tuple:
