@@ -118,6 +118,7 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
             f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
             "would differ. Install the same version everywhere."
         )
+    train = train.load() if isinstance(train, Stored) else _copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
@@ -125,11 +126,8 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
         )
     start = time.perf_counter()
     try:
-        train = train.load() if isinstance(train, Stored) else _copied(train)
         with same_random_state():
             outcome = _ended(train(_copied(dict(config)), **how))
-    except Unseen:
-        raise
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:
