@@ -23,7 +23,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +191,10 @@ class Round:
             left = 4
             while not running.wait(self.rng.uniform(0.02, 0.3)):
                 for pid in running.processes(self.engine)[: left and 1]:
-                    os.kill(pid, signal.SIGKILL)
-                    self.figures["processes killed"] += 1
-                    left -= 1
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.kill(pid, signal.SIGKILL)
+                        self.figures["processes killed"] += 1
+                        left -= 1
         elif fault == "command":
             running.wait(self.rng.uniform(0.2, 9.0))
         elif fault == "two":
