@@ -70,6 +70,12 @@ def fixed(tmp_path):
         ({"lr": [1]}, {"seeds": 3}, "seeds=\\(3,\\)"),
         ({"lr": [1]}, {"seeds": (0, 0)}, "distinct"),
         ({"lr": [1]}, {"n_trials": 4}, "leave both out"),
+        ({"lr": [1]}, {"n_trials": 0}, "leave both out"),
+        (
+            {"n_modes": [(4, 4)], "lr": optuna.distributions.FloatDistribution(1, 2)},
+            {"n_trials": 3},
+            "may hold only numbers",
+        ),
         ({"lr": optuna.distributions.FloatDistribution(1, 2)}, {}, "n_trials=30"),
         ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
         ({"lr": [1]}, {"name": "a/b"}, "cannot name"),

@@ -131,12 +131,15 @@ def checked(
     if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
         raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
     space = {k: v if is_distribution(v) else _grid(k, v) for k, v in space.items()}
-    if is_search(space) != (isinstance(n_trials, int) and n_trials >= 1) or (sampler is not None and not is_search(space)):
+    search = is_search(space)
+    if not (isinstance(n_trials, int) and n_trials > 0 if search else n_trials is None and sampler is None):
         raise MupError(
             f"n_trials={n_trials!r} and sampler={sampler!r} are for spaces with Optuna distributions, where n_trials says "
             "how many points to try, such as n_trials=30; a grid runs every point, so leave both out there."
         )
-    if is_search(space):
+    if search and any(isinstance(value, (list, tuple, dict)) for v in space.values() if isinstance(v, list) for value in v):
+        raise MupError(f"The space {space!r} is searched, where a list may hold only numbers, strings, booleans and None.")
+    if search:
         make_sampler(sampler, n_trials, 0)
     # NumPy's integers cannot be written down.
     return {"space": space, "fixed": fixed, "seeds": tuple(map(int, seeds)), "n_trials": n_trials, "sampler": sampler}
