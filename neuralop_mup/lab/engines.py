@@ -131,36 +131,36 @@ class LocalEngine:
         self.capacity = capacity
         self._threads = max(1, cores() // capacity)
         self._free = [{"CUDA_VISIBLE_DEVICES": devices[i % len(devices)]} if devices else {} for i in range(capacity)]
+        self._watching = ThreadPoolExecutor(capacity)
         self._processes: set[Any] = set()
         self._lock = threading.Lock()
         self._closed = False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Call the function in a fresh process."""
-        future: Future = Future()
-        watching = (future, self._free.pop(0), (function, args, kwargs))
-        threading.Thread(target=self._watch, args=watching, daemon=True).start()
-        return future
+        return self._watching.submit(self._call, (function, args, kwargs))
 
-    def _watch(self, future: Future, own: Mapping[str, str], call: tuple) -> None:
-        """Have the function called, and set what becomes of it."""
+    def _call(self, call: tuple) -> Any:
+        """What the function returns or raises, or what became of its process."""
+        own = self._free.pop(0)
         try:
             for _ in range(_STARTS):
                 received, code = self._in_a_process(own, call)
                 if received or self._closed or code >= 0:
                     break  # else it was killed (for its memory, by a user) before its run began: no death of the run
         except Exception as error:
-            future.set_exception(_cannot_start(f"{type(error).__name__}: {error}"))
-            return
-        self._free.append(own)
+            raise _cannot_start(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._free.append(own)
         if len(received) == 2:
             value, error = received[1]
-            future.set_result(value) if error is None else future.set_exception(error)
-        elif self._closed or received:
+            if error is not None:
+                raise error
+            return value
+        if self._closed or received:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            future.set_exception(RuntimeError(f"its process {how}"))
-        else:
-            future.set_exception(_cannot_start(f"one ended with exit code {code} before its first run (see above)"))
+            raise RuntimeError(f"its process {how}")
+        raise _cannot_start(f"one ended with exit code {code} before its first run (see above)")
 
     def _in_a_process(self, own: Mapping[str, str], call: tuple) -> tuple[list[Any], int]:
         """What a process sent until it ended, and its exit code."""
@@ -188,6 +188,7 @@ class LocalEngine:
             self._closed = True
             for process in self._processes:
                 process.kill()
+        self._watching.shutdown(wait=False)
 
 
 def _run(
