@@ -68,7 +68,7 @@ class Study:
         What is tuned.
     seeds : tuple of int
         With each of them every point is trained.
-    train : callable
+    train : callable, optional
         What trains a run, as :class:`~neuralop_mup.lab.records.Run` says. It may have ``content(config)``, everything that
         the result depends on; else that is its fingerprint and all of ``config``.
     sizes : mapping of str to dict, optional
@@ -350,10 +350,22 @@ class Study:
     def save(self, records: Records) -> None:
         """Write ``results.jsonl``, a table for people, and ``study.json``, what was asked.
 
+        Parameters
+        ----------
+        records : Records
+            The runs that a folder holds.
+
         Raises
         ------
         MupError
             If the folder cannot be written.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab.records import Records
+        >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1))
+        >>> with Records("runs").held() as records:
+        ...     study.save(records)
         """
         study = self.extended(records)
         table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in study.rows(records))
@@ -368,10 +380,30 @@ class Study:
         """The study that was saved last in a folder, and its rows, to be looked at; tuples in params are lists, and
         distributions their text.
 
+        Parameters
+        ----------
+        folder : str or Path
+            Of a sweep, a transfer or :func:`neuralop_mup.tune`.
+
+        Returns
+        -------
+        study : Study
+        rows : list of dict
+            A record for each run that ended.
+
         Raises
         ------
         MupError
             If the folder holds none, or files of it are damaged.
+
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+        >>> results = nm.sweep(lambda config: config["lr"], {"lr": [0.25, 0.5]}, **how)
+        >>> study, rows = Study.load("runs")
+        >>> study.space, len(rows)
+        ({'lr': [0.25, 0.5]}, 2)
         """
         try:
             asked = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
