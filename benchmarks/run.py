@@ -16,56 +16,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from experiments import EXPERIMENTS, pages
-from experiments.kept import METRICS, Asked, Folder, Lines
-from experiments.training import train
-from neuralop_mup._version import __version__
-from neuralop_mup.lab.engines import Engine, make_engine
-from neuralop_mup.lab.outcome import execute, is_final
-from neuralop_mup.lab.records import Records, Run
+from experiments.kept import METRICS, Asked, Lines
+from neuralop_mup.lab.engines import InlineEngine, LocalEngine
+from neuralop_mup.lab.records import Records
+from neuralop_mup.lab.run import run as train_missing
 
 HERE = Path(__file__).parent
-
-
-def fill(experiment: Any, records: Records, engine: Engine, train: Callable[..., Any], known: Any = None) -> None:
-    """Train what is wanted until nothing is; ``known``: further records, which are only read."""
-    pending: dict[Future, Run] = {}
-    every = records if known is None else Asked(records, known)
-    while True:
-        under_way = {run.id for run in pending.values()}
-        for run in experiment.wanted(every):
-            if len(pending) >= engine.capacity:
-                break
-            if run.id not in under_way:
-                under_way.add(run.id)
-                pending[engine.submit(execute, __version__, train, run.config)] = run
-        if not pending:
-            return
-        for future in wait(pending, return_when=FIRST_COMPLETED).done:
-            run, outcome = pending.pop(future), future.result()
-            outcome.pop("weights")
-            records.write(run, outcome)
-            if not is_final(outcome):
-                records.give_up(run)
-            _tell(run, outcome)
-
-
-def _tell(run: Run, outcome: Mapping) -> None:
-    ended = outcome["error"] or f"{outcome['loss']:.5f}"
-    what = ", ".join(f"{k} {v:g}" for k, v in run.labels["params"].items())
-    print(
-        time.strftime("%H:%M:%S"),
-        f"{run.labels['size']}: {what}, seed {run.labels['seed']}: {ended} ({outcome['seconds']:.1f} s)",
-        outcome["traceback"] or "",
-        flush=True,
-    )
 
 
 def main() -> None:
@@ -91,13 +51,9 @@ def main() -> None:
     known = Lines(measured) if measured.exists() and not args.tiny else None
     folder = args.folder or HERE / ("records-tiny" if args.tiny else "records")
     if not args.report:
-        own = experiment.trainer(folder) if hasattr(experiment, "trainer") else train
-        with (
-            Records(folder).held() as records,
-            closing(make_engine(None, None, own, args.workers, args.workers)) as engine,
-        ):
-            fill(experiment, records, engine, own, known)
-    kept = Asked(Lines(folder)) if folder.is_file() else Asked(Folder(folder), *filter(None, [known]))
+        engine = InlineEngine() if args.workers == 1 else LocalEngine(args.workers)
+        train_missing(experiment, folder=folder, engine=engine, known=known)
+    kept = Asked(Lines(folder)) if folder.is_file() else Asked(Records(folder), *filter(None, [known]))
     sys.stdout.write(experiment.table(kept))
     tell_missing(experiment, kept)
     if args.export is not None:

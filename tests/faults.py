@@ -23,18 +23,18 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import neuralop_mup.lab.train  # noqa: F401  (loaded once, before commands are forked)
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.engines import InlineEngine, LocalEngine, RayEngine
+from neuralop_mup.lab.engines import ExecutorEngine, InlineEngine, LocalEngine, RayExecutor
 from neuralop_mup.lab.records import WEIGHTS, Records
-from neuralop_mup.lab.runner import run
+from neuralop_mup.lab.run import run
+from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import _checked, transfer_study
+from neuralop_mup.lab.sweeps import transfer_study
 
 COUNTED = (
     "commands that broke",
@@ -70,23 +70,23 @@ class Train:
         return {"loss": loss, "pid": os.getpid()}
 
 
-def studies() -> list[Study]:
+def studies(train: Train) -> list[Study]:
     """A transfer with a grid, and a search, which share a folder."""
     from optuna.distributions import FloatDistribution
 
     grid = {"lr": [2.0**-k for k in range(2, 7)]}
     asked = {"proxy": SIZES["proxy"], "target": SIZES["target"], "space": grid, "seeds": (0, 1)}
-    search = _checked({"lr": FloatDistribution(1e-3, 1.0, log=True)}, None, (0, 1), 4, "random", ())
-    return [transfer_study(**asked, name="grid", keeps=True), Study(name="search", **search)]
+    search = checked({"lr": FloatDistribution(1e-3, 1.0, log=True)}, None, (0, 1), 4, "random", ())
+    return [transfer_study(**asked, name="grid", keeps=True, train=train), Study(name="search", train=train, **search)]
 
 
 def command(folder: Path, engine: str, limit: int | None) -> None:
     """What a user's command does; with ``limit`` no file may grow beyond so many bytes, as on a full disk."""
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    for study in studies():
-        made = RayEngine("auto") if engine == "ray" else LocalEngine(2)
-        run(study, Train(folder.parent / "marks"), folder=folder, engine=made, progress=False)
+    for study in studies(Train(folder.parent / "marks")):
+        made = ExecutorEngine(RayExecutor) if engine == "ray" else LocalEngine(2)
+        run(study, folder=folder, engine=made, progress=False)
 
 
 class Command:
@@ -191,9 +191,10 @@ class Round:
             left = 4
             while not running.wait(self.rng.uniform(0.02, 0.3)):
                 for pid in running.processes(self.engine)[: left and 1]:
-                    os.kill(pid, signal.SIGKILL)
-                    self.figures["processes killed"] += 1
-                    left -= 1
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.kill(pid, signal.SIGKILL)
+                        self.figures["processes killed"] += 1
+                        left -= 1
         elif fault == "command":
             running.wait(self.rng.uniform(0.2, 9.0))
         elif fault == "two":
@@ -235,10 +236,10 @@ class Round:
         self.go("none")
         records, found = Records(self.folder), {}
         with records.held():
-            for study in [replace(study, content=Train.content) for study in studies()]:
+            for study in studies(Train(self.folder)):
                 rows = study.rows(records)
                 found |= {f"{study.name} {r['size']} {r['rule']} {r['params']} {r['seed']}": r["loss"] for r in rows}
-                target = [run for point in study.rest(study.centres(records)) for run in study.runs(point) if run.keep]
+                target = [run for point in study.rest(study.centre(records)) for run in study.runs(point) if run.keep]
                 missing = [run.id for run in target if not (records.place(run) / WEIGHTS).exists()]
                 self.wrong("weights missing", missing)
         searched = {k for k in found if k.startswith("search")}
@@ -253,6 +254,7 @@ def cluster(engine: str) -> Iterator[None]:
     """A Ray node with two CPUs, started as a user would, where that is the engine."""
     if engine == "ray":
         ray = [sys.executable, "-m", "ray.scripts.scripts"]
+        os.environ["RAY_ADDRESS"] = "auto"
         subprocess.run(
             [*ray, "start", "--head", "--num-cpus=2", "--include-dashboard=false"], check=True, capture_output=True
         )
@@ -272,9 +274,9 @@ def main(engine: str, rounds: int, seed: int) -> Counter:
 def _rounds(engine: str, rounds: int, seed: int) -> Counter:
     rng, figures = random.Random(seed), Counter(dict.fromkeys(COUNTED, 0))
     undisturbed: dict[str, float] = {}
-    (grid, _), train = studies(), Train(Path(tempfile.mkdtemp()))
+    grid, _ = studies(Train(Path(tempfile.mkdtemp())))
     with tempfile.TemporaryDirectory() as place:
-        for row in run(grid, train, folder=place, engine=InlineEngine(), progress=False).records:
+        for row in grid.rows(run(grid, folder=place, engine=InlineEngine(), progress=False)):
             undisturbed[f"grid {row['size']} {row['rule']} {row['params']} {row['seed']}"] = row["loss"]
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as place:

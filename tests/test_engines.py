@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import pickle
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from engine_runs import LRS, always_killed, drawn, killed_once, slow, surroundings, train
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab import sweep
-from neuralop_mup.lab.engines import ExecutorEngine, LocalEngine, RayEngine, cuda_devices, local, make_engine
+from neuralop_mup.lab import engines, sweep
+from neuralop_mup.lab.engines import ExecutorEngine, LocalEngine, RayExecutor, cuda_devices, make_engine
+from neuralop_mup.lab.outcome import Unseen
 from neuralop_mup.lab.problems import cache
 from processes import environment
 
@@ -87,7 +92,7 @@ def dask(request):
 @contextmanager
 def ray(request):
     request.getfixturevalue("cluster")
-    yield {"engine": RayEngine()}
+    yield {"engine": "ray"}
 
 
 ENGINES = {f.__name__: f for f in (inline, processes, loky, dask, ray)}
@@ -120,7 +125,7 @@ def test_a_killed_process_costs_its_run_one_more_attempt(name, request, tmp_path
 
 def test_each_run_sees_its_own_gpu_and_its_share_of_the_cores(tmp_path, monkeypatch):
     """As fresh processes, whatever the one that they are forked from began with."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6), raising=False)
     found = quiet(surroundings, tmp_path, engine=LocalEngine(3, ["0", "5"]))
     assert {r["metrics"]["gpu"] for r in found.records} == {"0", "5"} and "CUDA_VISIBLE_DEVICES" not in os.environ
     assert {r["metrics"]["threads"] for r in found.records} == {2}
@@ -145,10 +150,101 @@ def test_a_run_that_dies_twice_has_failed_and_the_sweep_goes_on(tmp_path, fixed)
 
 
 def test_what_cannot_be_sent_to_processes_is_told_before_anything_is_written(tmp_path):
-    with pytest.raises(MupError, match="module level, or pass n_workers=1"):
+    with pytest.raises(MupError, match="module level of a file, or pass n_workers=1"):
         quiet(lambda config: 1.0, tmp_path / "s", n_workers=2)
+    with ProcessPoolExecutor(1) as pool, pytest.raises(MupError, match="cannot be sent to worker processes"):
+        quiet(lambda config: 1.0, tmp_path / "s", executor=pool)
     assert not (tmp_path / "s").exists()
-    assert len(quiet(lambda config: 1.0, tmp_path / "s", n_workers=1).records) == 2 * len(LRS)
+
+
+def test_it_is_trained_in_this_process_where_nobody_asked_for_others(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(engines, "cores", lambda: 2)
+    assert len(quiet(lambda config: 1.0, tmp_path / "s", progress=True).records) == 2 * len(LRS)
+    assert "runs are trained one by one, since the train function cannot be sent" in capsys.readouterr().err
+    assert isinstance(make_engine(None, None, train, 9), LocalEngine)
+
+
+NOTEBOOK = """
+from neuralop_mup.lab import engines, sweep
+engines.cores = lambda: 2
+def train(config): return 1.0
+print(len(sweep(train, {{"lr": [1, 2]}}, folder={folder!r}).records))
+"""
+
+
+def test_a_function_of_a_notebook_is_trained_in_its_process(tmp_path):
+    code = NOTEBOOK.format(folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+    assert done.stdout == "2\n" and "it stands in a notebook" in done.stderr
+
+
+def test_as_many_runs_at_once_as_this_process_may_use_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
+    assert make_engine(None, None, train, 100).capacity == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert make_engine(None, None, train, 100).capacity == 64
+
+
+class Here:
+    """An engine of one's own, which notes how much it is sent."""
+
+    capacity, loses_together = 1, False
+
+    def __init__(self, sees=True):
+        self.sent, self.sees = [], sees
+
+    def submit(self, function, /, *args, **kwargs):
+        self.sent.append(len(pickle.dumps((args, kwargs))))
+        future = Future()
+        if not self.sees and self.sent[-1] < 1e6:
+            future.set_exception(Unseen("another machine"))
+        else:
+            future.set_result(function(*args, **kwargs))
+        return future
+
+    def close(self):
+        pass
+
+
+def of_arrays(config, values):
+    return float(values.sum()) * config["lr"]
+
+
+def test_arrays_do_not_travel_with_each_run(tmp_path):
+    """They lie in the folder meanwhile; where a worker does not see it, they travel after all."""
+    values = torch.ones(1 << 19)
+    for sees in (True, False):
+        engine = Here(sees)
+        found = quiet(functools.partial(of_arrays, values=values), tmp_path / str(sees), [1, 2], seeds=(0,), engine=engine)
+        assert [r["loss"] for r in found.records] == [2**19, 2**20]
+        assert [size > 1e6 for size in engine.sent] == ([False, False] if sees else [False, True, True])
+        assert not list((tmp_path / str(sees)).glob("*.pt"))
+
+
+class Counts:
+    """A train function with a state."""
+
+    calls = 0
+
+    def __call__(self, config):
+        self.calls += 1
+        return self.calls
+
+
+def test_nothing_that_a_train_function_holds_carries_over_to_another_run(tmp_path):
+    for how in ({"n_workers": 1}, {"engine": Here()}):
+        found = quiet(Counts(), tmp_path / str(len(how)), **how)
+        assert {r["loss"] for r in found.records} == {1.0}
+
+
+def test_the_callers_random_numbers_stay(tmp_path):
+    def states():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before = states()
+    quiet(lambda config: torch.rand(1).item() + np.random.rand() + random.random(), tmp_path, n_workers=1)
+    assert states() == before
 
 
 def script(tmp_path, body):
@@ -242,8 +338,8 @@ def _lives(pid):
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_it_starts_where_there_is_no_forking(platform, tmp_path, monkeypatch):
     """Neither SC_AVPHYS_PAGES nor getuid, which macOS and Windows lack, is asked for; processes are spawned."""
-    monkeypatch.setattr(local.sys, "platform", platform)
-    for name in ("getuid", "sysconf"):
+    monkeypatch.setattr(engines.sys, "platform", platform)
+    for name in ("getuid", "sysconf", "sched_getaffinity"):
         monkeypatch.delattr(os, name)
     engine = LocalEngine(2)
     assert engine._context.get_start_method() == "spawn"
@@ -263,7 +359,7 @@ def test_nothing_of_this_process_changes(tmp_path):
 
 def test_threads_are_refused_with_their_reason(tmp_path):
     engine = ExecutorEngine(ProcessPoolExecutor, n_workers=1)  # a class is a function that makes one
-    assert isinstance(engine._executor, ProcessPoolExecutor)
+    assert isinstance(engine.executor, ProcessPoolExecutor)
     engine.close()
     with ThreadPoolExecutor(3) as pool, pytest.raises(MupError, match="pool of threads, in which runs would draw from each"):
         quiet(train, tmp_path / "s", executor=pool)
@@ -305,27 +401,14 @@ def test_an_executor_that_breaks_and_cannot_be_made_anew_is_told(tmp_path, fixed
 # Ray
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"gpus": 4}, "no node with 1 CPUs and 4 GPUs"),
-        ({"cpus": 0, "gpus": 0}, "cpus and gpus are both 0"),
-        ({"cpus": -1}, "cpus is -1"),
-    ],
-)
-def test_ray_without_room_is_told(cluster, arguments, told):
-    with pytest.raises(MupError, match=told):
-        RayEngine(**arguments)
-
-
 def test_a_worker_of_another_version_is_refused(tmp_path, cluster, monkeypatch):
-    monkeypatch.setattr("neuralop_mup.lab.runner.__version__", "9.9")
+    monkeypatch.setattr("neuralop_mup.lab.run.__version__", "9.9")
     with pytest.raises(MupError, match="worker has neuralop_mup 0.* has 9.9"):
-        quiet(train, tmp_path / "s", engine=RayEngine())
+        quiet(train, tmp_path / "s", engine="ray")
 
 
 def test_ray_goes_on_when_a_node_dies(tmp_path, cluster, fixed):
-    class Engine(RayEngine):
+    class Nodes(RayExecutor):
         """Kills a node after four runs were sent."""
 
         sent = 0
@@ -336,9 +419,8 @@ def test_ray_goes_on_when_a_node_dies(tmp_path, cluster, fixed):
                 cluster.remove_node(cluster.nodes[0], allow_graceful=False)
             return super().submit(*job, **more)
 
-    engine = Engine()
-    assert engine.capacity == 2
-    found = quiet(slow, tmp_path / "s", engine=engine, fixed=fixed)
+    assert ExecutorEngine(Nodes).capacity == 2
+    found = quiet(slow, tmp_path / "s", executor=Nodes, fixed=fixed)
     assert {r["outcome"] for r in found.records} == {"complete"} and len(found.records) == 2 * len(LRS)
     # The dead node's run, and what it had not handed over, run again.
     assert len(runs(fixed)) == 2 * len(LRS) and runs(fixed).total() <= 2 * len(LRS) + 2

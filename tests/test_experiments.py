@@ -193,8 +193,8 @@ def test_a_tuning_is_taken_up_and_what_it_took_is_on_the_page(tmp_path, monkeypa
 def test_what_refuses_a_tuning_is_no_result_of_it(tmp_path):
     (first,) = run.EXPERIMENTS["cheap"].tiny().wanted(Kept())
     with Records(tmp_path / "cheap-burgers-0").held():
-        train = run.EXPERIMENTS["cheap"].trainer(tmp_path)
-        assert not is_final(execute(__version__, train, first.config))
+        place = str(tmp_path / "workspace" / first.id)
+        assert not is_final(execute(__version__, first.train, first.config, place=place, keep=False))
 
 
 def five_digits(measured):

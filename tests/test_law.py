@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
 curves = importlib.import_module("experiments.curves")
 experiment = importlib.import_module("experiments.law")
-kept = importlib.import_module("experiments.kept")
 law_page = importlib.import_module("experiments.law_page")
 training = importlib.import_module("experiments.training")
 
@@ -106,7 +105,7 @@ def test_regret_is_infinite_from_the_first_rate_that_does_not_train():
     assert curve.regret(1.5) < math.inf == curve.regret(2.0)
 
 
-def test_an_experiment_goes_on_where_it_was_stopped(tmp_path):
+def test_an_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     trained, most = [], 9
 
     def train(config):
@@ -115,14 +114,14 @@ def test_an_experiment_goes_on_where_it_was_stopped(tmp_path):
         trained.append(config["lr"])
         return {"loss": planted(config)}
 
-    with pytest.raises(KeyboardInterrupt), Records(tmp_path).held() as records:
-        run.fill(LAW.tiny(), records, InlineEngine(), train)
+    monkeypatch.setattr(training, "train", train)
+    law = LAW.tiny()
+    with pytest.raises(KeyboardInterrupt):
+        run.train_missing(law, folder=tmp_path, engine=InlineEngine())
     before, trained, most = trained, [], None
-    with Records(tmp_path).held() as records:
-        run.fill(LAW.tiny(), records, InlineEngine(), train)
-        assert not list(LAW.tiny().wanted(records))
-        assert "6 of 6 settings" in LAW.tiny().table(kept.Folder(tmp_path))  # while it is being written
-        assert len(list((tmp_path / "workspace").iterdir())) == len(before) + len(trained)
+    records = run.train_missing(law, folder=tmp_path, engine=InlineEngine(), progress=False)
+    assert not list(law.wanted(records)) and "6 of 6 settings" in law.table(Records(tmp_path))
+    assert len(list((tmp_path / "workspace").iterdir())) == len(before) + len(trained)
 
 
 def test_a_run_has_exactly_its_steps_in_batches_of_one_size():

@@ -5,8 +5,7 @@ of what is done, are pure functions of the records, which need no more than ``ge
 says what is measured, and ``tiny()`` is the same in a minute. ``python benchmarks/run.py`` trains what is wanted until
 nothing is.
 
-An experiment may have more: ``numbers(records)``, what pages quote; ``trainer(folder)``, what trains its runs, of which the
-records are in that folder (:func:`experiments.training.train`); ``draw(records, path)``, its figure; ``metrics``, what a
+An experiment may have more: ``numbers(records)``, what pages quote; ``draw(records, path)``, its figure; ``metrics``, what a
 file of its runs keeps of each besides the loss (``test_loss`` and ``seconds``).
 """
 

@@ -56,10 +56,6 @@ class Cheap:
         """One small target."""
         return replace(self, targets=("burgers",), seeds=(0,), small=True)
 
-    def trainer(self, folder: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """A tuning keeps its own runs beside the records, so that it is taken up where it was interrupted."""
-        return partial(tuned, folder=folder)
-
     def wanted(self, records: Any) -> Iterator[Run]:
         """The tunings that are missing; seeds first, so that every target has one early."""
         return missing(records, (run(name, seed, self.small) for seed in self.seeds for name in self.targets))
@@ -113,7 +109,15 @@ def run(name: str, seed: int, small: bool) -> Run:
     version = {"training": VERSION, "rules": RULE_VERSION, "choice": CHOICE}
     data = get_problem(name, **config["data"]).content()
     content = {**config, "train": "tune", "version": version, "data": data}
-    return Run(content, config, size=name, params={"epochs": config["epochs"]}, seed=seed)
+    return Run(content, config, train=beside, size=name, params={"epochs": config["epochs"]}, seed=seed)
+
+
+def beside(config: Mapping[str, Any], place: str, keep: bool) -> dict[str, Any]:
+    """A tuning that keeps its own runs beside the records, so that it is taken up where it was interrupted."""
+    return tuned(config, Path(place).parents[1])
+
+
+beside.keeps_files = True
 
 
 def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import mup
@@ -58,10 +57,6 @@ class Checks:
         """Two seeds at two sizes."""
         return replace(self, seeds=2, small=True)
 
-    def trainer(self, folder: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """What measures."""
-        return checked
-
     def run(self, name: str) -> Run:
         """One check."""
         config = {"check": name, "seeds": self.seeds, "small": self.small}
@@ -73,6 +68,7 @@ class Checks:
                 **config,
             },
             config,
+            train=checked,
             size=name,
             params={},
             seed=0,

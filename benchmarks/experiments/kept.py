@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.records import Records, Run
+from neuralop_mup.lab.records import Run
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")
-
-
-class Folder(Records):
-    """Records of a folder, while another process may write them."""
-
-    def place(self, run: Run, make: bool = False) -> Path:
-        return self.folder / "workspace" / run.id
 
 
 class Lines:

@@ -11,11 +11,10 @@ import inspect
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap, zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,16 +68,11 @@ class Timing:
         """One case with a small model and few rounds."""
         return Timing(tuple(CASES)[:1], 8, 2, 3)
 
-    def trainer(self, folder: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """What measures."""
-        return measured
-
     def run(self, kind: str, case: str) -> Run:
         """One measurement."""
         config = {"kind": kind, "case": case, "width": self.width, "batch": self.batch, "rounds": self.rounds}
-        return Run(
-            {"train": "timing", "torch": torch.__version__, **config}, config, size=f"{kind}, {case}", params={}, seed=0
-        )
+        labels = {"size": f"{kind}, {case}", "params": {}, "seed": 0}
+        return Run({"train": "timing", "torch": torch.__version__, **config}, config, train=measured, **labels)
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The measurements that are missing."""

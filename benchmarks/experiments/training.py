@@ -63,9 +63,10 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         "train": "benchmarks",
         "version": {"training": VERSION, "rules": RULE_VERSION, "stages": STAGES},
         "data": get_problem(config["problem"], **config["data"]).content(),
-        "optimizer_arguments": arguments,
+        # Classes by their names, as they were written down when runs were kept.
+        "optimizer_arguments": {k: v.__qualname__ if isinstance(v, type) else v for k, v in arguments.items()},
     }
-    return Run(content, config, **labels)
+    return Run(content, config, train=train, **labels)
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:

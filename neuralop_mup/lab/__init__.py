@@ -1,8 +1,8 @@
 """Hyperparameter search and zero-shot transfer (Algorithm 1 of arXiv 2506.19396), of a model on data or of any train
 function.
 
-A :class:`Study` says from records which runs it still wants; :func:`run` trains them on an engine and keeps each by the hash
-of everything that it depends on; :class:`Results` computes every number from the records.
+A :class:`Study` says from records which runs it still wants; :func:`neuralop_mup.lab.run.run` trains them on an engine and
+keeps each by the hash of everything that it depends on; :class:`Results` computes every number from the records.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from neuralop_mup.lab.outcome import Kind
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.runner import run
-from neuralop_mup.lab.space import log2_grid
+from neuralop_mup.lab.search import log2_grid
 from neuralop_mup.lab.study import Point, Study
 from neuralop_mup.lab.sweeps import sweep, transfer, transfer_study
 
@@ -31,7 +30,6 @@ __all__ = [
     "aligned_table",
     "load_tuned",
     "log2_grid",
-    "run",
     "sweep",
     "transfer",
     "transfer_study",

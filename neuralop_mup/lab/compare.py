@@ -224,4 +224,4 @@ def _where(searched: Results, made: Tuning) -> str:
 
 def _proxy(made: Tuning) -> Tuning:
     """The search at the proxy alone."""
-    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}, searched=()))
+    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}))

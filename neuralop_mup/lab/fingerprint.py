@@ -8,14 +8,17 @@ fingerprint.
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import functools
 import hashlib
+import importlib
 import site
 import sys
 import sysconfig
 import types
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,10 @@ import torch
 from neuralop_mup.errors import MupError
 
 # Of a class what Python itself writes there, which says nothing of what the class does.
-_NOT_OF_A_CLASS = {"__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__firstlineno__", "_abc_impl"}
-_PACKAGES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, site.getusersitepackages())
-_OURS = str(Path(__file__).parents[1])
+_NOT_OF_A_CLASS = {"__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__"}
+_NOT_OF_A_CLASS |= {"__firstlineno__", "_abc_impl"}
+_PACKAGES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, *site.getsitepackages())
+_INSTALLED = (*_PACKAGES, site.getusersitepackages(), str(Path(__file__).parents[1]))
 _ATOMS = (str, bytes, float, complex, torch.dtype, torch.device, type(None), type(...))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _WRAPPERS = (staticmethod, classmethod, property, types.MethodType, functools.cached_property, functools._lru_cache_wrapper)
@@ -46,12 +50,13 @@ def fingerprint(value: Any) -> str:
     Returns
     -------
     str
-        64 hex digits. Numbers that are equal have one fingerprint (1 and 1.0), and so have lists and tuples.
+        64 hex digits. Numbers that are equal have one fingerprint (1 and 1.0), and so have lists and tuples, and arrays of
+        NumPy's and torch's. What a function reaches by a name that it makes up itself (``getattr``, ``eval``) is not seen.
 
     Raises
     ------
     MupError
-        If something in it cannot be looked into, such as an open file; the message names it.
+        If something in it cannot be looked into, such as an open file; the message says what.
 
     Examples
     --------
@@ -61,7 +66,12 @@ def fingerprint(value: Any) -> str:
     >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
     False
     """
-    return _digest(value, {})
+    try:
+        return _digest(value, {})
+    except Exception as error:  # whatever an object raises that cannot be taken apart
+        raise MupError(
+            f"A {type(value).__name__} holds what cannot be read, which tells it from others: {error}."
+        ) from error
 
 
 def _digest(value: Any, met: dict[int, tuple[int, Any]]) -> str:
@@ -86,14 +96,16 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
     """What kind of thing a value is, its own content as bytes, and the values that it is made of."""
     if hasattr(value, "fingerprint_content") and not isinstance(value, type):
         return "told", b"", [value.fingerprint_content()]
-    if isinstance(value, (np.ndarray, np.generic)):
-        is_tensor = value.ndim and value.dtype.kind in "biufc"
-        value = torch.from_numpy(np.ascontiguousarray(value)) if is_tensor else value.tolist()
+    if type(value) in (np.ndarray, np.memmap) and value.ndim and value.dtype.kind in "biufc":
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+        return f"tensor {value.dtype.name} {value.shape} False", content, []
+    if isinstance(value, np.generic) or type(value) in (np.ndarray, np.memmap):
+        value = value.tolist()
     kind = type(value).__name__
     if isinstance(value, torch.Tensor):
         values = torch.atleast_1d(value.detach().cpu().resolve_conj().resolve_neg()).contiguous()
         content = values.view(torch.uint8).numpy().data if values.numel() else b""
-        return f"tensor {values.dtype} {tuple(value.shape)}", content, []
+        return f"tensor {str(values.dtype)[6:]} {tuple(value.shape)} {value.requires_grad}", content, []
     if isinstance(value, (bool, int)) or (isinstance(value, float) and value.is_integer()):
         return "number", str(int(value)).encode(), []
     if isinstance(value, _ATOMS):
@@ -104,16 +116,14 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
         return "dict", b"", sorted(value.items(), key=lambda item: str(item[0]))
     if isinstance(value, Set):
         return "set", b"", sorted(map(fingerprint, value))
-    if isinstance(value, torch.Generator):
-        return kind, b"", [value.get_state()]
-    if isinstance(value, _NAMED) and _is_installed(value):
-        owner = getattr(value, "__self__", None)  # of what it is a method
-        module, name = _module(value), getattr(value, "__qualname__", "")
+    if isinstance(value, _NAMED) and (module := _installed_as(value)):
+        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")  # of what it is a method
         version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
         return f"{module}.{name} {version}", b"", [] if isinstance(owner, types.ModuleType) else [owner]
     if isinstance(value, types.FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return kind, b"", [value.__code__, value.__defaults__, value.__kwdefaults__, cells, dict(_globals(value))]
+        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), cells, dict(_globals(value))]
+        return kind, b"", parts
     if isinstance(value, types.CodeType):
         arguments = value.co_varnames[: value.co_argcount + value.co_kwonlyargcount]
         return kind, value.co_code, [value.co_names, arguments, value.co_freevars, value.co_consts]
@@ -123,35 +133,40 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
     if isinstance(value, _WRAPPERS):
         of = next(getattr(value, name) for name in ("__wrapped__", "__func__", "func", "fget") if hasattr(value, name))
         return kind, b"", [of, getattr(value, "__self__", None)]
-    try:  # as it would be pickled: its class, and what it holds
-        reduced = value.__reduce_ex__(4)
-    except Exception as error:  # whatever an object raises that cannot be taken apart
-        raise MupError(f"A {kind} holds what cannot be read, so that nothing tells it from others: {error}.") from error
+    # As it would be pickled: its class, and what it holds.
+    reduced = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))(value)
+    reduced = (type(value), reduced) if isinstance(reduced, str) else reduced
     return "object", b"", [list(part) if isinstance(part, Iterator) else part for part in reduced]
 
 
-def _module(value: Any) -> str:
-    return (value.__name__ if isinstance(value, types.ModuleType) else value.__module__) or "builtins"
-
-
-def _is_installed(value: Any) -> bool:
-    """Whether something is of an installed package, or of Python, and not the user's own, which may be of a notebook."""
-    module = sys.modules.get(_module(value))
-    file = getattr(module, "__file__", None)
-    if module is None or module.__name__ in ("__main__", "__mp_main__"):
-        return False
-    return file is None or file.startswith((*_PACKAGES, _OURS))
+def _installed_as(value: Any) -> str | None:
+    """The module of an installed package, or of Python, that something is of; None for the user's own, or a notebook's."""
+    name = (value.__name__ if isinstance(value, types.ModuleType) else value.__module__) or "builtins"
+    module = sys.modules.get(name)
+    if module is None or name in ("__main__", "__mp_main__"):
+        return None
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return name if file is None or file.startswith(_INSTALLED) else None
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function, with those that it defines, uses of its module; of modules of the user's own what it names there."""
+    """What a function, with those that it defines, uses of its module, and of others of the user's own."""
     codes = [function.__code__]
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    used = {step.argval for code in codes for step in dis.get_instructions(code) if step.opname in _LOADS}
-    known, names = {**sys.modules, **function.__globals__}, {name for code in codes for name in code.co_names}
-    for name in sorted(used & known.keys()):
-        value = known[name]
-        if isinstance(value, types.ModuleType) and not _is_installed(value):
-            value = {own: getattr(value, own) for own in names if hasattr(value, own)}
-        yield name, value
+    steps = [step for code in codes for step in dis.get_instructions(code) if step.opname in _LOADS]
+    for name in {step.argval for step in steps if step.opname == "IMPORT_NAME"} - sys.modules.keys():
+        with suppress(ImportError):  # the function would import it, too
+            importlib.import_module(name)
+    known = {**sys.modules, **function.__globals__}
+    names = {name for code in codes for name in code.co_names}
+    for name in sorted({step.argval for step in steps} & known.keys()):
+        yield name, _used(known[name], names, ())
+
+
+def _used(value: Any, names: set[str], around: tuple[Any, ...]) -> Any:
+    """A value; of a module of the user's own what is named of it."""
+    if not isinstance(value, types.ModuleType) or _installed_as(value):
+        return value
+    found = {name: getattr(value, name) for name in sorted(names) if hasattr(value, name)}
+    return {name: _used(own, names, (*around, value)) for name, own in found.items() if own not in around}

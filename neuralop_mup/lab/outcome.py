@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
+import platform
+import random
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from enum import Enum
+from functools import cache
+from importlib import metadata
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
-
-__all__ = [
-    "Kind",
-    "begins_alike",
-    "execute",
-    "failed",
-    "first_failure",
-    "is_complete",
-    "is_final",
-    "lowest",
-    "mean_and_std",
-    "mean_loss",
-    "plain",
-    "score",
-]
 
 
 class Kind(str, Enum):
@@ -55,20 +50,49 @@ class Kind(str, Enum):
 
 
 #: What is no fault of a run: no space, no such file, no memory, a module that is not there.
-_SURROUNDINGS = (OSError, MemoryError, ImportError)
+_SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
 #: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
 #: train further runs, since a train function may itself tune.
 _BUSY = threading.RLock()
+#: What decides the numbers of a run besides its content.
+_PACKAGES = ("torch", "neuraloperator", "mup")
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
     """The outcome of a run that ended without telling how, with the keys of any outcome.
 
     ``outcome`` is a value of :class:`Kind`; ``again``: whether its surroundings are to blame, so that the same run may end
-    otherwise at once; ``weights``: those of a run whose folder cannot be seen from where it was trained, as bytes.
+    otherwise at once; ``weights``: those of a run whose folder cannot be seen from where it was trained, as bytes;
+    ``versions``, ``host`` and ``date``: of the process in which it ended.
     """
-    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}}
-    return {**text, "seconds": 0.0, "again": again, "traceback": None, "weights": None}
+    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}, "traceback": None, "weights": None}
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {**text, "seconds": 0.0, "again": again, "versions": versions(), "host": platform.node(), "date": date}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of every package that decides the numbers of a run."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return {**found, "neuralop-mup": __version__}  # of the code that runs, which need not be installed
+
+
+@contextmanager
+def same_random_state() -> Iterator[None]:
+    """The caller's random numbers, of Python, NumPy and torch, go on afterwards as if nothing had been drawn."""
+    python, numpy = random.getstate(), np.random.get_state()
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(cuda):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
@@ -79,18 +103,22 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     version : str
         Of the package that sends the run: a worker of another one would give other numbers.
     train : callable
-        Called with a copy of ``config`` and ``how``.
+        A copy of it is called, so that nothing that it holds carries over to another run, with a copy of ``config`` and with
+        ``how``.
 
     Raises
     ------
     MupError
         If this process has another version of the package, or is training another run at this moment.
+    Unseen
+        If the train function was left in a folder that is not seen here.
     """
     if __version__ != version:
         raise MupError(
             f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
             "would differ. Install the same version everywhere."
         )
+    train = train.load() if isinstance(train, Stored) else _copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
@@ -98,13 +126,40 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
         )
     start = time.perf_counter()
     try:
-        outcome = _ended(train(copy.deepcopy(dict(config)), **how))
+        with same_random_state():
+            outcome = _ended(train(_copied(dict(config)), **how))
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:
         _BUSY.release()
     outcome["seconds"] = time.perf_counter() - start
     return outcome
+
+
+class Unseen(Exception):
+    """What a :class:`Stored` train function was left in cannot be read here."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A train function in a file, for runs in other processes: its tensors are mapped, so that these share their memory."""
+
+    path: Path
+
+    def load(self) -> Callable[..., Any]:
+        """The train function; Unseen where the folder is another machine's, or its modules cannot be imported."""
+        try:
+            return torch.load(self.path, mmap=True, weights_only=False)
+        except Exception as error:  # whatever reading a file and unpickling raise
+            raise Unseen(str(error)) from error
+
+
+def _copied(value: Any) -> Any:
+    """A copy down to the last value; what cannot be copied, such as an open file, is given as it is."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever an object raises that refuses
+        return value
 
 
 def _ended(value: Any) -> dict[str, Any]:
@@ -127,8 +182,7 @@ def _ended(value: Any) -> dict[str, Any]:
 
 def _raised(error: BaseException) -> dict[str, Any]:
     """The outcome of an exception: what caused it says whose fault it is."""
-    # Torch's error is known by its name: runs need not use torch.
-    around = any(isinstance(e, _SURROUNDINGS) or type(e).__name__ == "OutOfMemoryError" for e in _causes(error))
+    around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
     kind = Kind.REFUSED if isinstance(error, MupError) and not around else Kind.FAILED
     kind = Kind.DIVERGED if isinstance(error, Diverged) else kind
     said, name = " ".join(str(error).split()), type(error).__name__
@@ -154,8 +208,6 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, range)):
         return [plain(v) for v in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
     if hasattr(value, "tolist"):  # numpy and torch
         return plain(value.tolist())
     return str(value)
@@ -171,21 +223,14 @@ def is_complete(record: Mapping[str, Any]) -> bool:
     return record["outcome"] == Kind.COMPLETE.value
 
 
-def begins_alike(one: float, other: float) -> bool:
-    """Whether two losses of a first batch are the same but for rounding, that of a GPU's reduced precision among it."""
-    return abs(one - other) <= 1e-3 * max(1.0, abs(one))
-
-
 def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
     """Two sentences, after a space: the first error, and how to go on; empty without errors."""
-    wrong = [r for r in records if r["error"]]
-    if not wrong:
+    wrong = next((r for r in records if r["error"]), None)
+    if wrong is None:
         return ""
-    if is_final(wrong[0]):
-        go_on = "Such a run is not repeated: try other values or, once its cause is mended, another folder."
-    else:
-        go_on = "Once its cause is mended, the same call on the same folder runs it again."
-    return f" The first failure: {wrong[0]['error'].rstrip('.')}. {go_on}"
+    again = "Once its cause is mended, the same call on the same folder runs it again."
+    final = "Such a run is not repeated: try other values, or mend the code, which makes it another run."
+    return f" The first failure: {wrong['error'].rstrip('.')}. {final if is_final(wrong) else again}"
 
 
 def mean_loss(ends: Iterable[Mapping[str, Any]]) -> float:

@@ -22,7 +22,7 @@ from neuralop_mup.lab.presets import EXTENDS
 from neuralop_mup.lab.proxy import data_notes
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.runner import run
+from neuralop_mup.lab.run import run
 from neuralop_mup.lab.savings import coarser, narrower, shorter
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import OPTIMIZERS, Settings, optimizer_name

@@ -14,7 +14,7 @@ from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.space import edge_of, is_number
+from neuralop_mup.lab.search import edge_of, is_number
 from neuralop_mup.lab.statistics import regret_between
 from neuralop_mup.lab.study import the
 

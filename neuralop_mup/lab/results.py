@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, mean_and_std, score
-from neuralop_mup.lab.records import put
-from neuralop_mup.lab.space import edge_of, is_number, params_key
+from neuralop_mup.lab.search import edge_of, is_number, params_key
 from neuralop_mup.lab.statistics import find_optimum
 from neuralop_mup.lab.study import Study, the
 
@@ -48,22 +46,6 @@ class Results:
     records: list[Record]
     folder: Path
 
-    def save(self) -> None:
-        """Write ``results.jsonl``, a table for people, and ``study.json``, what was asked.
-
-        Raises
-        ------
-        MupError
-            If the folder cannot be written.
-
-        Examples
-        --------
-        >>> results.save()
-        """
-        table = "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.records)
-        put(self.folder, self.folder / "results.jsonl", table)
-        put(self.folder, self.folder / "study.json", json.dumps(self.study.settings, indent=2) + "\n")
-
     @classmethod
     def load(cls, folder: str | Path) -> Results:
         """The study that was run last in ``folder``.
@@ -89,15 +71,10 @@ class Results:
         >>> Results.load("runs").best
         {'lr': 0.5}
         """
-        folder = Path(folder)
-        try:
-            study = Study.of(json.loads((folder / "study.json").read_text(encoding="utf-8")))
-            records = [json.loads(line) for line in (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MupError(f"{folder} holds no study ({type(error).__name__}: {error}); run one there first.") from None
+        study, records = Study.load(folder)
         if not any(r["size"] == study.target for r in records):
             raise MupError(f"The study in {folder} has not reached its last size yet; run the same command to resume it.")
-        return cls(study, records, folder)
+        return cls(study, records, Path(folder))
 
     # Records
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers, length_factor
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.space import log2_grid
+from neuralop_mup.lab.search import log2_grid
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap.optimizer import AUX_LR, MuSOAP, usual_lr

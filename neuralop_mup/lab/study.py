@@ -6,24 +6,23 @@ A *point* is one set of hyperparameters at one size under one rule, trained with
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
-from neuralop_mup.lab.records import Records, Run, described
-from neuralop_mup.lab.space import edge_of, is_distribution, is_number, params_key, points
+from neuralop_mup.lab.records import Records, Run, described, put
+from neuralop_mup.lab.search import Search, edge_of, is_distribution, is_number, params_key, points
 from neuralop_mup.lab.statistics import find_optimum
-from neuralop_mup.lab.with_optuna import Search
-
-__all__ = ["Point", "Study", "the"]
 
 Params = Mapping[str, Any]
-_PAIRS = ("sizes", "base_rules", "under", "at")  # mappings whose keys JSON would turn into text
+#: What is written down of a study, beside its space and sizes: as much as its results need.
+_KEPT = ("name", "seeds", "rules", "n_trials", "fixed", "between", "notes")
 
 
 @dataclass(frozen=True)
@@ -64,24 +63,25 @@ class Study:
     Attributes
     ----------
     name : str
-        What it is called in progress, reports and storages.
+        What it is called in progress and reports.
+    space : mapping of str to sequence or Optuna distribution
+        What is tuned.
+    seeds : tuple of int
+        With each of them every point is trained.
+    train : callable, optional
+        What trains a run, as :class:`~neuralop_mup.lab.records.Run` says. It may have ``content(config)``, everything that
+        the result depends on; else that is its fingerprint and all of ``config``.
     sizes : mapping of str to dict, optional
         Label → arguments of the model: the base, where hyperparameters are tuned, and the target, to which the best are
         carried. ``{None: None}``: the model is no business of the study, and its runs get no ``model``, ``base`` and
         ``rule``.
     rules : tuple of str, default (None,)
-        Rules that are compared at the target; the first one is what the study is about.
-    searched : tuple of str, default ()
-        Those of them under which the space is walked at the target, too, to see what carrying over missed.
-    base_rules : mapping of str to str, optional
-        Rule → the rule under which the base is trained for it; itself where it is not among them. At the base every
-        rule is the standard parametrization bit for bit, so that one set of runs may serve them all.
-    space : mapping of str to sequence or Optuna distribution
-        What is tuned.
-    seeds : tuple of int
-        With each of them every point is trained.
+        Rules that are compared at the target; the first one is what the study is about. At the base of a larger size every
+        rule is the standard parametrization bit for bit, so that one set of runs serves them all.
     n_trials : int, optional
         Points of a search, where the space has a distribution.
+    sampler : str or Optuna sampler, optional
+        What proposes them.
     fixed : mapping, optional
         Settings that every run has.
     under : mapping of str to dict, optional
@@ -95,14 +95,10 @@ class Study:
         edge.
     notes : tuple of str, default ()
         What a reader must know besides.
-    about : str, default ""
-        What it measures, in a phrase.
     keeps : bool, default False
         Whether the carried runs of the target under the first rule keep their weights.
-    content : callable, optional
-        A run's configuration → everything that its result depends on.
-    search : Search, optional
-        What proposes points, where the space has a distribution.
+    costs : mapping, optional
+        Relative cost of a run of each size, for the time left.
 
     Examples
     --------
@@ -117,22 +113,20 @@ class Study:
     name: str
     space: Mapping[str, Any]
     seeds: tuple[int, ...]
+    train: Callable[..., Any] | None = field(default=None, compare=False)
     sizes: Mapping[str | None, Any] = field(default_factory=lambda: {None: None})
     rules: tuple[str | None, ...] = (None,)
-    searched: tuple[str | None, ...] = ()
-    base_rules: Mapping[Any, Any] = field(default_factory=dict)
     n_trials: int | None = None
+    sampler: Any = field(default=None, compare=False)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     at: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     between: bool = False
     extends: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    about: str = ""
     keeps: bool = False
-    content: Callable[[dict[str, Any]], Mapping[str, Any]] = field(default_factory=lambda: dict, compare=False)
-    search: Search | None = field(default=None, compare=False)
-    _runs: dict[tuple, list[Run]] = field(default_factory=dict, compare=False, repr=False)
+    costs: Mapping[Any, float] = field(default_factory=dict, compare=False)
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # runs, each once
 
     @property
     def base(self) -> str | None:
@@ -148,7 +142,7 @@ class Study:
 
     def trained_as(self, size: str | None, rule: str | None) -> str | None:
         """The rule under which a size is trained for ``rule``."""
-        return self.base_rules.get(rule, rule) if size == self.base else rule
+        return self.rules[0] if size == self.base != self.target else rule
 
     def point(self, size: str | None, rule: str | None, params: Params, keep: bool = False) -> Point:
         """The point that answers for these hyperparameters at a size under a rule."""
@@ -162,40 +156,50 @@ class Study:
         own = {**self.under.get(point.rule, {}), **self.at.get(point.size, {})}
         return {**self.fixed, **own, **model, **point.params, "seed": seed}
 
+    def content(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Everything that the result of a run depends on."""
+        if hasattr(self.train, "content"):
+            return self.train.content(config)
+        if "train" not in self._made:  # once: what it holds may change while runs are trained
+            self._made["train"] = described(self.train)
+        return {"train": self._made["train"], **config}
+
     def runs(self, point: Point) -> list[Run]:
         """A run for each seed."""
         key = (*point.key, point.keep)
-        if key not in self._runs:
+        if key not in self._made:
             labels = {"size": point.size, "rule": point.rule, "params": plain(point.params)}
             configs = {seed: self.config(point, seed) for seed in self.seeds}
-            self._runs[key] = [Run(self.content(c), c, point.keep, **labels, seed=seed) for seed, c in configs.items()]
-        return self._runs[key]
+            self._made[key] = [
+                Run(self.content(config), config, point.keep, train=self.train, **labels, seed=seed)
+                for seed, config in configs.items()
+            ]
+        return self._made[key]
 
     def tuning(self, records: Records | None = None) -> list[Point]:
         """The points on which everything else depends: the base's grid, or what was proposed so far."""
-        if self.n_trials is not None:
-            asked = [] if records is None else records.proposals(self.definition)
-            return _unique(self.point(self.base, self.rules[0], params) for params in asked)
-        return self._grid
+        if self.n_trials is None:
+            return self._grid
+        return self._at_base([] if records is None else records.proposals(self.definition))
 
     @cached_property
     def _grid(self) -> list[Point]:
-        return _unique(self.point(self.base, rule, p) for rule in self.rules for p in points(self.space))
+        return self._at_base(points(self.space))
 
-    def rest(self, centres: Mapping[Any, Params]) -> list[Point]:
-        """What is trained once the base's best points are known: those at the target, and where it is searched all."""
-        if len(self.sizes) < 2:
+    def _at_base(self, asked: Sequence[Params]) -> list[Point]:
+        found = [self.point(self.base, rule, params) for rule in self.rules for params in asked]
+        return list({point.key: point for point in found}.values())
+
+    def rest(self, centre: Params) -> list[Point]:
+        """What is trained once the base's best point is known: that one at the target, under each rule."""
+        if self.base == self.target:
             return []
-        keep = {self.rules[0]} if self.keeps else set()
-        carried = [self.point(self.target, rule, centres[rule], rule in keep) for rule in self.rules]
-        return _unique([*carried, *(self.point(self.target, r, p) for r in self.searched for p in points(self.space))])
+        return [self.point(self.target, rule, centre, self.keeps and rule == self.rules[0]) for rule in self.rules]
 
     def planned(self) -> Counter:
-        """Size → number of runs of the whole study, with any point in the place of the best."""
-        tuning = self.n_trials or len(self.tuning())
-        return Counter({self.base: tuning * len(self.seeds)}) + Counter(
-            point.size for point in self.rest(dict.fromkeys(self.rules, self.example)) for _ in self.seeds
-        )
+        """Size → number of runs of the whole study."""
+        tuning, rest = self.n_trials or len(self.tuning()), len(self.rest(self.example))
+        return Counter({self.base: tuning * len(self.seeds)}) + Counter({self.target: rest * len(self.seeds)})
 
     def as_given(self, params: Params) -> Params:
         """The point of the grid that JSON shows so: it turns tuples into lists."""
@@ -214,18 +218,9 @@ class Study:
         found = [record for run in self.runs(point) if (record := records.get(run)) is not None]
         return found if len(found) == len(self.seeds) or not all(map(is_complete, found)) else None
 
-    def best(self, wanted: Iterable[Point], records: Records) -> Params | None:
-        """The point of lowest mean loss among those that completed with every seed."""
-        return lowest(((point.params, self.ends(point, records) or []) for point in wanted), len(self.seeds))[0]
-
-    def centres(self, records: Records) -> dict[Any, Params | None]:
-        """Rule → what is carried from the base under it; None where no point completed with every seed."""
-        tuning = self.tuning(records)
-        own = {rule: [p for p in tuning if p.rule == self.trained_as(self.base, rule)] for rule in self.rules}
-        return {
-            rule: self.carried((point.params, self.ends(point, records) or []) for point in wanted)
-            for rule, wanted in own.items()
-        }
+    def centre(self, records: Records) -> Params | None:
+        """What is carried from the base; None where no point completed with every seed."""
+        return self.carried((point.params, self.ends(point, records) or []) for point in self.tuning(records))
 
     def carried(self, found: Iterable[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """What is carried from points and their records: the best of them, with ``between`` at its learning rate's
@@ -245,11 +240,14 @@ class Study:
             if more < 1 or any(self.ends(point, records) is None for point in self.tuning()):
                 continue
             values = sorted(self.space[name])
-            edge = edge_of((self.best(self.tuning(), records) or {}).get(name), values)
+            best, _ = lowest(((p.params, self.ends(p, records)) for p in self.tuning()), len(self.seeds))
+            edge = edge_of((best or {}).get(name), values)
             if edge is not None:
                 new = values[0] ** 2 / values[1] if edge == "lowest" else values[-1] ** 2 / values[-2]
                 space = {**self.space, name: sorted([*values, float(f"{new:.12g}")])}
-                return replace(self, space=space, extends={**self.extends, name: more - 1}).extended(records)
+                study = replace(self, space=space, extends={**self.extends, name: more - 1})
+                object.__setattr__(study, "_made", self._made)
+                return study.extended(records)
         return self
 
     def wanted(self, records: Records) -> list[Run]:
@@ -284,20 +282,16 @@ class Study:
         study = self.extended(records)
         tuning = study.tuning(records)
         open_ones = study._open(tuning, records)
-        if open_ones:
+        if open_ones or self.base == self.target or self._asks(records):
             return open_ones
-        if study.n_trials is not None and len(records.proposals(study.definition)) < study.n_trials:
-            return []
-        centres = study.centres(records)
-        if None not in centres.values():
-            return study._open(study.rest(centres), records)
-        if len(study.sizes) > 1:
+        centre = study.centre(records)
+        if centre is None:
             ends = [end for point in tuning for end in study.ends(point, records) or ()]
             raise MupError(
                 f"No point of {the(study.base)} completed with every seed, so nothing can be carried over."
                 f"{first_failure(ends)}"
             )
-        return []
+        return study._open(study.rest(centre), records)
 
     def _open(self, wanted: Iterable[Point], records: Records) -> list[Run]:
         left = []
@@ -307,29 +301,34 @@ class Study:
                 left.append(runs if records.get(runs[0]) is not None else runs[:1])
         return [runs[i] for i in range(len(self.seeds)) for runs in left if i < len(runs) and records.get(runs[i]) is None]
 
+    def _asks(self, records: Records) -> int:
+        """How many points a sampler is still to propose."""
+        return 0 if self.n_trials is None else max(0, self.n_trials - len(records.proposals(self.definition)))
+
     def propose(self, records: Records) -> bool:
         """Have one more point proposed, where points are and not all were; whether there is one."""
-        asked = records.proposals(self.definition) if self.search is not None else []
-        if self.search is None or len(asked) >= self.n_trials:
+        if not self._asks(records):
             return False
+        asked = records.proposals(self.definition)
         ends = [self.ends(self.point(self.base, self.rules[0], params), records) for params in asked]
-        records.propose(self.definition, [*asked, self.search.next(asked, ends)])
+        records.propose(self.definition, [*asked, self._search.next(asked, ends)])
         return True
+
+    @cached_property
+    def _search(self) -> Search:
+        return Search(self.space, self.n_trials, self.sampler)
 
     def points(self, records: Records, guess: bool = False) -> list[Point]:
         """The points that are asked for so far, in their order; ``guess``: with any in the place of the best one."""
-        centres = self.centres(records)
-        centres = {rule: self.example if guess and best is None else best for rule, best in centres.items()}
-        return [*self.tuning(records), *([] if None in centres.values() else self.rest(centres))]
+        centre = self.centre(records) or (self.example if guess else None)
+        return [*self.tuning(records), *([] if centre is None else self.rest(centre))]
 
     def left(self, records: Records) -> Counter:
         """Size → number of runs that are not done, as far as can be told."""
         study = self.extended(records)
         wanted = [point for point in study.points(records, guess=True) if study.ends(point, records) is None]
         left = Counter(p.size for p in wanted for run in study.runs(p) if records.get(run) is None)
-        if self.n_trials is not None:
-            left[self.base] += len(self.seeds) * (self.n_trials - len(records.proposals(self.definition)))
-        return left
+        return left + Counter({self.base: len(self.seeds) * self._asks(records)})
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """A record for each run of the study that ended, with what the study calls it; points in their order."""
@@ -344,47 +343,75 @@ class Study:
     @cached_property
     def definition(self) -> dict[str, Any]:
         """What makes two searches the same: all but how many points they may try, and what is made of the best."""
-        at_base = {"name": None, "n_trials": None, "searched": None, "keeps": None, "rules": self.rules[:1]}
-        return {**self.settings, **at_base, "content": self.at_base}
+        space = {k: str(v) if is_distribution(v) else v for k, v in self.space.items()}
+        at_base = self.content(self.config(self.point(self.base, self.rules[0], {}), 0))
+        return described({"space": space, "seeds": self.seeds, "at_base": at_base})
 
-    @property
-    def at_base(self) -> Mapping[str, Any]:
-        """What the runs of the base have in common, whatever values are tried."""
-        return self.content(self.config(self.point(self.base, self.rules[0], {}), 0))
+    def save(self, records: Records) -> None:
+        """Write ``results.jsonl``, a table for people, and ``study.json``, what was asked.
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Everything that was asked, as JSON."""
-        asked = {
-            name: plain(getattr(self, name))
-            for name in ("name", "seeds", "rules", "searched", "between", "n_trials", "about")
-        }
-        asked |= {name: [[k, plain(v)] for k, v in getattr(self, name).items()] for name in _PAIRS}
-        asked |= {"fixed": plain(dict(self.fixed)), "space": {k: described(v) for k, v in self.space.items()}}
-        return {**asked, "notes": plain(self.notes), "rule_version": RULE_VERSION}
+        Parameters
+        ----------
+        records : Records
+            The runs that a folder holds.
+
+        Raises
+        ------
+        MupError
+            If the folder cannot be written.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab.records import Records
+        >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1))
+        >>> with Records("runs").held() as records:
+        ...     study.save(records)
+        """
+        study = self.extended(records)
+        table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in study.rows(records))
+        asked = {name: plain(getattr(study, name)) for name in _KEPT}
+        asked |= {"sizes": [[size, plain(arguments)] for size, arguments in study.sizes.items()]}
+        asked |= {"space": {k: str(v) if is_distribution(v) else plain(v) for k, v in study.space.items()}}
+        put(records.folder, records.folder / "results.jsonl", table)
+        put(records.folder, records.folder / "study.json", json.dumps(asked, indent=2) + "\n")
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Study:
-        """The study that these settings describe."""
-        pairs = {name: dict(settings[name]) for name in _PAIRS}
-        tuples = {name: tuple(settings[name]) for name in ("seeds", "rules", "searched", "notes")}
-        as_they_are = {name: settings[name] for name in ("name", "between", "n_trials", "about", "fixed")}
-        return cls(**pairs, **tuples, **as_they_are, space={k: _read(v) for k, v in settings["space"].items()})
+    def load(cls, folder: str | Path) -> tuple[Study, list[dict[str, Any]]]:
+        """The study that was saved last in a folder, and its rows, to be looked at; tuples in params are lists, and
+        distributions their text.
 
+        Parameters
+        ----------
+        folder : str or Path
+            Of a sweep, a transfer or :func:`neuralop_mup.tune`.
 
-def _read(values: Any) -> Any:
-    if not isinstance(values, str):
-        return values
-    from optuna.distributions import json_to_distribution
+        Returns
+        -------
+        study : Study
+        rows : list of dict
+            A record for each run that ended.
 
-    return json_to_distribution(values)
+        Raises
+        ------
+        MupError
+            If the folder holds none, or files of it are damaged.
 
-
-def _unique(wanted: Iterable[Point]) -> list[Point]:
-    found: dict[tuple, Point] = {}
-    for point in wanted:
-        found.setdefault(point.key, point)
-    return list(found.values())
+        Examples
+        --------
+        >>> import neuralop_mup as nm
+        >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+        >>> results = nm.sweep(lambda config: config["lr"], {"lr": [0.25, 0.5]}, **how)
+        >>> study, rows = Study.load("runs")
+        >>> study.space, len(rows)
+        ({'lr': [0.25, 0.5]}, 2)
+        """
+        try:
+            asked = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
+            rows = [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+            tuples = {name: tuple(asked[name]) for name in ("seeds", "rules", "notes")}
+            return cls(**{**asked, **tuples, "sizes": dict(asked["sizes"])}), rows
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise MupError(f"{folder} holds no study ({type(error).__name__}: {error}); run one there first.") from None
 
 
 def _order(params: Params) -> tuple:

@@ -10,33 +10,19 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.runner import run
-from neuralop_mup.lab.space import check_fixed, check_seeds, check_space, is_search
+from neuralop_mup.lab.run import run
+from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.with_optuna import Search
-
-__all__ = ["sweep", "transfer", "transfer_study"]
 
 
-def _checked(
-    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], n_trials: int | None, sampler: Any,
-    reserved: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
-    """What every study has, checked."""
-    fixed = check_fixed(fixed, reserved)
-    space, seeds = check_space(space, reserved, fixed), check_seeds(seeds)
-    search = None
-    if is_search(space):
-        if not isinstance(n_trials, int) or isinstance(n_trials, bool) or n_trials < 1:
-            raise MupError(
-                f"The space has an Optuna distribution and n_trials={n_trials!r}; say how many points to try, "
-                "such as n_trials=30."
-            )
-        search = Search(space, n_trials, sampler)
-    elif n_trials is not None or sampler is not None:
-        what = f"n_trials={n_trials!r}" if n_trials is not None else f"sampler={sampler!r}"
-        raise MupError(f"{what} is for spaces with Optuna distributions; a grid runs every point, so leave it out.")
-    return {"space": space, "fixed": fixed, "seeds": seeds, "n_trials": n_trials, "search": search}
+def results_of(
+    study: Study, *, folder: str | Path, n_workers: int | None, engine: Any = None, executor: Any = None,
+    progress: bool = True, devices: Sequence[str] = (),
+) -> Results:  # fmt: skip
+    """Train what is missing of a study, as :func:`sweep` says."""
+    made = make_engine(engine, executor, study.train, study.planned().total(), n_workers, devices)
+    records = run(study, folder=folder, engine=made, progress=progress)
+    return Results(study.extended(records), study.rows(records), Path(folder))
 
 
 def transfer_study(
@@ -48,7 +34,6 @@ def transfer_study(
     rules: Sequence[str] | None = None,
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
-    verify: bool = False,
     n_trials: int | None = None,
     sampler: Any = None,
     name: str = "transfer",
@@ -59,7 +44,7 @@ def transfer_study(
 
     Parameters
     ----------
-    proxy, target, space, rule, rules, fixed, seeds, verify, n_trials, sampler
+    proxy, target, space, rule, rules, fixed, seeds, n_trials, sampler
         As for :func:`transfer`.
     name : str, default "transfer"
         Names the study.
@@ -86,25 +71,18 @@ def transfer_study(
     >>> study.rules, dict(study.planned())
     (('operator-norm', 'standard'), {'proxy': 3, 'target': 2})
     """
-    checked = _checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
+    asked = checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
     for what, size in (("proxy", proxy), ("target", target)):
         if not isinstance(size, Mapping):
             raise MupError(f"{what}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
     if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
         raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
-    if verify and n_trials is not None:
-        raise MupError(
-            "verify=True walks the whole space at the target, which needs a grid; give lists of values in space, "
-            "or verify=False."
-        )
     compared = tuple(dict.fromkeys([rule, *(rules or ()), *(["standard"] if naive else [])]))
     return Study(
         name=name,
         sizes={"proxy": dict(proxy), "target": dict(target)},
         rules=compared,
-        searched=tuple(r for r in compared if r in (rules or compared)) if verify else (),
-        base_rules=dict.fromkeys(compared, rule),
-        **checked,
+        **asked,
         **more,
     )
 
@@ -119,7 +97,6 @@ def sweep(
     n_workers: int | None = None,
     n_trials: int | None = None,
     name: str = "sweep",
-    storage: Any = None,
     sampler: Any = None,
     engine: Any = None,
     executor: Any = None,
@@ -127,16 +104,18 @@ def sweep(
 ) -> Results:
     """Train over a space of hyperparameters, keeping every run in a folder.
 
-    A run is kept by its configuration and the name of ``train``. So the same call on the same folder resumes: what is
-    finished is not trained again, what was under way when the command was killed is, and so is what failed by its
-    surroundings or by an exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of
-    studies, and values, seeds and trials may be added to one.
+    A run is kept by its configuration and what ``train`` is: its code, with all that it uses and holds
+    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). So the same call on the same folder resumes: what is finished is not
+    trained again, what was under way when the command was killed is, and so is what failed by its surroundings or by an
+    exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of studies, and values,
+    seeds and trials may be added to one.
 
     Parameters
     ----------
     train : callable
         ``train(config) -> float`` or a dict with ``"loss"``; lower is better. It is called with
-        ``{**fixed, **point, "seed": seed}``. To run in several processes it must stand at module level.
+        ``{**fixed, **point, "seed": seed}``, a copy of it for each run. To run in several processes it must stand at module
+        level of a file.
     space : mapping of str to sequence or optuna distribution
         Sequences only: every combination is a point, all points with the first seed first. With a distribution among the
         values: ``n_trials`` points are proposed by the sampler, each judged by its mean over the seeds.
@@ -147,16 +126,14 @@ def sweep(
     seeds : iterable of int, default (0,)
         Distinct. The others start once the first of a point completed; a point whose seed did not complete stops.
     n_workers : int, optional
-        Runs at once; default one per core, at most one per run. With 1 the runs are executed in this process, whose thread
+        Runs at once; default one per core, at most one per run, and 1 for a function that other processes cannot import
+        (a lambda, or one of a notebook). With 1 the runs are executed in this process, whose thread
         settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads. A search with
         several workers depends on the order in which they finish.
     n_trials : int, optional
         Points of a search.
     name : str, default "sweep"
-        What the study is called in progress, reports and storages.
-    storage : str or optuna storage, optional
-        A database URL such as ``"postgresql://user@host/optuna"``, or a storage of Optuna's, in which each finished point is
-        shown as a trial.
+        What the study is called in progress and reports.
     sampler : str or optuna.samplers.BaseSampler, optional
         Proposes the points of a search: "tpe" (default), "random", "qmc", "gp", "cmaes", or a sampler.
     engine : {"local", "ray"} or Engine, optional
@@ -175,13 +152,14 @@ def sweep(
     Raises
     ------
     MupError
-        If the folder is in use, cannot be written or holds a study of an earlier version; if the storage does not answer; if
-        the space, seeds or workers cannot work. A run that raises or whose loss is not finite is a record, not an error.
+        If the folder is in use, cannot be written or holds a study of an earlier version; if the space, seeds or workers
+        cannot work. A run that raises or whose loss is not finite is a record, not an error.
 
     Notes
     -----
     What train returns is kept as JSON: numbers that are not finite become null, objects their text. Tracebacks are in the
-    records, too. A train function that was changed keeps its name: give it another one, or another folder.
+    records, too, and versions, host and date. A train function that holds what cannot be looked into, such as an open
+    file, is trained anew by each call, and a warning says so.
 
     Examples
     --------
@@ -201,9 +179,8 @@ def sweep(
     """
     if not isinstance(name, str) or not name or "/" in name:
         raise MupError(f"name={name!r} cannot name a study; take a text without a slash.")
-    study = Study(name=name, **_checked(space, fixed, seeds, n_trials, sampler, ("seed",)))
-    made = make_engine(engine, executor, train, study.planned().total(), n_workers)
-    return run(study, train, folder=folder, engine=made, storage=storage, progress=progress)
+    study = Study(name=name, train=train, **checked(space, fixed, seeds, n_trials, sampler, ("seed",)))
+    return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)
 
 
 def transfer(
@@ -218,10 +195,8 @@ def transfer(
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
     n_workers: int | None = None,
-    verify: bool = False,
     n_trials: int | None = None,
     name: str | None = None,
-    storage: Any = None,
     sampler: Any = None,
     engine: Any = None,
     executor: Any = None,
@@ -230,8 +205,7 @@ def transfer(
     """Tune at a small proxy, train the large target with what was found, beside the naive way (Algorithm 1).
 
     The target is trained at the proxy's best point under ``rule``, under the other ``rules`` and as neuralop builds it
-    ("standard"). With ``verify`` the space is walked at the target size under the rules too, which measures drift and
-    regret.
+    ("standard").
 
     Parameters
     ----------
@@ -241,18 +215,16 @@ def transfer(
     proxy, target : mapping
         Model keyword arguments of the two sizes.
     space : mapping of str to sequence or optuna distribution
-        As for :func:`sweep`; ``verify`` needs sequences.
+        As for :func:`sweep`.
     folder : str or Path
-        Keeps the runs, as for :func:`sweep`. A grid, seeds and rules may grow, and ``verify`` may be added.
+        Keeps the runs, as for :func:`sweep`. A grid, seeds and rules may grow.
     rule : str, default "operator-norm"
         The rule that carries the hyperparameters.
     rules : sequence of str, optional
         Further rules to compare; "standard" is always one of them, as the naive way.
-    verify : bool, default False
-        Also tune at the target size, to see what transfer missed.
     name : str, optional
         Names the study; default the folder's name.
-    fixed, seeds, n_workers, n_trials, storage, sampler, engine, executor, progress
+    fixed, seeds, n_workers, n_trials, sampler, engine, executor, progress
         As for :func:`sweep`.
 
     Returns
@@ -281,7 +253,6 @@ def transfer(
     ({'lr': 0.5}, [1.0, 1.0])
     """
     asked = {"proxy": proxy, "target": target, "space": space, "rule": rule, "rules": rules, "fixed": fixed}
-    asked |= {"seeds": seeds, "verify": verify, "n_trials": n_trials, "sampler": sampler}
+    asked |= {"seeds": seeds, "n_trials": n_trials, "sampler": sampler, "train": train}
     study = transfer_study(**asked, name=name or Path(folder).resolve().name or "transfer")
-    made = make_engine(engine, executor, train, study.planned().total(), n_workers)
-    return run(study, train, folder=folder, engine=made, storage=storage, progress=progress)
+    return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)

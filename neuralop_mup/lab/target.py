@@ -28,7 +28,7 @@ from neuralop_mup.lab.prediction import predicted
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.settings import KERNEL_INITS, Settings
-from neuralop_mup.lab.space import edge_of, params_key
+from neuralop_mup.lab.search import edge_of, params_key
 from neuralop_mup.lab.train import Training, n_params, quiet
 from neuralop_mup.validation import check_count
 

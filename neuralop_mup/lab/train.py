@@ -32,7 +32,7 @@ from neuralop_mup.lab.problems.data import SPLITS, ProblemData
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, Records, described, without_addresses
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import Settings, build_optimizer, build_scheduler, init_multipliers, optimizer_arguments
-from neuralop_mup.lab.space import params_key
+from neuralop_mup.lab.search import params_key
 from neuralop_mup.lab.study import Study
 
 __all__ = ["Training", "losses_of", "n_params", "quiet"]

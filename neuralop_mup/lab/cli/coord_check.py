@@ -26,7 +26,7 @@ from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.proxy import data_notes, modes_of
-from neuralop_mup.lab.runner import run as run_study
+from neuralop_mup.lab.run import run as run_study
 from neuralop_mup.lab.settings import OPTIMIZERS, build_optimizer, optimizer_name
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.train import losses_of, n_params, quiet
@@ -193,11 +193,11 @@ def check(
             print(f"\nnote    {note}")
     if dry_run:
         return 0
-    study = Study(name=f"{source.title}-coord-check", space={"over": [varied]}, seeds=tuple(range(seeds)), fixed=fixed)
-    train = _Seeds(source)
+    asked = {"space": {"over": [varied]}, "seeds": tuple(range(seeds)), "fixed": fixed, "train": _Seeds(source)}
+    study = Study(name=f"{source.title}-coord-check", **asked)
     source.load()
-    results = run_study(study, train, folder=folder, engine=make_engine(None, None, train, seeds, workers))
-    found = [record for r in results.records for record in r["metrics"].get("records", ())]
+    records = run_study(study, folder=folder, engine=make_engine(None, None, study.train, seeds, workers))
+    found = [record for r in study.rows(records) for record in r["metrics"].get("records", ())]
     return _tell(CoordCheck(found, varied), fixed, folder, source.title, tolerance, seeds, command)
 
 

@@ -16,8 +16,8 @@ from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt, re
 from neuralop.models import FNO
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.search import log2_grid
 from neuralop_mup.lab.settings import Settings
-from neuralop_mup.lab.space import log2_grid
 
 __all__ = ["BelowOne", "Verb", "fno_arguments", "grid", "on_axes", "searched"]
 

@@ -14,17 +14,16 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab import report, wording
 from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import BelowOne, Verb, fno_arguments, on_axes, searched
-from neuralop_mup.lab.engines import RayEngine, cuda_devices
+from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.pipeline import Tuning, tuning
 from neuralop_mup.lab.presets import EXTENDS, PRESETS, Preset, preset_of
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import mode_energy
+from neuralop_mup.lab.search import is_search, log2_grid
 from neuralop_mup.lab.settings import OPTIMIZERS, optimizer_name
-from neuralop_mup.lab.space import is_search, log2_grid
 from neuralop_mup.lab.target import lines_of_use
-from neuralop_mup.lab.with_optuna import check_storage
 
 #: Arguments in which proxy and target may differ.
 _SCALED = ("hidden_channels", "n_modes", "max_n_modes", "n_layers")
@@ -65,7 +64,6 @@ def transfer(
     sampler: str | None = None,
     rule: Literal["operator-norm", "log-modes", "none"] = DEFAULT_RULE,
     rules: tuple[str, ...] = (),
-    verify: bool = False,
     allow_large_proxy: bool = False,
     epochs: PositiveInt | None = None,
     batch_size: PositiveInt | None = None,
@@ -87,7 +85,6 @@ def transfer(
     address: str | None = None,
     cpus: NonNegativeFloat = 1,
     gpus: NonNegativeFloat | None = None,
-    storage: str | None = None,
     output: str = "",
     dry_run: bool = False,
     proxy: Mapping[str, Any],
@@ -120,8 +117,6 @@ def transfer(
         rule that carries the values: operator-norm, log-modes, none
     rules
         rules to compare it with, a comma list, such as standard; each costs as much as the target
-    verify
-        search at the target too, to measure drift and regret
     allow_large_proxy
         accept a proxy as large as the target
     epochs
@@ -164,8 +159,6 @@ def transfer(
         CPUs that a run asks Ray for
     gpus
         GPUs that a run asks Ray for; 0.5 puts two runs on one [1 unless on the cpu]
-    storage
-        Optuna storage that shows finished points besides: postgresql://…, mysql://…, sqlite:///…
     output
         folder for results; the same command resumes there [runs/NAME-transfer]
     dry_run
@@ -177,7 +170,6 @@ def transfer(
         raise MupError("--lr and --search.lr are the same; give one of them.")
     for name in rules:
         check_rule(name)
-    check_storage(storage)
     choice = OPTIMIZERS[optimizer_name(optimizer)]
     space = {name: searched(f"--search.{name}", text, _SEARCHED[name]) for name, text in search.items()}
     batches = space.get("batch_size") if isinstance(space.get("batch_size"), list) else [batch_size or 0]
@@ -219,7 +211,6 @@ def transfer(
         rule=rule,
         rules=[rule, *rules],
         naive=False,
-        verify=verify,
         seeds=range(seeds),
         n_trials=trials,
         sampler=sampler,
@@ -235,9 +226,9 @@ def transfer(
     devices = [name for name in cuda_devices(device) for _ in range(workers_per_device)]
     if gpus is None:
         gpus = float(device != "cpu" and bool(cuda_devices()))
-    made = RayEngine(address, workers, cpus, gpus) if engine == "ray" else None
+    made = "ray" if engine == "ray" else None
     results, found = plan.run(
-        n_workers=workers, devices=sorted(devices), command=command, progress=True, engine=made, storage=storage
+        n_workers=workers, devices=sorted(devices), command=command, progress=True, engine=made
     )
     print("", *report.verdict(results), "", report.aligned_table(results), sep="\n")
     print(f"\nReport (report.md), figure and every run: {folder}")

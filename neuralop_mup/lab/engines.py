@@ -1,0 +1,423 @@
+"""Where runs are executed: in this process, in processes of their own, on any executor of processes, Ray's among them.
+
+An engine is small: how many runs it takes at once, ``submit(function, *args)`` that gives a ``Future``, and ``close``. A
+future that raises means that the run was lost with its process; the loop tries it once more. Planning and writing are the
+loop's alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Protocol
+
+from neuralop_mup.errors import MupError, nearest
+
+_STARTS = 4  # so often a process may be killed before its run begins
+#: Loaded by the process from which the others are forked: torch takes seconds, and again when a model is built on "meta".
+_LOADED = ["neuralop_mup.lab.train", "torch._dynamo"]
+
+
+class Engine(Protocol):
+    """What the loop needs of the place where runs are executed.
+
+    Attributes
+    ----------
+    capacity : int
+        Runs at once.
+    loses_together : bool
+        Whether one dead process takes the other runs along, so that none of them can be blamed.
+
+    Examples
+    --------
+    An engine of one's own, which executes runs one by one:
+
+    >>> from concurrent.futures import Future
+    >>> import neuralop_mup as nm
+    >>> class Here:
+    ...     capacity, loses_together = 1, False
+    ...     def submit(self, function, /, *args, **kwargs):
+    ...         future = Future()
+    ...         future.set_result(function(*args, **kwargs))
+    ...         return future
+    ...     def close(self):
+    ...         pass
+    >>> how = {"engine": Here(), "folder": "runs", "progress": False}
+    >>> nm.sweep(lambda config: config["lr"] ** 2, {"lr": [0.25, 0.5]}, **how).best
+    {'lr': 0.25}
+    """
+
+    capacity: int
+    loses_together: bool
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Execute one run; the future gives what the function returns, or raises if its process ended."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything that runs."""
+        ...
+
+
+class InlineEngine:
+    """One run at a time, in this process and with its own thread settings."""
+
+    capacity = 1
+    loses_together = False
+
+    def __init__(self, note: str = "") -> None:
+        self.note = note  # why there are no processes, to be shown
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Call the function now."""
+        future: Future = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+    def close(self) -> None:
+        """Nothing is left running."""
+
+
+class LocalEngine:
+    """Each run a fresh process, forked on Linux from one that has torch loaded; one that is killed is that run's alone.
+
+    Parameters
+    ----------
+    capacity : int
+        Runs at once. Each has as many threads as cores come to it.
+    devices : sequence of str, default ()
+        CUDA devices, shared out in turn: a run sees one of them alone, as cuda:0.
+
+    Raises
+    ------
+    MupError
+        If processes cannot be started from this program.
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab.engines import LocalEngine
+    >>> engine = LocalEngine(2)
+    >>> engine.capacity
+    2
+    >>> engine.close()
+    """
+
+    loses_together = False
+
+    def __init__(self, capacity: int, devices: Sequence[str] = ()) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise MupError(
+                "A worker process imported this script and met the same call again; put the call under "
+                "`if __name__ == '__main__':`, or pass n_workers=1."
+            )
+        # Processes run the main program again from its file; without this each would say with a traceback that it cannot.
+        program = _program()
+        if program and not os.path.exists(program):
+            raise _cannot_start(f"this program was read from {program}, which they cannot import")
+        # Elsewhere forking a process that has torch's libraries loaded is not safe, or there is no forking.
+        self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        if sys.platform == "linux":
+            self._context.set_forkserver_preload(_LOADED)
+        self.capacity = capacity
+        self._threads = max(1, cores() // capacity)
+        self._free = [{"CUDA_VISIBLE_DEVICES": devices[i % len(devices)]} if devices else {} for i in range(capacity)]
+        self._watching = ThreadPoolExecutor(capacity)
+        self._processes: set[Any] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Call the function in a fresh process."""
+        return self._watching.submit(self._call, (function, args, kwargs))
+
+    def _call(self, call: tuple) -> Any:
+        """What the function returns or raises, or what became of its process."""
+        own = self._free.pop(0)
+        try:
+            for _ in range(_STARTS):
+                received, code = self._in_a_process(own, call)
+                if received or self._closed or code >= 0:
+                    break  # else it was killed (for its memory, by a user) before its run began: no death of the run
+        except Exception as error:
+            raise _cannot_start(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._free.append(own)
+        if len(received) == 2:
+            value, error = received[1]
+            if error is not None:
+                raise error
+            return value
+        if self._closed or received:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise RuntimeError(f"its process {how}")
+        raise _cannot_start(f"one ended with exit code {code} before its first run (see above)")
+
+    def _in_a_process(self, own: Mapping[str, str], call: tuple) -> tuple[list[Any], int]:
+        """What a process sent until it ended, and its exit code."""
+        here, there = self._context.Pipe(duplex=False)
+        # A forked process has the environment of the one that it is forked from.
+        process = self._context.Process(target=_run, args=(there, {**os.environ, **own}, self._threads, *call))
+        with self._lock:
+            process.start()
+            self._processes.add(process)
+            if self._closed:
+                process.kill()
+        there.close()
+        received = []
+        with suppress(EOFError, OSError):
+            while True:
+                received.append(here.recv())
+        multiprocessing.connection.wait([process.sentinel])
+        with self._lock:  # starting another process asks for this one's exit code, too, which can be read once
+            self._processes.discard(process)
+            return received, process.exitcode
+
+    def close(self) -> None:
+        """End every process."""
+        with self._lock:
+            self._closed = True
+            for process in self._processes:
+                process.kill()
+        self._watching.shutdown(wait=False)
+
+
+def _run(
+    there: Any, environment: Mapping[str, str], threads: int, function: Callable[..., Any], args: tuple, kwargs: dict
+) -> None:
+    """What a process does; it ends with the one that wanted it."""
+    # Ctrl-C reaches the whole process group; the parent alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ.update(environment)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+    there.send("begun")
+    try:
+        result = function(*args, **kwargs), None
+    except Exception as error:
+        result = None, error
+    there.send(result)
+
+
+def _die_with_parent() -> None:
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def _program() -> str | None:
+    """The file from which the main program is run, which other processes import; None for a module or without one."""
+    main = sys.modules["__main__"]
+    return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
+
+
+def _cannot_start(why: str) -> MupError:
+    return MupError(
+        f"The worker processes cannot start: {why}. Define the train function at module level of a file that can "
+        "be imported, call this under `if __name__ == '__main__':`, or pass n_workers=1."
+    )
+
+
+def _not_sent(train: Any) -> str:
+    """Why a train function cannot be sent to other processes; empty where it can."""
+    try:
+        sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return str(error)
+    main = sys.modules["__main__"]
+    in_notebook = not hasattr(main, "__file__") and getattr(main, "__spec__", None) is None
+    return "it stands in a notebook or a session, which they cannot import" if in_notebook and b"__main__" in sent else ""
+
+
+class ExecutorEngine:
+    """An executor of the user's own (loky's, Dask's, mpi4py's, …). It is left open at the end, unless a function made it.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor or callable
+        An executor, or a function without arguments that makes one. Pools of processes break as a whole when one of them
+        dies (loky's, the standard library's); only what a function makes can then be replaced.
+    n_workers : int, optional
+        Runs at once: as many as the executor has workers. Default: one per core of this machine.
+
+    Raises
+    ------
+    MupError
+        If it is no executor, or one of threads.
+
+    Examples
+    --------
+    >>> from concurrent.futures import ProcessPoolExecutor
+    >>> from neuralop_mup.lab.engines import ExecutorEngine
+    >>> engine = ExecutorEngine(lambda: ProcessPoolExecutor(2), n_workers=2)
+    >>> engine.capacity
+    2
+    >>> engine.close()
+    """
+
+    loses_together = True
+
+    def __init__(self, executor: Executor | Callable[[], Executor], n_workers: int | None = None) -> None:
+        self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
+        if self._make is not None and not callable(executor):
+            raise MupError(f"executor={executor!r} is no concurrent.futures.Executor, and no function that makes one.")
+        self.executor = executor if self._make is None else self._make()
+        if isinstance(self.executor, ThreadPoolExecutor):
+            raise MupError(
+                "executor= is a pool of threads, in which runs would draw from each other's random numbers: give one of "
+                "processes, or leave it out, and each run has a process of its own."
+            )
+        self.capacity = n_workers or getattr(self.executor, "room", cores())
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Call the function there; a broken executor is made anew if that is possible."""
+        try:
+            return self.executor.submit(function, *args, **kwargs)
+        except (BrokenExecutor, RuntimeError) as error:
+            if self._make is None:
+                why = str(error).partition("\n")[0]
+                raise MupError(
+                    f"The executor takes no more runs ({type(error).__name__}: {why}): a process of it was killed, or it "
+                    "was shut down. Finished runs are kept: give the same command a new executor, or a function that makes "
+                    "one (executor=lambda: …), which is called again whenever it breaks."
+                ) from error
+            self.executor = self._make()
+            return self.executor.submit(function, *args, **kwargs)
+
+    def close(self) -> None:
+        """End what a function made; the user's own executor is left open, and what it has begun runs to its end unread."""
+        if self._make is not None:
+            self.executor.shutdown(wait=False)
+
+
+class RayExecutor(Executor):
+    """One Ray task a run, with a GPU of its own where the cluster has any; Ray tries it again when its node dies.
+
+    The cluster is that of this program, else the one of ``RAY_ADDRESS``, else one that is started on this machine.
+
+    Raises
+    ------
+    MupError
+        Without the package ray.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MupError("The engine ray needs the package ray: pip install 'neuralop-mup[ray]'.") from None
+        self._ray = ray
+        self._started = not ray.is_initialized()
+        if self._started:
+            ray.init(logging_level=logging.WARNING, log_to_driver=False)
+        has = ray.cluster_resources()
+        self.room = int(has.get("GPU", 0) or has.get("CPU", 0)) or 1
+        task = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))
+        self._task = task.options(num_cpus=1, num_gpus=min(1, has.get("GPU", 0)), max_retries=3, retry_exceptions=False)
+        self._refs: set[Any] = set()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Send one run to the cluster."""
+        ref = self._task.remote(function, args, kwargs)
+        self._refs.add(ref)
+        future = ref.future()
+        future.add_done_callback(lambda _: self._refs.discard(ref))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel what still runs, and end a cluster that was started here."""
+        for ref in list(self._refs):
+            self._ray.cancel(ref, force=True)
+        if self._started:
+            self._ray.shutdown()
+
+
+def make_engine(
+    engine: str | Engine | None,
+    executor: Any,
+    train: Callable[..., Any],
+    runs: int,
+    n_workers: int | None = None,
+    devices: Sequence[str] = (),
+) -> Engine:
+    """The engine that the arguments ask for.
+
+    Parameters
+    ----------
+    engine : {"local", "ray"} or Engine, optional
+    executor : concurrent.futures.Executor or callable, optional
+        An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
+    train : callable
+        Checked here where it is to be sent to other processes.
+    runs : int
+        No more processes are started than there are runs.
+    n_workers : int, optional
+        Runs at once; with 1 they are executed in this process. Default: one per device or core, or 1 where ``train`` cannot
+        be sent to other processes.
+    devices : sequence of str
+        CUDA devices, one for each run of this machine.
+
+    Raises
+    ------
+    MupError
+        For arguments that cannot work.
+    """
+    if not callable(train):
+        raise MupError(f"train is {train!r}; give a function that takes a config dict and returns a loss.")
+    if n_workers is not None and (not isinstance(n_workers, int) or isinstance(n_workers, bool) or n_workers < 1):
+        raise MupError(f"n_workers={n_workers!r} must be a positive integer, or None for one per core.")
+    if executor is not None and engine is not None:
+        raise MupError("engine and executor are two ways to say where runs are executed; give one of them.")
+    if executor is not None or engine == "ray":
+        made = ExecutorEngine(executor or RayExecutor, n_workers)
+        if isinstance(made.executor, ProcessPoolExecutor) and (why := _not_sent(train)):
+            raise _refused(why)
+        return made
+    if engine not in (None, "local"):
+        if isinstance(engine, str):
+            raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray'))}")
+        return engine
+    size = max(1, min(n_workers or len(devices) or cores(), runs))
+    if n_workers == 1 or (size == 1 and len(devices) < 2):
+        return InlineEngine()
+    local, why = LocalEngine(size, devices), _not_sent(train)
+    if why and n_workers is not None:
+        raise _refused(why)
+    if why:
+        return InlineEngine(f"runs are trained one by one, since the train function cannot be sent to processes: {why}")
+    return local
+
+
+def _refused(why: str) -> MupError:
+    return MupError(
+        f"The train function cannot be sent to worker processes ({why}); define it at module level of a file, or pass "
+        "n_workers=1."
+    )
+
+
+def cores() -> int:
+    """Cores that this process may use, which a cluster's job or a container may have fewer of than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cuda_devices(device: str = "cuda") -> list[str]:
+    """CUDA devices that this process may use, by the names that ``CUDA_VISIBLE_DEVICES`` knows; none without torch's
+    CUDA, nor for a ``device`` that names a single one or the CPU."""
+    if device not in ("auto", "cuda"):
+        return []
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    known = [name.strip() for name in chosen.split(",")] if chosen else list(map(str, range(torch.cuda.device_count())))
+    return known[: torch.cuda.device_count()]

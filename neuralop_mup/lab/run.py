@@ -1,0 +1,220 @@
+"""The loop that trains what a plan wants: asks it for the runs that are missing until there are none. Only it writes.
+
+What a run gave is in the folder before the next one is planned, so a kill at any time loses at most the runs that were under
+way.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from neuralop_mup._version import __version__
+from neuralop_mup.errors import MupError
+from neuralop_mup.files import whole_file
+from neuralop_mup.lab.engines import Engine, InlineEngine
+from neuralop_mup.lab.files import save_torch
+from neuralop_mup.lab.outcome import Stored, Unseen, execute, failed, is_complete, is_final
+from neuralop_mup.lab.progress import Progress
+from neuralop_mup.lab.records import WEIGHTS, Records, Run, put, writing
+from neuralop_mup.lab.study import the
+
+_TRIES = 2  # of a run that its surroundings ended, in one command
+_LARGE = 1 << 20  # bytes of a train function that are not sent with every run
+
+
+def run(plan: Any, *, folder: str | Path, engine: Engine, progress: bool = True, known: Any = None) -> Records:
+    """Train what a plan wants until it wants nothing more.
+
+    Parameters
+    ----------
+    plan : object
+        ``wanted(records)`` gives the runs (:class:`~neuralop_mup.lab.records.Run`) that may start now and are not done, in
+        the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
+        ``left(records)``, how many of each size are left, for the time left; ``propose(records)``, which is called when
+        nothing is wanted, and says whether more is now; and ``save(records)``, called at the end, however it ends.
+    folder : str or Path
+        Keeps the runs; what is there already is not trained again, whichever plan asked for it.
+    engine : Engine
+        Where runs are executed; it is closed at the end.
+    progress : bool, default True
+        Show progress on stderr.
+    known : object, optional
+        Further records, which are only read: ``known.get(run)`` gives what a run gave, or None.
+
+    Returns
+    -------
+    Records
+        Of the folder; ``get(run)`` gives what a run gave.
+
+    Raises
+    ------
+    MupError
+        If the folder is in use, holds a study of an earlier version or cannot be written; if no point of the base
+        completed with every seed while a larger size waits for it.
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab import Study
+    >>> from neuralop_mup.lab.engines import InlineEngine
+    >>> from neuralop_mup.lab.run import run
+    >>> def train(config):
+    ...     return (config["lr"] - 0.5) ** 2
+    >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0,), train=train)
+    >>> records = run(study, folder="runs", engine=InlineEngine(), progress=False)
+    >>> [row["loss"] for row in study.rows(records)]
+    [0.0625, 0.0]
+    """
+    records = Records(folder, known)
+    name, costs = getattr(plan, "name", records.folder.name), getattr(plan, "costs", {})
+    with closing(engine), closing(Progress(name, costs, progress)) as display, records.held():
+        loop = _Loop(plan, records, engine, display)
+        try:
+            loop.run()
+        except KeyboardInterrupt:
+            text = f"Stopped. Finished runs are in {folder}; the same command resumes there."
+            display.note(text)
+            raise KeyboardInterrupt(text) from None
+        finally:
+            loop.forget()
+            getattr(plan, "save", lambda records: None)(records)
+        return records
+
+
+class _Loop:
+    """Hands the runs that a plan wants to an engine, and takes in what comes back."""
+
+    def __init__(self, plan: Any, records: Records, engine: Engine, display: Progress) -> None:
+        self.plan = plan
+        self.records = records
+        self.engine = engine
+        self.display = display
+        self._queue: deque[Run] = deque()
+        self._pending: dict[Future, Run] = {}
+        self._tries: Counter = Counter()
+        self._suspects: set[str] = set()  # of having broken an executor: they run one by one
+        self._sent: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self._sees = not isinstance(engine, InlineEngine)  # whether others may read train functions from the folder
+
+    def run(self) -> None:
+        """Until nothing is wanted any more."""
+        left = self._ask()
+        self.display.note(f"{self.display.name}: {left.total()} runs; results in {self.records.folder}")
+        for note in filter(None, [*self.records.notes, getattr(self.engine, "note", "")]):
+            self.display.note(note)
+        while True:
+            while self._has_room() and (run := self._next()) is not None:
+                self._submit(run)
+            if not self._pending:
+                break
+            ended, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
+            self.display.tick()
+            lost = sum(future.cancelled() or future.exception() is not None for future in ended)
+            alone = lost + len(self._pending) - len(ended) < 2
+            for future in ended:
+                self._settle(self._pending.pop(future), future, alone)
+
+    def forget(self) -> None:
+        """Remove what others read train functions from."""
+        for path in self.records.folder.glob("train-*.pt"):
+            with suppress(OSError):  # Windows keeps what is mapped
+                path.unlink()
+
+    def _has_room(self) -> bool:
+        return not self._pending if self._suspects else len(self._pending) < self.engine.capacity
+
+    def _next(self) -> Run | None:
+        """A run that is wanted and not under way."""
+        if not self._queue:
+            self._ask()
+        return self._queue.popleft() if self._queue else None
+
+    def _ask(self) -> Counter:
+        """Queue what is wanted now; a plan that knows nothing more is asked to propose. How many of each size are left."""
+        under_way = {run.id for run in self._pending.values()}
+        propose = getattr(self.plan, "propose", lambda records: False)
+        wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
+        while not wanted and propose(self.records):
+            wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
+        self._queue.extend(wanted.values())
+        missing = Counter(run.labels.get("size") for run in [*wanted.values(), *self._pending.values()])
+        left = Counter(getattr(self.plan, "left", lambda records: missing)(self.records))
+        self.display.left(left)
+        return left
+
+    def _submit(self, run: Run) -> None:
+        place, how = self.records.place(run, make=True), {}
+        if getattr(run.train, "keeps_files", False):
+            how = {"place": str(place.resolve()), "keep": run.keep}
+        if (before := self.records.read(run)) is not None and is_complete(before):
+            self.display.note(
+                f"the weights of {the(run.labels['size'])} are not in the folder, or damaged: it is trained once more"
+            )
+        self._pending[self.engine.submit(execute, __version__, self._travelling(run.train), run.config, **how)] = run
+
+    def _travelling(self, train: Any) -> Any:
+        """A train function; or where it holds much, which would travel with each run, what reads it from the folder."""
+        if not self._sees:
+            return train
+        if id(train) not in self._sent:
+            path, sent = self.records.folder.resolve() / f"train-{len(self._sent)}.pt", train
+            try:
+                with writing(self.records.folder), whole_file(path) as part:
+                    save_torch(train, part)
+                if path.stat().st_size > _LARGE:
+                    sent = Stored(path)
+                else:
+                    path.unlink()
+            except (pickle.PicklingError, AttributeError, TypeError):
+                pass  # executors have their own ways to send what pickle cannot
+            self._sent[id(train)] = train, sent
+        return self._sent[id(train)][1]
+
+    def _settle(self, run: Run, future: Future, alone: bool) -> None:
+        """Take in what a run gave, or what became of its process."""
+        error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
+        if isinstance(error, MupError):
+            raise error
+        if isinstance(error, Unseen):
+            self._sees = False
+            self._queue.appendleft(run)
+            return
+        if error is None:
+            outcome = future.result()
+        else:
+            why = " ".join(str(error).split()) or type(error).__name__
+            # Where one death takes others along, only a run that was by itself can be blamed for it.
+            if self.engine.loses_together and not alone and run.id not in self._suspects:
+                self._suspects.add(run.id)
+                self._queue.appendleft(run)
+                self.display.note(f"a run was lost with others ({why}); it runs once more, by itself")
+                return
+            outcome = failed(f"{why}; it may need more memory than there is, or train may end its process")
+        self._suspects.discard(run.id)
+        self._tries[run.id] += 1
+        self._keep(run, outcome)
+        if outcome["again"] and self._tries[run.id] < _TRIES:
+            self._queue.appendleft(run)
+            self.display.note(f"a run was lost ({outcome['error']}); it runs once more")
+            return
+        if not is_final(outcome):
+            self.records.give_up(run)
+        if not is_complete(outcome):  # its plan may not want the other seeds of this point any more: it is asked anew
+            self._queue = deque(other for other in self._queue if _point(other) != _point(run))
+        self.display.finished({**run.labels, **outcome})
+
+    def _keep(self, run: Run, outcome: dict[str, Any]) -> None:
+        if (weights := outcome.pop("weights")) is not None:  # from a machine that does not see the folder
+            put(self.records.folder, self.records.place(run) / WEIGHTS, weights)
+        for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
+            self.display.note(note)
+        self.records.write(run, outcome)
+
+
+def _point(run: Run) -> dict[str, Any]:
+    return {name: label for name, label in run.labels.items() if name != "seed"}

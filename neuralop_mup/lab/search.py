@@ -1,0 +1,257 @@
+"""Search spaces: grids and distributions, the checks on both, and the points that Optuna proposes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.outcome import is_complete, mean_loss
+from neuralop_mup.lab.records import described
+
+#: Short names of Optuna's samplers.
+SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
+#: What Optuna has for them beside itself.
+_NEEDS = {"cmaes": "cmaes", "gp": "scipy", "qmc": "scipy"}
+
+
+def log2_grid(low: float, high: float) -> list[float]:
+    """Grid of factor 2 from ``low`` to ``high``, both ends included.
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the grid; ``high`` is ``low`` times a power of two.
+
+    Returns
+    -------
+    list of float
+        ``[low, 2 * low, 4 * low, ..., high]``.
+
+    Raises
+    ------
+    MupError
+        If an end is not positive and finite, if ``high < low``, or if no whole number of doublings joins them.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> nm.log2_grid(2**-3, 2)
+    [0.125, 0.25, 0.5, 1.0, 2.0]
+    """
+    if not (0 < low <= high < math.inf):
+        raise MupError(
+            f"log2_grid({low!r}, {high!r}): both ends must be positive and finite, and the grid runs upwards; give for "
+            "example 2**-12 and 2**-5."
+        )
+    doublings = math.log2(high / low)
+    n = round(doublings)
+    if abs(doublings - n) > 1e-6:
+        below = low * 2 ** math.floor(doublings)
+        raise MupError(
+            f"log2_grid({low!r}, {high!r}): {high!r} is not {low!r} times a power of two, so a factor-2 grid cannot "
+            f"include both ends; take {below:.6g} or {2 * below:.6g} as the upper end."
+        )
+    return [float(low * 2**i) for i in range(n)] + [float(high)]
+
+
+def is_distribution(value: Any) -> bool:
+    """Whether ``value`` is an Optuna distribution, found without importing Optuna."""
+    return any(c.__name__ == "BaseDistribution" and c.__module__.startswith("optuna.") for c in type(value).__mro__)
+
+
+def is_search(space: Mapping[str, Any]) -> bool:
+    """Whether the space has a distribution, and so is searched rather than walked as a grid."""
+    return any(is_distribution(value) for value in space.values())
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def edge_of(value: Any, grid: Any) -> str | None:
+    """ "lowest" or "highest" if a number is the first or last of a grid of at least two numbers, else None."""
+    if not isinstance(grid, (list, tuple)) or len(grid) < 2 or not all(map(is_number, grid)):
+        return None
+    return "lowest" if value == min(grid) else "highest" if value == max(grid) else None
+
+
+def params_key(params: Mapping[str, Any]) -> str:
+    """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
+    return json.dumps(described(params), sort_keys=True)
+
+
+def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every point of a grid, the last key moving fastest."""
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+
+
+def checked(
+    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], n_trials: int | None, sampler: Any,
+    reserved: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """What every study is asked, by the names of its fields: grids as lists of plain values, seeds as a tuple.
+
+    Parameters
+    ----------
+    space : mapping of str to sequence or optuna distribution
+        What to tune.
+    fixed : mapping, optional
+        Config entries that are the same in every trial.
+    seeds : iterable of int
+    n_trials, sampler
+        Of a space with distributions.
+    reserved : sequence of str
+        Config keys that are set by the sweep itself.
+
+    Raises
+    ------
+    MupError
+        For an empty space, a key that is reserved or stands in both, values or seeds that cannot be tried; for a search
+        without a number of points, or a grid with one.
+    """
+    fixed = dict(fixed or {})
+    if not isinstance(space, Mapping) or not space:
+        raise MupError(f"The space is {space!r}; give a dict such as {{'lr': log2_grid(2**-12, 2**-5)}}.")
+    for key in [*space, *fixed]:
+        if not isinstance(key, str):
+            raise MupError(f"The space has the key {key!r}; keys must be strings, such as 'lr'.")
+        if key in reserved:
+            where = "put it into proxy and target" if key in ("model", "base") else "leave it out"
+            raise MupError(f"{key!r} stands in space or fixed, and the sweep sets itself what it is; {where}.")
+        if key in space and key in fixed:
+            raise MupError(f"{key!r} stands both in space and in fixed; keep it in one of them.")
+    if not isinstance(seeds, Iterable):
+        raise MupError(f"seeds={seeds!r} is one number; give the seeds themselves, such as seeds=({seeds},).")
+    seeds = tuple(seeds)
+    if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
+        raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
+    space = {k: v if is_distribution(v) else _grid(k, v) for k, v in space.items()}
+    search = is_search(space)
+    if not (isinstance(n_trials, int) and n_trials > 0 if search else n_trials is None and sampler is None):
+        raise MupError(
+            f"n_trials={n_trials!r} and sampler={sampler!r} are for spaces with Optuna distributions, where n_trials says "
+            "how many points to try, such as n_trials=30; a grid runs every point, so leave both out there."
+        )
+    if search and any(isinstance(value, (list, tuple, dict)) for v in space.values() if isinstance(v, list) for value in v):
+        raise MupError(f"The space {space!r} is searched, where a list may hold only numbers, strings, booleans and None.")
+    if search:
+        make_sampler(sampler, n_trials, 0)
+    # NumPy's integers cannot be written down.
+    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, seeds)), "n_trials": n_trials, "sampler": sampler}
+
+
+def _grid(key: str, values: Any) -> list[Any]:
+    """The values of one hyperparameter as a list; MupError where they cannot be tried."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise MupError(
+            f"The space gives {key!r} as {values!r}, which is neither a sequence of values nor an Optuna "
+            f"distribution; write {key}=[{values!r}] to try one value, or move it to fixed."
+        )
+    values = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 0) == 0 else v for v in values]
+    for value in values:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise MupError(
+                f"The space gives {key!r} the value {value!r}, which cannot be written down: use finite numbers, strings, "
+                "booleans, None, or lists of them, and let the train function look objects up."
+            ) from None
+    if not values or len({params_key({key: value}) for value in values}) < len(values):
+        raise MupError(f"The space gives {key!r} the values {values!r}; list at least one, and none of them twice.")
+    return values
+
+
+def make_sampler(sampler: Any, n_trials: int, seed: int) -> Any:
+    """An Optuna sampler by one of the names of :data:`SAMPLERS`, seeded; another one is used as it is.
+
+    Raises
+    ------
+    MupError
+        If there is no such sampler, or it needs a package that is not installed.
+    """
+    import optuna
+
+    sampler = "tpe" if sampler is None else sampler
+    if not isinstance(sampler, str):
+        return sampler
+    if sampler not in SAMPLERS:
+        raise MupError(f"There is no sampler {sampler!r}; {nearest(sampler, SAMPLERS)}")
+    startup = min(10, max(1, n_trials // 3))
+    own = {"tpe": {"n_startup_trials": startup, "constant_liar": True}, "qmc": {"scramble": True}}
+    try:
+        if sampler in _NEEDS:  # Optuna would ask for it in the middle of the search
+            __import__(_NEEDS[sampler])
+        return getattr(optuna.samplers, SAMPLERS[sampler])(seed=seed, **own.get(sampler, {}))
+    except ImportError as error:
+        raise MupError(
+            f"The sampler {sampler} needs a package that is not installed: pip install {_NEEDS.get(sampler, error.name)}."
+        ) from error
+
+
+class Search:
+    """What proposes the points of a search.
+
+    Parameters
+    ----------
+    space : mapping
+        With a distribution among its values.
+    n_trials : int
+        How many points are tried in all.
+    sampler : str or optuna.samplers.BaseSampler, optional
+        As for :func:`make_sampler`; default TPE.
+    """
+
+    def __init__(self, space: Mapping[str, Any], n_trials: int, sampler: Any = None) -> None:
+        from optuna.distributions import CategoricalDistribution
+
+        self._space = {k: v if is_distribution(v) else CategoricalDistribution(tuple(v)) for k, v in space.items()}
+        self._n_trials = n_trials
+        self._sampler = sampler
+        self._study: Any = None
+        self._trials: list[Any] = []
+        self._open: set[int] = set()
+
+    def next(self, asked: Sequence[Mapping[str, Any]], ends: Sequence[Sequence[Mapping[str, Any]] | None]) -> dict[str, Any]:
+        """The point that the sampler proposes after these.
+
+        Parameters
+        ----------
+        asked : sequence of mapping
+            What was proposed before, here or by an earlier command.
+        ends : sequence
+            For each of them its records, or None while it is not done.
+        """
+        from optuna.trial import TrialState
+
+        if self._study is None:
+            self._begin(len(asked))
+        for params in asked[len(self._trials) :]:
+            self._study.enqueue_trial(dict(params))
+            self._ask()
+        for i in [i for i in self._open if ends[i] is not None]:
+            # Failed ones TPE ignores, and would come back to where training diverges: such a point is pruned.
+            done = all(map(is_complete, ends[i]))
+            state = TrialState.COMPLETE if done else TrialState.PRUNED
+            self._study.tell(self._trials[i], mean_loss(ends[i]) if done else None, state)
+            self._open.discard(i)
+        return self._ask()
+
+    def _begin(self, asked: int) -> None:
+        """Seeded by how many points there are, so that a search that was interrupted draws none again."""
+        import optuna
+
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # the display says more
+        self._study = optuna.create_study(sampler=make_sampler(self._sampler, self._n_trials, asked))
+        optuna.logging.set_verbosity(before)
+
+    def _ask(self) -> dict[str, Any]:
+        trial = self._study.ask(self._space)
+        self._open.add(len(self._trials))
+        self._trials.append(trial)
+        return dict(trial.params)
