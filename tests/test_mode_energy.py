@@ -15,7 +15,8 @@ from neuralop_mup.lab import Results, transfer_study
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.presets import PRESETS, problem_with
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
-from neuralop_mup.lab.proxy import FEW_STEPS, data_notes, modes_of, training_notes
+from neuralop_mup.lab.plan import data_notes, modes_of
+from neuralop_mup.lab.proxy import FEW_STEPS, training_notes
 
 POINTS = torch.arange(32) / 32
 

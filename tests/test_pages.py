@@ -20,7 +20,7 @@ from neuralop_mup.core.rules import check_rule
 from neuralop_mup.lab.cli import _VERBS
 from neuralop_mup.lab.cli.options import Verb
 from neuralop_mup.lab.problems import PROBLEMS
-from neuralop_mup.lab.settings import optimizer_name
+from neuralop_mup.lab.settings import optimizer_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

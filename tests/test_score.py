@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
 from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.prediction import Predictor
 from neuralop_mup.lab.problems import OwnData
-from neuralop_mup.lab.score import Validation, rollout_error, score_of
+from neuralop_mup.lab.score import Predictor, Validation, rollout_error, score_of
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
 STATES = 7

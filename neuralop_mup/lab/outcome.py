@@ -98,7 +98,7 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
         )
     start = time.perf_counter()
     try:
-        outcome = _ended(train(copy.deepcopy(dict(config)), **how))
+        outcome = _ended(copy.deepcopy(train)(copy.deepcopy(dict(config)), **how))
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:

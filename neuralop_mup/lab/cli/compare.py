@@ -12,8 +12,9 @@ from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.lab.comparison import WAYS, compare
 from neuralop_mup.lab.fno import FNOs
-from neuralop_mup.lab.presets import preset_of
+from neuralop_mup.lab.plan import preset_of
 from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.problems.mode_energy import mode_energy
 
 #: Without a word: Burgers' equation at a size that takes 60 to 100 seconds on two cores.
 _FIRST = {"n_train": 400, "grid": 64}
@@ -66,7 +67,9 @@ def compared(
     """
     first = not (problem or data or problem_ or target)
     source = get_problem("burgers", **_FIRST) if first else chosen(problem, data, problem_, data_)
-    row = preset_of(source, batch_size=batch_size)
+    sample = source.load().sample()
+    energy = mode_energy(sample["x"], sample["y"])
+    row = preset_of(source, source.grid_shape, source.n_train, energy, batch_size)
     width, modes = row.target
     size = {"hidden_channels": width, "n_modes": (modes,) if isinstance(modes, int) else modes, **target}
     folder = Path(output or f"runs/{source.title}-comparison")

@@ -23,12 +23,12 @@ from neuralop_mup.lab.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.plan import data_notes, modes_of
 from neuralop_mup.lab.problems import Problem
-from neuralop_mup.lab.proxy import data_notes, modes_of
 from neuralop_mup.lab.runner import run as run_study
-from neuralop_mup.lab.settings import OPTIMIZERS, build_optimizer, optimizer_name
+from neuralop_mup.lab.settings import OPTIMIZERS, build_optimizer, optimizer_of
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.train import losses_of, n_params, quiet
+from neuralop_mup.lab.training import losses_of, n_params, quiet
 
 _NOTES = (
     "",
@@ -168,7 +168,7 @@ def check(
         raise MupError(f"--model.{varied} is what {flag} varies; leave it out.")
     check_rule(rule)
     source = chosen(problem, data, problem_, data_)
-    n_dim, optimizer = source.n_dim, optimizer_name(optimizer)
+    n_dim, optimizer = source.n_dim, optimizer_of(optimizer)[0]
     # A coarse grid of the user's own has fewer; a generated one is refused below, as what its options say.
     start = tuple(min(16, n) for n in source.grid_shape) if data else (16,) * n_dim
     model = {"hidden_channels": 32, "n_modes": start, **on_axes(model, n_dim)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,16 +14,11 @@ from neuralop_mup.lab import report, wording
 from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import BelowOne, Verb, fno_arguments, on_axes, searched
 from neuralop_mup.lab.engines import RayEngine, cuda_devices
-from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.pipeline import Tuning, tuning
-from neuralop_mup.lab.presets import EXTENDS, PRESETS, Preset, preset_of
-from neuralop_mup.lab.problems import Problem
-from neuralop_mup.lab.problems.mode_energy import mode_energy
-from neuralop_mup.lab.settings import OPTIMIZERS, optimizer_name
-from neuralop_mup.lab.space import is_search, log2_grid
-from neuralop_mup.lab.target import lines_of_use
-from neuralop_mup.lab.with_optuna import check_storage
+from neuralop_mup.lab.plan import PRESETS, Plan, make_plan
+from neuralop_mup.lab.space import is_search
+from neuralop_mup.lab.tuned import lines_of_use
+from neuralop_mup.lab.tuning import train_plan
 
 #: Arguments in which proxy and target may differ.
 _SCALED = ("hidden_channels", "n_modes", "max_n_modes", "n_layers")
@@ -50,7 +44,7 @@ def run(argv: list[str]) -> int:
     fno = fno_arguments()
     groups = {name: (fno, what) for name, what in _GROUPS.items()} | data_groups(argv)
     groups["search"] = (_SEARCHED, "also searched, such as --search.lr_mult.spectral 1,2,4")
-    presets = [f"{problem} {size}: {preset}" for (problem, size), preset in PRESETS.items()]
+    presets = [f"{problem}: {preset}" for problem, preset in PRESETS.items()]
     return Verb("transfer", transfer, groups, _RARE, [*problem_lines(), "", "by preset:", *presets]).call(argv)
 
 
@@ -58,20 +52,17 @@ def transfer(
     problem: str | None = None,
     *,
     data: str = "",
-    preset: Literal["cpu", "gpu", "paper"] = "cpu",
     lr: str = "",
     seeds: PositiveInt = 1,
     trials: PositiveInt | None = None,
     sampler: str | None = None,
     rule: Literal["operator-norm", "log-modes", "none"] = DEFAULT_RULE,
     rules: tuple[str, ...] = (),
-    verify: bool = False,
     allow_large_proxy: bool = False,
     epochs: PositiveInt | None = None,
     batch_size: PositiveInt | None = None,
     optimizer: str = "soap",
     proxy_steps: PositiveInt | None = None,
-    proxy_stride: PositiveInt | None = None,
     aux_lr: PositiveFloat | None = None,
     kernel_init: Literal["default", "small"] | None = None,
     loss: str = "l2",
@@ -87,7 +78,6 @@ def transfer(
     address: str | None = None,
     cpus: NonNegativeFloat = 1,
     gpus: NonNegativeFloat | None = None,
-    storage: str | None = None,
     output: str = "",
     dry_run: bool = False,
     proxy: Mapping[str, Any],
@@ -106,8 +96,6 @@ def transfer(
         what to learn: burgers, burgers-pino, darcy, darcy-pino, navier-stokes, burgers-files, …
     data
         your own fields instead: .npz, .pt or .h5; a folder, a pattern, or several with commas
-    preset
-        sizes, data and epochs: cpu (minutes), gpu or paper
     lr
         learning rates: LOW:HIGH in factors of 2, a comma list, log:LOW:HIGH [five around the law's]
     seeds
@@ -120,8 +108,6 @@ def transfer(
         rule that carries the values: operator-norm, log-modes, none
     rules
         rules to compare it with, a comma list, such as standard; each costs as much as the target
-    verify
-        search at the target too, to measure drift and regret
     allow_large_proxy
         accept a proxy as large as the target
     epochs
@@ -131,9 +117,7 @@ def transfer(
     optimizer
         soap, adam, adamw, neuralop-adamw, sgd
     proxy_steps
-        optimizer steps of the proxy [an eighth of the target's, 125 at least]
-    proxy_stride
-        1: the proxy sees every point of the grid; 2: every 2nd [as the data allows]
+        optimizer steps of the proxy [as many as the target's]
     aux_lr
         learning rate of input, readout and vectors, for optimizers that have one [soap 0.004]
     kernel_init
@@ -164,29 +148,19 @@ def transfer(
         CPUs that a run asks Ray for
     gpus
         GPUs that a run asks Ray for; 0.5 puts two runs on one [1 unless on the cpu]
-    storage
-        Optuna storage that shows finished points besides: postgresql://…, mysql://…, sqlite:///…
     output
         folder for results; the same command resumes there [runs/NAME-transfer]
     dry_run
         read and check the data, print what would be trained, and stop
     """
-    source = chosen(problem, data, problem_, data_, preset)
+    source = chosen(problem, data, problem_, data_)
     folder = Path(output or f"runs/{source.title}-transfer")
     if lr and "lr" in search:
         raise MupError("--lr and --search.lr are the same; give one of them.")
     for name in rules:
         check_rule(name)
-    check_storage(storage)
-    choice = OPTIMIZERS[optimizer_name(optimizer)]
     space = {name: searched(f"--search.{name}", text, _SEARCHED[name]) for name, text in search.items()}
-    batches = space.get("batch_size") if isinstance(space.get("batch_size"), list) else [batch_size or 0]
-    in_files = not isinstance(source, Problem) or source.file_name is None
-    sample = source.load().sample() if in_files and (source.name, preset) not in PRESETS else None
-    energy = None if sample is None else mode_energy(sample["x"], sample["y"])
-    row = preset_of(source, preset, batch_size=max(batches) or None, energy=energy)
-    if lr or (not choice.by_steps and "lr" not in space):
-        space = {"lr": searched("--lr", lr) if lr else log2_grid(*row.lr), **space}
+    space = {"lr": searched("--lr", lr), **space} if lr else space
     if is_search(space) != (trials is not None):
         raise MupError(
             f"--trials {trials} is for searches over a distribution, such as --search.lr log:1e-3:1e-1; a grid runs every "
@@ -194,40 +168,29 @@ def transfer(
             if trials is not None
             else "A search over a distribution needs --trials N: how many points to try."
         )
-    asked = {"epochs": epochs, "batch_size": batch_size, "schedule": schedule}
-    fixed = {name: getattr(row, name) if value is None else value for name, value in asked.items()}
-    fixed |= {"optimizer": optimizer_name(optimizer), "aux_lr": aux_lr or choice.aux_lr, "clip_spectral": clip_spectral}
-    decay = choice.weight_decay if weight_decay is None else weight_decay
-    fixed |= {"weight_decay": decay, "beta2": beta2, "device": device}
-    sizes = _sizes(row, {**model, **proxy}, {**model, **target}, source.n_dim, from_data=energy is not None)
-    plan = tuning(
-        FNOs(source.in_channels, source.out_channels, source.n_dim),
+    asked = {"aux_lr": aux_lr, "clip_spectral": clip_spectral, "weight_decay": weight_decay, "schedule": schedule}
+    asked |= {"n_trials": trials, "sampler": sampler, "kernel_init": kernel_init}
+    plan = make_plan(
+        None,
         source,
-        base=sizes["proxy"],
-        target=sizes["target"],
+        base=on_axes({**model, **proxy}, source.n_dim),
+        target=on_axes({**model, **target}, source.n_dim),
         folder=folder,
-        space=space,
-        fixed=fixed,
+        space=space or None,
         loss=loss,
         score=score,
-        kernel_init=choice.kernel_init if kernel_init is None else kernel_init,
-        under=row.under_mup if clip_spectral is None else {},
         title=f"μTransfer on {source.title}",
-        flag="--proxy.n_modes",
         large=allow_large_proxy,
-        look=not dry_run,
         rule=rule,
-        rules=[rule, *rules],
-        naive=False,
-        verify=verify,
+        compare=rules,
+        optimizer=optimizer,
+        epochs=epochs,
+        batch_size=batch_size,
+        device=device,
+        beta2=beta2,
         seeds=range(seeds),
-        n_trials=trials,
-        sampler=sampler,
-        # A grid that the user gave is walked as it is.
-        extends={"lr": EXTENDS} if not lr and set(space) <= {"lr"} else {},
         proxy_steps=proxy_steps,
-        proxy_stride=proxy_stride,
-        whole=preset == "paper",  # whose proxies differ from its targets in their modes alone
+        **{name: value for name, value in asked.items() if value is not None},
     )
     print(plan_text(plan))
     if dry_run:
@@ -236,46 +199,16 @@ def transfer(
     if gpus is None:
         gpus = float(device != "cpu" and bool(cuda_devices()))
     made = RayEngine(address, workers, cpus, gpus) if engine == "ray" else None
-    results, found = plan.run(
-        n_workers=workers, devices=sorted(devices), command=command, progress=True, engine=made, storage=storage
-    )
+    results, found = train_plan(plan, command, n_workers=workers, devices=sorted(devices), progress=True, engine=made)
     print("", *report.verdict(results), "", report.aligned_table(results), sep="\n")
-    print(f"\nReport (report.html), figure and every run: {folder}")
+    print(f"\nReport (report.md), figure and every run: {folder}")
     if found is not None:
         print("The trained target, in Python:", *(f"    {line}" for line in lines_of_use(folder, found)), sep="\n")
     carried = results.carried("target", rule)
     return 0 if carried and all(map(is_complete, carried)) else 1
 
 
-def _sizes(
-    preset: Preset, proxy: Mapping[str, Any], target: Mapping[str, Any], n_dim: int, from_data: bool
-) -> dict[str, dict[str, Any]]:
-    """Arguments of FNO at both sizes: what was given of them, and what follows from the preset."""
-    sizes = {}
-    for which, given in (("proxy", proxy), ("target", target)):
-        width, modes = getattr(preset, which)
-        modes = (modes,) if isinstance(modes, int) else modes
-        sizes[which] = on_axes({"hidden_channels": width, "n_modes": modes, **given}, n_dim)
-    if from_data:  # what was given bounds what follows from the data
-        ends = list(zip(sizes["proxy"]["n_modes"], sizes["target"]["n_modes"], strict=True))
-        if "n_modes" not in proxy:
-            sizes["proxy"]["n_modes"] = tuple(map(min, ends))
-        if "n_modes" not in target:
-            sizes["target"]["n_modes"] = tuple(map(max, ends))
-    defaults = {field.name: field.default for field in dataclasses.fields(fno_arguments())}
-    if any("n_layers" in size for size in sizes.values()):  # else the base would have the target's
-        sizes = {which: {"n_layers": defaults["n_layers"], **size} for which, size in sizes.items()}
-    for name in dict.fromkeys([*sizes["proxy"], *sizes["target"]]):
-        ends = [size.get(name, defaults[name]) for size in sizes.values()]
-        if name not in _SCALED and ends[0] != ends[1]:
-            raise MupError(
-                f"{name} is {ends[0]} at the proxy and {ends[1]} at the target, but no rule carries hyperparameters "
-                f"over that: let only {', '.join(_SCALED)} differ, and set --model.{name} for both."
-            )
-    return sizes
-
-
-def plan_text(plan: Tuning) -> str:
+def plan_text(plan: Plan) -> str:
     """What would be trained: sizes, runs, parameters, and their cost in trainings of the target."""
     study, planned = plan.study, plan.study.planned()
     lines = [plan.title, *(f"  note    {note}" for note in study.notes)]

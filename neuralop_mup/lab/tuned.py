@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,19 +26,18 @@ from neuralop_mup.lab import findings
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.lab.files import write_atomically
+from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.prediction import predicted
 from neuralop_mup.lab.records import WEIGHTS, Records
-from neuralop_mup.lab.settings import KERNEL_INITS, Settings
+from neuralop_mup.lab.score import predicted
+from neuralop_mup.lab.settings import Settings, init_multipliers
 from neuralop_mup.lab.space import edge_of, params_key
 from neuralop_mup.lab.summary import Results
-from neuralop_mup.lab.train import Training, n_params, quiet
+from neuralop_mup.lab.training import Training, quiet
 from neuralop_mup.validation import check_count
 
-__all__ = ["Tuned", "lines_of_use", "load_target", "load_tuned", "name_of", "write_target"]
-
 _FILE = "target.json"
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,11 +180,7 @@ class Tuned:
             where += f"; {say.params(others)}"
         seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
         loss = say.loss_of_row(self.results.row(made["rule"]), "transferred")
-        init_mult = {
-            **({"kernel": KERNEL_INITS[made["kernel_init"]]} if made["kernel_init"] != "default" else {}),
-            **made["init_mult"],
-        }
-        usual = {"rule": (made["rule"], DEFAULT_RULE), "init_mult": (init_mult, {})}
+        usual = {"rule": (made["rule"], DEFAULT_RULE), "init_mult": (made["init_mult"], {"kernel": 1.0})}
         rest = "".join(f", {key}={own!r}" for key, (own, value) in usual.items() if own != value)
         size = _arguments(made["size"])
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
@@ -195,7 +192,7 @@ class Tuned:
                 f"lr {self.lr:g} at the {study.base} ({where}){there}",
                 f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: "
                 f"{self.loss:.4g}{took}",
-                f"target {size}, {n_params(self.model):,} parameters; kept in {self.results.folder}",
+                f"target {size}, {made['n_params']:,} parameters; kept in {self.results.folder}",
                 f"nm.parametrize({made['build']}({size}), base={made['base']}{rest})",
             )
         )
@@ -210,8 +207,9 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
     record = min(done, key=lambda r: r["loss"])
     point = study.point(study.target, study.rules[0], study.as_given(record["params"]), keep=True)
     run = study.runs(point)[study.seeds.index(record["seed"])]
-    settings, build = Settings.of({k: v for k, v in run.config.items() if k != "device"}), training.build
-    is_fno = getattr(build, "name", None) == "FNO"
+    build, config = training.build, run.config
+    settings = Settings.of({k: v for k, v in config.items() if k != "device"}, training.optimizers)
+    is_fno = isinstance(build, FNOs)
     channels = {"in_channels": build.in_channels, "out_channels": build.out_channels} if is_fno else {}
     made = {
         "format": _FORMAT,
@@ -219,15 +217,15 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "build": name_of(build),
         "module": getattr(build, "__module__", "__main__"),
         "is_fno": is_fno,
-        "size": {**channels, **run.config["model"]},
-        "base": dict(run.config["base"]),
+        "size": {**channels, **config["model"]},
+        "base": dict(config["base"]),
         "rule": study.rules[0],
-        "init_mult": dict(settings.init_mult),
-        "kernel_init": settings.kernel_init,
+        "init_mult": init_multipliers(settings.init_mult, settings.kernel_init),
         "training": {name: tuple(pair) for name, pair in settings.training.items()},
         "params": record["params"],
         "seed": record["seed"],
         "loss": record["loss"],
+        "n_params": record["metrics"]["n_params"],
         "score": training.score and training.score.name,
         "weights": f"workspace/{run.id}/{WEIGHTS}",
         "processor": None if training.processor is None else type(training.processor).__qualname__,
@@ -295,12 +293,17 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
             f"{__version__} with the format {_FORMAT}: load it with the version that wrote it, or tune in another folder."
         )
     results = Results.load(folder)
-    if params_key(results.best) != params_key(made["params"]):
+    carried = [r for r in results.carried(results.study.target, results.study.rules[0]) if is_complete(r)]
+    if not any((r["seed"], r["loss"], params_key(r["params"])) == _trained(made) for r in carried):
         raise MupError(
-            f"The study in {folder} has gone on since its target was trained: {say.params(results.best)} is better at the "
-            f"base now than {say.params(made['params'])}. {again}"
+            f"The study that ran last in {folder} is not the one whose target is kept there: it has gone on since, is not "
+            f"finished, or its target failed. {again}"
         )
     return load_target(results, made, build, processor)
+
+
+def _trained(made: Mapping[str, Any]) -> tuple[int, float, str]:
+    return made["seed"], made["loss"], params_key(made["params"])
 
 
 def load_target(
@@ -318,7 +321,7 @@ def load_target(
         errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
         why = next(errors, "none ran")
         raise MupError(f"No run of the target completed with {say.params(results.best)}: {why}")
-    build = None if getattr(build, "name", None) == "FNO" else build  # the command's own
+    build = None if isinstance(build, FNOs) else build
     if build is not None and build is not FNO and made["is_fno"]:
         raise MupError(
             f"The study in {folder} trained neuralop's FNO and needs no function: nm.load_tuned({str(folder)!r})."
@@ -332,36 +335,55 @@ def load_target(
     content = read_weights(path)
     made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
     builder: Callable[..., nn.Module] = build or FNO
+    model = _rebuilt(builder, made, content, path, on_meta=True)
+    model = _rebuilt(builder, made, content, path, on_meta=False) if model is None else model
+    used = content["processor"] or copy.deepcopy(processor)
+    if used is not None:
+        used.to(next(model.parameters()).device)
+        used.eval()
+    params, split = dict(made["params"]), {name: np.asarray(numbers) for name, numbers in made["split"].items()}
+    return Tuned(params["lr"], params, model, made["loss"], results, folder / "report.md", used, split, dict(made))
+
+
+def _rebuilt(
+    builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, on_meta: bool
+) -> nn.Module | None:
+    """The model with its weights. None of one that is built without memory, unless it is whole and answers as it did."""
+    folder = path.parents[2]
     try:
-        model = builder(**made["size"])
+        with torch.random.fork_rng(devices=[]), torch.device("meta") if on_meta else nullcontext():
+            model = builder(**made["size"])
     except Exception as error:  # the function is the user's
+        if on_meta:
+            return None
         raise MupError(
             f"{name_of(builder)}({_arguments(made['size'])}) fails, with the arguments of the target in {folder}: "
             f"{type(error).__name__}: {error}"
         ) from error
+    tied = len(list(model.parameters()))
     set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))))
     try:
-        model.load_state_dict(content["weights"])
+        model.load_state_dict(content["weights"], assign=on_meta)
     except RuntimeError as error:
         text = " ".join(str(error).split())[:300]
         raise MupError(
             f"{name_of(builder)} gives another model than the one in {folder}: {text}. Give the function that was tuned."
         ) from error
     model.eval()
+    answers = None
     if "like" in content:
         shape, dtype = content["like"]
-        like = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-        if not answers_alike(content["answers"], answers_of(model, like)):
-            raise MupError(
-                f"{name_of(builder)} gives another model than the one in {folder}: with the same weights it predicts "
-                "otherwise than it did after training. Give the function that was tuned, as it was."
-            )
-    used = content["processor"] or processor
-    if used is not None:
-        used.to(next(model.parameters()).device)
-        used.eval()
-    params, split = dict(made["params"]), {name: np.asarray(numbers) for name, numbers in made["split"].items()}
-    return Tuned(params["lr"], params, model, made["loss"], results, folder / "report.md", used, split, dict(made))
+        answers = answers_of(model, torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch."))))
+    is_whole = tied == len(list(model.parameters())) and not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
+    is_same = answers_alike(content.get("answers"), answers)
+    if on_meta and not (is_whole and is_same and answers is not None):
+        return None
+    if not is_same:
+        raise MupError(
+            f"{name_of(builder)} gives another model than the one in {folder}: with the same weights it predicts "
+            "otherwise than it did after training. Give the function that was tuned, as it was."
+        )
+    return model
 
 
 def lines_of_use(folder: Path, made: Mapping[str, Any]) -> list[str]:
