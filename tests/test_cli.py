@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from neuralop.models import FNO
+from neuralop_mup.lab.presets import PRESETS, SIZES, preset_of
 
 import neuralop_mup as nm
 from neuralop_mup.diagnostics.coord_check import judged
@@ -21,7 +22,6 @@ from neuralop_mup.lab import Results, looking, pipeline
 from neuralop_mup.lab.cli import main, transfer
 from neuralop_mup.lab.cli.coord_check import _Seeds, _verdict
 from neuralop_mup.lab.fno import FNOs
-from neuralop_mup.lab.presets import PRESETS, SIZES, preset_of
 from neuralop_mup.lab.problems import PROBLEMS, Problem, get_problem
 from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO, UNO
+from neuralop_mup.lab.presets import PRESETS, problem_with
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.lab import Results, transfer_study
 from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.presets import PRESETS, problem_with
-from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
 from neuralop_mup.lab.plan import data_notes, modes_of
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
 from neuralop_mup.lab.proxy import FEW_STEPS, training_notes
 
 POINTS = torch.arange(32) / 32

@@ -12,8 +12,8 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.problems import OwnData, get_problem
 from neuralop_mup.lab.plan import data_notes
+from neuralop_mup.lab.problems import OwnData, get_problem
 
 RNG = np.random.default_rng(0)
 

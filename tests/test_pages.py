@@ -154,7 +154,7 @@ def read(words: list[str]) -> dict:
     assert given.get("problem") in (None, *PROBLEMS), f"there is no problem {given['problem']}"
     for rule in filter(None, [given.get("rule"), *given.get("rules", ())]):
         check_rule(rule)
-    optimizer_name(given.get("optimizer", "adam"))
+    optimizer_of(given.get("optimizer", "adam"))
     return given
 
 

@@ -24,9 +24,9 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab import findings
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.pipeline import tune
 from neuralop_mup.lab.records import Run
-from neuralop_mup.lab.train import VERSION
+from neuralop_mup.lab.training import VERSION
+from neuralop_mup.lab.tuning import tune
 from problems import get_problem
 
 #: Problem → arguments of its data, width and modes of the target, epochs: 1,000 steps of 20 samples.

@@ -158,9 +158,12 @@ def make_plan(
     choice, chosen_by = optimizers[name], score_of(score)
     kernel_init = more.pop("kernel_init", None) or choice.kernel_init
     search = {name: more.pop(name) for name in SEARCH if name in more}
-    own_lrs = "lr" not in _checked_space(space, choice.lrs(1000))
+    if not isinstance(space or {}, Mapping):
+        values = list(space) if isinstance(space, (list, tuple)) else choice.lrs(1000)
+        raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
+    space = space or {}
+    own_lrs = "lr" not in space
     if build is not None:
-        _check_build(build)
         models = {"target": _built(build, target, "target")}
         source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     else:
@@ -189,7 +192,7 @@ def make_plan(
             "saves nothing. Make it smaller in width or modes."
         )
     fixed = {"optimizer": name, "epochs": epochs, "batch_size": batch_size, "device": device, **more}
-    batch = max(space["batch_size"]) if isinstance((space or {}).get("batch_size"), list) else batch_size
+    batch = max(space["batch_size"]) if isinstance(space.get("batch_size"), list) else batch_size
     check_count("epochs", epochs)
     check_count("batch_size", batch)
     losses = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)())
@@ -201,29 +204,30 @@ def make_plan(
     if chosen_by is not None:
         chosen_by.check(models["proxy"], training.processor, seen)
     n_batches = len(seen.loaders(batch, 0)[0])
-    at, steps = _lengths(epochs, n_batches, proxy_steps, _not_shorter(name, choice.is_own, [rule, *compare], space, more))
-    if at:
-        why["steps"] = f"{steps['proxy']} instead of {steps['target']}; the rule for steps carries the learning rate"
-    rates = {"lr": choice.lrs(steps["proxy"])} if own_lrs else {}
+    asked = epochs * n_batches if proxy_steps is None else proxy_steps
+    check_count("proxy_steps", asked, "steps")
+    rates = {"lr": choice.lrs(asked)} if own_lrs else {}
     study = transfer_study(
         proxy=base,
         target=target,
-        space={**rates, **(space or {})},
+        space={**rates, **space},
         rule=rule,
         rules=[rule, *compare],
         naive=False,
-        fixed={k: v for k, v in fixed.items() if k not in (space or ())},
+        fixed={k: v for k, v in fixed.items() if k not in space},
         seeds=seeds,
         name=folder.resolve().name,
         keeps=True,
         between=own_lrs,
         extends={"lr": EXTENDS} if own_lrs and not space else {},
-        at=at,
         notes=tuple(_notes(source, sample, seen.counts()["val"], models, energy, isinstance(loss, str))),
         **search,
     )
-    if kernel_init != "default":
-        study = replace(study, under={rule: {"kernel_init": kernel_init} for rule in study.rules if rule != "standard"})
+    at, steps = _lengths(epochs, n_batches, asked, name, choice.is_own, study)
+    if at:
+        why["steps"] = f"{steps['proxy']} instead of {steps['target']}; the rule for steps carries the learning rate"
+    kernels = {"kernel_init": kernel_init} if kernel_init != "default" else {}
+    study = replace(study, at=at, under={rule: kernels for rule in study.rules if kernels and rule != "standard"})
     for each in study.rules:
         with _looking():
             parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=each, init=False)
@@ -238,29 +242,11 @@ def make_plan(
         {which: (operations(models[which], points) * batch + _STEP) * n for which, n in steps.items()},
         parameters,
         steps,
-        {**_readings(source), **why},
+        {"data": source.title, **_readings(source), **why},
     )
 
 
-def _checked_space(space: Any, lrs: Sequence[float]) -> Mapping[str, Any]:
-    """The space, which is none where none was given; MupError for what is no dict, with learning rates that would do."""
-    if space is None or isinstance(space, Mapping):
-        return space or {}
-    values = list(space) if isinstance(space, (list, tuple)) else lrs
-    raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
-
-
 # Models
-
-
-def _check_build(build: Any) -> None:
-    if isinstance(build, nn.Module):
-        raise MupError(
-            f"build is a model, a {type(build).__name__}, and must be a function: build(**size) returns a fresh model of "
-            "that size."
-        )
-    if not callable(build):
-        raise MupError(f"build={build!r} must be a function: build(**size) returns a fresh model of that size.")
 
 
 @contextmanager
@@ -272,6 +258,9 @@ def _looking(on_meta: bool = False) -> Iterator[None]:
 
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
     """The model of a size: without memory, unless it is to be real or cannot be built otherwise."""
+    if isinstance(build, nn.Module) or not callable(build):
+        what = f"build is a model, a {type(build).__name__}," if callable(build) else f"build={build!r}"
+        raise MupError(f"{what} must be a function: build(**size) returns a fresh model of that size.")
     if not isinstance(size, Mapping):
         raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
     try:
@@ -283,9 +272,8 @@ def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = F
         if not real:
             return _built(build, size, name, real=True)
         wrong = next((key for key in size if key not in WIDTHS and f"'{key}'" in str(error)), "")
-        hint = nearest(wrong, WIDTHS) if wrong else ""
-        meant = f" Of {wrong}: {hint}" if hint.startswith("did") else ""
-        raise MupError(f"build(**{dict(size)}) fails at the {name}: {type(error).__name__}: {error}.{meant}") from error
+        hint = f" Of {wrong}: {nearest(wrong, WIDTHS)}" if wrong else ""
+        raise MupError(f"build(**{dict(size)}) fails at the {name}: {type(error).__name__}: {error}.{hint}") from error
     if not isinstance(model, nn.Module):
         raise MupError(f"build(**{dict(size)}) returns {model!r}, and must return a model, a torch.nn.Module.")
     return model
@@ -422,34 +410,26 @@ def preset_of(
 # The length of the proxy's training
 
 
-def _not_shorter(
-    name: str, is_own: bool, rules: Sequence[str], space: Mapping[str, Any] | None, settings: Mapping[str, Any]
-) -> str:
-    """Why the proxy must train as long as the target; empty where it need not."""
-    if "standard" in rules:
-        return "without μP no rule carries a learning rate to more steps"
-    if searched := [name for name in ("epochs", "batch_size", "schedule") if name in (space or {})]:
-        return f"{searched[0]} is searched"
-    if name == "sgd" or is_own:
-        return f"the rule for steps is not that of {name}"
-    schedule = str(settings.get("schedule", "cosine"))
-    return f"the schedule {schedule} is in epochs of the target" if schedule.startswith("halve") else ""
+def _lengths(
+    epochs: int, batches: int, asked: int, optimizer: str, is_own: bool, study: Study
+) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Settings of the runs of each size where the proxy is to be shorter, and the steps of each, in whole epochs.
 
-
-def _lengths(epochs: int, batches: int, asked: int | None, refused: str) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Settings of the runs of each size where the proxy is to be shorter, and the steps of each, in whole epochs."""
-    steps = epochs * batches
-    if asked is None:
-        return {}, {"proxy": steps, "target": steps}
-    check_count("proxy_steps", asked, "steps")
-    if asked > steps:
-        raise MupError(
-            f"proxy_steps = {asked}, and the target's training has {steps} steps: a proxy that trains longer saves "
-            "nothing. Give fewer, or more epochs."
-        )
-    if refused and asked < steps:
-        raise MupError(f"proxy_steps = {asked} of the target's {steps} cannot be: {refused}.")
-    own = max(1, round(asked / batches))
+    Raises
+    ------
+    MupError
+        If it would be longer than the target's, or no rule carries the learning rate to more steps.
+    """
+    steps, own = epochs * batches, max(1, round(asked / batches))
+    reasons = {
+        f"the target's training has {steps}, and a longer proxy saves nothing": asked > steps,
+        "without μP no rule carries a learning rate to more steps": "standard" in study.rules,
+        f"the rule for steps is not that of {optimizer}": optimizer == "sgd" or is_own,
+        "the schedule is in epochs of the target": str(study.fixed.get("schedule")).startswith("halve"),
+        "the length is searched": study.space.keys() & {"epochs", "batch_size", "schedule"},
+    }
+    if why := [reason for reason, holds in reasons.items() if holds and asked != steps]:
+        raise MupError(f"proxy_steps = {asked} beside the target's {steps} cannot be: {why[0]}.")
     pair = (own * batches, steps)
     at = {"proxy": {"epochs": own}, "target": {"training": {"steps": pair}}} if own < epochs else {}
     return at, {"proxy": pair[0], "target": steps}
@@ -609,12 +589,9 @@ def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tenso
 
 def _readings(source: Any) -> dict[str, Any]:
     """What the report says of how the data was read."""
-    told = {"data": source.title}
-    if hasattr(source, "readings"):
-        told |= {"read as": source.description, **source.readings}
     if isinstance(source, Problem):
-        told["problem"] = {name: value for name, value in source.content().items() if name != "problem"}
-    return told
+        return {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
+    return {"read as": source.description, **source.readings} if hasattr(source, "readings") else {}
 
 
 def _notes(

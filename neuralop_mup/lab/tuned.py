@@ -29,7 +29,7 @@ from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.records import WEIGHTS, Records
-from neuralop_mup.lab.score import predicted
+from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.settings import Settings, init_multipliers
 from neuralop_mup.lab.space import edge_of, params_key
 from neuralop_mup.lab.summary import Results
@@ -115,55 +115,45 @@ class Tuned:
         >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
         (torch.Size([2, 1, 16]), 'ndarray')
         """
-        if self.processor is None and self._made["processor"] is not None:  # one whose numbers no file holds
+        if self.processor is None:  # one of the user's own, whose numbers no file holds, or of loaders
+            own = self._made["processor"]
             raise MupError(
-                f"The target was trained with a processor of your own ({self._made['processor']}), which the folder cannot "
-                "hold: give it, nm.load_tuned(folder, build, processor=…)."
-            )
-        if self.processor is None:
-            raise MupError(
-                "The target was trained on batches as your loaders or data sets gave them, so what units they have is not "
-                "known here. Call tuned.model on fields prepared as in these batches, or tune with processor=…, or with "
+                f"The target was trained with a processor of your own ({own}), which the folder cannot hold: give it, "
+                "nm.load_tuned(folder, build, processor=…)."
+                if own
+                else "The target was trained on batches as your loaders or data sets gave them, so what units they have is "
+                "not known here. Call tuned.model on fields prepared as in these batches, or tune with processor=…, or with "
                 "arrays (x, y), which are normalised here."
             )
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
         self._check(fields)
-        device, dtype = (p := next(self.model.parameters())).device, p.dtype.to_real()
+        dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]
-        try:
-            self.processor.to(device)
-            self.processor.eval()
-            self.model.eval()
-            with torch.no_grad(), quiet():
-                batches = [self._predicted(batch.to(device, dtype)).to(fields.device) for batch in fields.split(batch_size)]
-        finally:
-            for module, training in modes:
-                module.training = training
-        out = torch.cat(batches)
-        return out if isinstance(x, torch.Tensor) else out.numpy()
-
-    def _predicted(self, x: torch.Tensor) -> torch.Tensor:
-        out = predicted(self.model, self.processor, {"x": x})
-        if not torch.isfinite(out).all() and torch.isfinite(x).all():
+        predict = Predictor(self.model, self.processor)
+        with quiet():
+            out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
+        for module, training in modes:
+            module.training = training
+        if not torch.isfinite(out).all() and torch.isfinite(fields).all():
             raise MupError(
                 f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
                 "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
             )
-        return out
+        return out if isinstance(x, torch.Tensor) else out.numpy()
 
     def _check(self, fields: torch.Tensor) -> None:
         shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
         if shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             return
-        do = "give as many channels and axes as the training data has"
-        if fields.ndim == len(shape) + 1 and fields.shape[-1] == shape[0]:
-            do = "its channels are last: move them, np.moveaxis(x, -1, 1) or x.movedim(-1, 1)"
-        elif fields.ndim == len(shape) and fields.shape[0] == shape[0]:
-            do = "for one sample give x[None]"
-        elif fields.ndim == len(shape) and shape[0] == 1:
-            do = "give the axis of the one channel, x[:, None]"
+        missing = len(shape) + 1 - fields.ndim
+        hints = {
+            "its channels are last: move them, np.moveaxis(x, -1, 1) or x.movedim(-1, 1)": fields.shape[-1] == shape[0],
+            "for one sample give x[None]": missing and fields.shape[0] == shape[0],
+            "give the axis of the one channel, x[:, None]": missing == 1 and shape[0] == 1,
+        }
+        do = next((hint for hint, fits in hints.items() if fits), "give as many channels and axes as the training data has")
         raise MupError(
             f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which the "
             f"grid may differ and n is 1 or more: {do}."
@@ -275,13 +265,9 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     """
     folder = Path(folder)
     Records(folder)  # one of an earlier version is told
-    if not (folder / "study.json").is_file():
-        raise MupError(
-            f"{folder} holds no study: give the folder of nm.tune, or the one that neuralop-mup transfer names at its end."
-        )
     again = "Run the same call or command again, which resumes there."
     if not (folder / _FILE).is_file():
-        raise MupError(f"The study in {folder} has no trained target: it is not finished, or its target failed. {again}")
+        raise MupError(f"{folder} holds no trained target: its study is not finished, or its target failed. {again}")
     try:
         made = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         version = made["format"]
@@ -293,8 +279,8 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
             f"{__version__} with the format {_FORMAT}: load it with the version that wrote it, or tune in another folder."
         )
     results = Results.load(folder)
-    carried = [r for r in results.carried(results.study.target, results.study.rules[0]) if is_complete(r)]
-    if not any((r["seed"], r["loss"], params_key(r["params"])) == _trained(made) for r in carried):
+    carried = results.carried(results.study.target, results.study.rules[0])
+    if _known(made) not in map(_known, carried):
         raise MupError(
             f"The study that ran last in {folder} is not the one whose target is kept there: it has gone on since, is not "
             f"finished, or its target failed. {again}"
@@ -302,8 +288,8 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     return load_target(results, made, build, processor)
 
 
-def _trained(made: Mapping[str, Any]) -> tuple[int, float, str]:
-    return made["seed"], made["loss"], params_key(made["params"])
+def _known(run: Mapping[str, Any]) -> tuple[int, float, str]:
+    return run["seed"], run["loss"], params_key(run["params"])
 
 
 def load_target(
@@ -321,11 +307,6 @@ def load_target(
         errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
         why = next(errors, "none ran")
         raise MupError(f"No run of the target completed with {say.params(results.best)}: {why}")
-    build = None if isinstance(build, FNOs) else build
-    if build is not None and build is not FNO and made["is_fno"]:
-        raise MupError(
-            f"The study in {folder} trained neuralop's FNO and needs no function: nm.load_tuned({str(folder)!r})."
-        )
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
@@ -334,7 +315,7 @@ def load_target(
     path = folder / made["weights"]
     content = read_weights(path)
     made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
-    builder: Callable[..., nn.Module] = build or FNO
+    builder: Callable[..., nn.Module] = FNO if made["is_fno"] else build
     model = _rebuilt(builder, made, content, path, on_meta=True)
     model = _rebuilt(builder, made, content, path, on_meta=False) if model is None else model
     used = content["processor"] or copy.deepcopy(processor)
@@ -349,41 +330,29 @@ def _rebuilt(
     builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, on_meta: bool
 ) -> nn.Module | None:
     """The model with its weights. None of one that is built without memory, unless it is whole and answers as it did."""
-    folder = path.parents[2]
+    answers = None
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta") if on_meta else nullcontext():
-            model = builder(**made["size"])
+            model = builder(**made["size"]).eval()
+        tied = len(list(model.parameters()))
+        set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))))
+        model.load_state_dict(content["weights"], assign=on_meta)
+        if "like" in content:
+            shape, dtype = content["like"]
+            answers = answers_of(model, torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch."))))
+        if not answers_alike(content.get("answers"), answers):
+            raise MupError("with the same weights it predicts otherwise than it did after training")
     except Exception as error:  # the function is the user's
         if on_meta:
             return None
-        raise MupError(
-            f"{name_of(builder)}({_arguments(made['size'])}) fails, with the arguments of the target in {folder}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    tied = len(list(model.parameters()))
-    set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))))
-    try:
-        model.load_state_dict(content["weights"], assign=on_meta)
-    except RuntimeError as error:
         text = " ".join(str(error).split())[:300]
         raise MupError(
-            f"{name_of(builder)} gives another model than the one in {folder}: {text}. Give the function that was tuned."
+            f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {path.parents[2]}: "
+            f"{type(error).__name__}: {text}. Give the function that was tuned, as it was."
         ) from error
-    model.eval()
-    answers = None
-    if "like" in content:
-        shape, dtype = content["like"]
-        answers = answers_of(model, torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch."))))
-    is_whole = tied == len(list(model.parameters())) and not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
-    is_same = answers_alike(content.get("answers"), answers)
-    if on_meta and not (is_whole and is_same and answers is not None):
-        return None
-    if not is_same:
-        raise MupError(
-            f"{name_of(builder)} gives another model than the one in {folder}: with the same weights it predicts "
-            "otherwise than it did after training. Give the function that was tuned, as it was."
-        )
-    return model
+    is_whole = answers is not None and tied == len(list(model.parameters()))
+    is_whole = is_whole and not any(values.is_meta for values in (*model.parameters(), *model.buffers()))
+    return model if is_whole or not on_meta else None
 
 
 def lines_of_use(folder: Path, made: Mapping[str, Any]) -> list[str]:
