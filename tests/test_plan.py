@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
-from neuralop_mup.lab.plan import make_plan, narrower, problem_with
+from neuralop_mup.lab.plan import make_plan, narrower
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.mode_energy import mode_energy
 from neuralop_mup.lab.settings import OPTIMIZERS
@@ -51,6 +51,11 @@ def test_learning_rates_around_the_law(tmp_path):
     space = {"weight_decay": FloatDistribution(0, 1e-3)}
     study = planned(tmp_path, space=space, n_trials=3).study
     assert study.search._space["lr"] == study.space["lr"] == OPTIMIZERS["soap"].lrs(400)
+
+
+def test_an_optimizer_of_the_user_s_own_has_no_rates(tmp_path):
+    with pytest.raises(MupError, match=r"No learning rates of <lambda> are known.*space={'lr'"):
+        planned(tmp_path, optimizer=lambda model, lr, steps: nm.MuAdam(model, lr=lr))
 
 
 @pytest.mark.parametrize(
@@ -99,28 +104,11 @@ def test_a_shorter_proxy_from_end_to_end(tmp_path, capsys):
     assert nm.tune(build, data, **how).results.records == tuned.results.records
 
 
-def test_sizes_of_an_fno_that_nobody_gave(tmp_path):
-    """As many modes as the grid gives, 32 at most, or as the data needs; what is given stays."""
-    plan = make_plan(None, waves(20), target={}, folder=tmp_path / "p", epochs=None, batch_size=None)
-    assert plan.study.sizes["target"] == {"hidden_channels": 64, "n_modes": (40,)}
-    assert plan.study.sizes["proxy"] == {"hidden_channels": 16, "n_modes": (40,)}
-    assert (plan.study.fixed["epochs"], plan.study.fixed["batch_size"]) == (38, 10)
-    given = {"target": {"n_layers": 2, "n_modes": (8,)}, "base": {"hidden_channels": 8}}
-    sizes = make_plan(None, waves(3), folder=tmp_path / "p", **given).study.sizes
-    assert sizes["target"] == {"hidden_channels": 64, "n_modes": (8,), "n_layers": 2}
-    assert sizes["proxy"] == {"hidden_channels": 8, "n_modes": (6,), "n_layers": 2}
-
-
 def test_the_data_is_made_once(tmp_path, monkeypatch):
-    """Read, looked at and trained on, also where sizes follow from it, as in the command."""
+    """Read, looked at and trained on."""
     np.savez(tmp_path / "heat.npz", **dict(zip("xy", waves(3), strict=True)))
     loads, load = [], OwnData.load
     monkeypatch.setattr(OwnData, "load", lambda self: loads.append(1) or load(self))
-    make_plan(None, tmp_path / "heat.npz", target={}, folder=tmp_path / "p", epochs=1).train(n_workers=1, progress=False)
+    plan = make_plan(build, tmp_path / "heat.npz", target=TARGET, folder=tmp_path / "p", epochs=1, space={"lr": [0.1]})
+    plan.train(n_workers=1, progress=False)
     assert loads == [1]
-
-
-def test_presets_are_of_problems(tmp_path):
-    problem = problem_with("burgers", {"n_train": 40, "n_val": 10, "n_test": 4, "viscosity": 0.1})
-    plan = make_plan(None, problem, target={}, folder=tmp_path / "p", epochs=None, batch_size=None)
-    assert plan.study.sizes["target"] == {"hidden_channels": 64, "n_modes": (64,)} and plan.study.fixed["epochs"] == 16

@@ -240,7 +240,11 @@ def test_rollouts_need_trajectories(tmp_path, file):
     u[:, 4] = 0
     np.savez(tmp_path / "zero.npz", u=u, t=np.arange(STATES))
     with pytest.raises(nm.MupError, match="zero everywhere after 4 steps.*take rollout:3 at most"):
-        in_time(tmp_path / "s", tmp_path / "zero.npz", score="rollout:5")
+        in_time(tmp_path / "s", tmp_path / "zero.npz", score="rollout:5", loss=squares)
+
+
+def squares(y_pred, y, **_):
+    return (y_pred - y).square().sum()
 
 
 def sometimes(model, data):

@@ -14,12 +14,12 @@ from typing import Any, get_args, get_origin
 from unittest import mock
 
 from docutils import nodes
+from neuralop_mup.lab.presets import PRESETS
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from neuralop_mup.lab.cli.data import data_groups
 from neuralop_mup.lab.cli.options import Verb, _shown, fno_arguments
-from neuralop_mup.lab.presets import PRESETS
 from neuralop_mup.lab.problems import PROBLEMS
 
 _NOTHING = (None, False, (), "")

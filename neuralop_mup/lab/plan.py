@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from neuralop_mup.core.reading import check_grid, fourier_blocks
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.engines import make_engine
-from neuralop_mup.lab.fno import FNOs
-from neuralop_mup.lab.problems import Problem, get_problem
+from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.problems.sources import as_source
@@ -43,10 +42,6 @@ EXTENDS = 2
 LEAST_WIDTH = 16
 #: Operations in whose time a step does what no size changes: calls, the optimizer's loop, loading.
 _STEP = 2e8
-#: Steps below which the best learning rate is that of the first of them (docs/howto/proxy.md).
-_ENOUGH_STEPS = 300
-#: ``n_modes`` of a target that follows from its data, at most, by axes.
-_MOST_MODES = {1: 512, 2: 64, 3: 24}
 _FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
 
 Modes = tuple[int, ...] | None
@@ -86,7 +81,7 @@ class Plan:
         self, *, n_workers: int | None, devices: Sequence[str] = (), progress: bool = True, engine: Any = None,
         executor: Any = None,
     ) -> Results:  # fmt: skip
-        """Train what is missing."""
+        """Train what is missing; of the study, which may be another than the plan was made with."""
         made = make_engine(engine, executor, self.training, self.study.planned().total(), n_workers, devices)
         return run(self.study, self.training, folder=self.folder, engine=made, costs=self.costs, progress=progress)
 
@@ -109,7 +104,7 @@ class Plan:
 
 
 def make_plan(
-    build: Callable[..., nn.Module] | None,
+    build: Callable[..., nn.Module],
     data: Any,
     *,
     target: Mapping[str, Any],
@@ -122,36 +117,29 @@ def make_plan(
     rule: str = DEFAULT_RULE,
     compare: Sequence[str] = (),
     optimizer: Any = "soap",
-    epochs: int | None = 50,
-    batch_size: int | None = 20,
+    epochs: int = 50,
+    batch_size: int = 20,
     seeds: Iterable[int] = (0,),
     proxy_steps: int | None = None,
     processor: Any = None,
     device: str = "auto",
-    title: str | None = None,
-    large: bool = False,
     **more: Any,
 ) -> Plan:
     """Read the data, build each size once, choose the proxy, and refuse before anything is trained what cannot work.
 
     Parameters
     ----------
-    build : callable or None
-        As for :func:`neuralop_mup.tune`; None: neuralop's FNO, of which what ``target`` and ``base`` do not say, and
-        ``epochs`` and ``batch_size`` that are None, follow from the data.
-    data, target, folder, base, read, loss, score, space, rule, compare, optimizer, epochs, batch_size, seeds, proxy_steps, processor, device
+    build, data, target, folder, base, read, loss, score, space, rule, compare, optimizer, epochs, batch_size, seeds, device
         As for :func:`neuralop_mup.tune`.
-    title : str, optional
-        Of the report.
-    large : bool
-        Whether a base as large as the target is meant.
+    proxy_steps, processor
+        Likewise.
     **more
         :data:`SETTINGS` and :data:`SEARCH`.
 
     Raises
     ------
     MupError
-    """  # noqa: E501
+    """
     folder = Path(folder)
     Records(folder)  # one that is no folder, or of an earlier version, is told before any data is made
     name, optimizers = optimizer_of(optimizer)
@@ -163,30 +151,22 @@ def make_plan(
         raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
     space = space or {}
     own_lrs = "lr" not in space
-    if build is not None:
-        models = {"target": _built(build, target, "target")}
-        source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
-    else:
-        source = as_source(data, read, torch.float32)
+    if own_lrs and choice.is_own:
+        raise MupError(f"No learning rates of {name} are known here: give those to try, space={{'lr': [low, …, high]}}.")
+    models = {"target": _built(build, target, "target")}
+    source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     seen = source.load()
     source = source.fixed(seen) if hasattr(source, "fixed") else source
     with untouched(seen.loaders(1, 0)[0]):
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
     energy = mode_energy(sample["x"], sample["y"]) if grid else None
-    if build is None:
-        row = preset_of(source, grid, seen.counts()["train"], energy, batch_size)
-        build = FNOs(sample["x"].shape[1], sample["y"].shape[1], len(grid))
-        target = {"hidden_channels": row.target[0], "n_modes": row.target[1], **target}
-        base = {**narrower(target, energy)[0], **(base or {})}
-        epochs, batch_size = epochs or row.epochs, batch_size or row.batch_size
-        models = {"target": _built(build, target, "target")}
     why = {}
     if base is None:
         base, why["proxy"] = narrower(target, energy)
     models = {"proxy": _built(build, base, "base", real=True), **models}
     parameters = {which: n_params(model) for which, model in models.items()}
-    if parameters["proxy"] >= parameters["target"] and not large:
+    if parameters["proxy"] >= parameters["target"]:
         raise MupError(
             f"The base has {parameters['proxy']:,} parameters and the target {parameters['target']:,}: tuning the base "
             "saves nothing. Make it smaller in width or modes."
@@ -197,8 +177,8 @@ def make_plan(
     check_count("batch_size", batch)
     losses = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)())
     _check_fit(name_of(build), base, models["proxy"], sample, grid, isinstance(loss, str), processor)
-    _check_data(seen, models, batch, loss, grid)
-    training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers, folder)
+    _check_data(seen, sample["y"], models, batch, loss, grid)
+    training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers)
     if not isinstance(loss, str):
         _check_losses(training)
     if chosen_by is not None:
@@ -229,15 +209,16 @@ def make_plan(
     kernels = {"kernel_init": kernel_init} if kernel_init != "default" else {}
     study = replace(study, at=at, under={rule: kernels for rule in study.rules if kernels and rule != "standard"})
     for each in study.rules:
-        with _looking():
+        with _looking():  # what is not drawn as its class draws it is refused at the base, which is real
             parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=each, init=False)
+            parametrize(copy.deepcopy(models["proxy"]), base=copy.deepcopy(models["proxy"]), rule=each)
         _check_settings(study, each, optimizers)
     points = math.prod(grid)
     return Plan(
         study,
         training,
         folder,
-        title or f"{name_of(build)} on {source.title}",
+        f"{name_of(build)} on {source.title}",
         (sample["x"].shape[1], *grid) if grid else None,
         {which: (operations(models[which], points) * batch + _STEP) * n for which, n in steps.items()},
         parameters,
@@ -251,15 +232,16 @@ def make_plan(
 
 @contextmanager
 def _looking(on_meta: bool = False) -> Iterator[None]:
-    """For models that are only looked at: no random numbers are used up."""
+    """For models that are only looked at: always the same, and no random numbers are used up."""
     with torch.random.fork_rng(devices=[]), quiet(), torch.device("meta") if on_meta else nullcontext():
+        torch.manual_seed(0)
         yield
 
 
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
     """The model of a size: without memory, unless it is to be real or cannot be built otherwise."""
     if isinstance(build, nn.Module) or not callable(build):
-        what = f"build is a model, a {type(build).__name__}," if callable(build) else f"build={build!r}"
+        what = f"build is a model, a {type(build).__name__}, and" if callable(build) else f"build={build!r}"
         raise MupError(f"{what} must be a function: build(**size) returns a fresh model of that size.")
     if not isinstance(size, Mapping):
         raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
@@ -351,62 +333,6 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
     return base, "; ".join(said)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    """How the FNO of the commands is trained on a problem.
-
-    Attributes
-    ----------
-    target : (hidden_channels, n_modes)
-    epochs, batch_size : int
-    problem_args : mapping
-        Arguments of the problem that differ from its own defaults.
-    """
-
-    target: tuple[int, tuple[int, ...]]
-    epochs: int
-    batch_size: int = 20
-    problem_args: Mapping[str, Any] = field(default_factory=dict)
-
-
-_DARCY = Preset(target=(32, (16, 16)), epochs=8, problem_args={"n_train": 200, "n_val": 100, "n_test": 100, "grid": 32})
-#: Problem → how it is trained in minutes on two cores.
-PRESETS = {
-    "burgers": Preset(target=(64, (64,)), epochs=16, problem_args={"n_train": 400}),
-    "darcy": _DARCY,
-    "darcy-pino": _DARCY,
-}
-
-
-def problem_with(name: str, arguments: Mapping[str, Any]) -> Problem:
-    """A problem of the package with the data of its preset and the user's arguments on top."""
-    return get_problem(name, **{**(PRESETS[name].problem_args if name in PRESETS else {}), **arguments})
-
-
-def preset_of(
-    source: Any, grid: Sequence[int], n_train: int | None, energy: ModeEnergy | None, batch_size: int | None
-) -> Preset:
-    """The row of a problem or, where it has none, a size and epochs that follow from grid, samples and spectrum.
-
-    Then the target has width 64 (32 in 3D) and modes up to half of what the grid holds, 32 at most (16 in 3D), or as many as
-    keep 99.9 % of the targets' energy where that is more. Batches are an eighth of the data, from 4 to 20 samples. Epochs
-    are 20, or as many as make 300 steps.
-    """
-    if isinstance(source, Problem) and source.name in PRESETS:
-        return PRESETS[source.name]
-    if energy is None or n_train is None:
-        raise MupError(
-            "The data is on no grid, or comes batch by batch, which neuralop's FNO is not built for: use nm.tune."
-        )
-    most = 16 if len(grid) > 2 else 32
-    half = [max(4, min(most, points // 2 - points // 2 % 4)) for points in grid]
-    # A kernel's size goes with the product over the axes, so there is an end to it.
-    modes = tuple(max(n, min(_MOST_MODES[len(grid)], need)) for n, need in zip(half, energy.enough(), strict=True))
-    batch = batch_size or max(1, min(20, max(4, n_train // 8), n_train))
-    epochs = max(20, math.ceil(_ENOUGH_STEPS / math.ceil(n_train / batch)))
-    return Preset(target=(32 if len(grid) > 2 else 64, modes), epochs=epochs, batch_size=batch)
-
-
 # The length of the proxy's training
 
 
@@ -480,51 +406,29 @@ def _check_fit(
         )
 
 
-def _check_data(data: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
-    """MupError for too large a batch, for samples that no loss can judge, and for grids that cut modes of a model."""
+def _check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
+    """MupError for too large a batch, samples that no loss can judge, and grids on which a model's modes would be cut."""
     n_train = data.counts()["train"]
     if isinstance(data, ProblemData) and batch > n_train:
         raise MupError(
             f"A batch of {batch} is larger than the training data, {n_train} samples: each epoch would be one step. "
             f"Take a batch_size of {n_train} at most, better a tenth of it, or more data."
         )
+    if isinstance(loss, str) and torch.is_tensor(y) and y.is_complex():
+        raise MupError(
+            f"loss={loss!r} with complex targets: neuralop's losses are of real fields. Give a function of your own "
+            "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
+        )
+    data.check(relative=isinstance(loss, str))
     train, evals = data.loaders(batch, 0)
-    for split, loader in {"train": train, **evals}.items():
-        first, grids = 0, set()
+    for split, loader in {"train": train, **evals}.items() if grid else ():
         with untouched(loader):
-            for fields in loader if grid else ():
-                for letter in "xy":
-                    _check_samples(fields[letter], letter, f"the {split} data", first, isinstance(loss, str))
-                grids.add(tuple(fields["x"].shape[2:]))
-                first += len(fields["x"])
-        for points in grids:
-            for model in models.values():
-                try:
-                    check_grid(model, points)
-                except MupError as error:
-                    raise MupError(f"Of the {split} data, on {'×'.join(map(str, points))} points: {error}") from error
-
-
-def _check_samples(fields: torch.Tensor, letter: str, where: str, first: int, relative: bool) -> None:
-    """MupError where a sample has entries that are not finite, or where a relative error has nothing to be relative to."""
-    flat = fields.flatten(1)
-    if (bad := ~torch.isfinite(flat).all(1)).any():
-        raise MupError(
-            f"{letter} of {where} has entries that are not finite, in sample {first + int(bad.nonzero()[0])}: remove such "
-            "samples or fill them in."
-        )
-    if letter == "x" or not relative:
-        return
-    if fields.is_complex():
-        raise MupError(
-            "neuralop's losses are of real fields, and y is complex: give a loss, a function of your own that takes moduli, "
-            "loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
-        )
-    if not (nonzero := flat.any(1)).all():
-        raise MupError(
-            f"y of {where} is zero everywhere in sample {first + int((~nonzero).nonzero()[0])}, where the relative error "
-            "has no meaning and would decide alone: remove such samples, or give a loss of your own."
-        )
+            points = tuple(next(iter(loader))["x"].shape[2:])
+        for model in models.values():
+            try:
+                check_grid(model, points)
+            except MupError as error:
+                raise MupError(f"Of the {split} data, on {'×'.join(map(str, points))} points: {error}") from error
 
 
 def _check_losses(training: Training) -> None:
@@ -545,7 +449,7 @@ def _check_losses(training: Training) -> None:
             what = "The loss" if name == "data" else f"The loss {name!r}"
             n, half = len(y), len(y) // 2
             whole, again, first, second = (
-                _value(what, copy.deepcopy(term), *_cut(prediction, sample, n, part))
+                _value(what, copy.deepcopy(term), prediction[part], _cut(sample, n, part))
                 for part in (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
             )
             if whole != again and not math.isnan(whole):
@@ -563,9 +467,8 @@ def _check_losses(training: Training) -> None:
                 )
 
 
-def _cut(prediction: Any, sample: Mapping[str, Any], n: int, part: slice) -> tuple[Any, dict[str, Any]]:
-    """Some samples of a batch."""
-    return prediction[part], {k: v[part] if torch.is_tensor(v) and v.ndim and len(v) == n else v for k, v in sample.items()}
+def _cut(sample: Mapping[str, Any], n: int, part: slice) -> dict[str, Any]:
+    return {k: v[part] if torch.is_tensor(v) and v.ndim and len(v) == n else v for k, v in sample.items()}
 
 
 def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:

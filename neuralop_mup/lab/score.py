@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,18 +20,6 @@ from neuralop_mup.lab.problems.data import ProblemData
 
 _AT_ONCE = 64  # samples that go through the model together
 _FORM = "score(model, data), further arguments with defaults"
-
-
-def predicted(model: nn.Module, processor: Any, batch: Mapping[str, Any]) -> Any:
-    """The prediction for a batch, in eval mode; without a ``y`` in it, neither model nor processor know of one."""
-    # neuralop's processors ask for a y; in eval mode they only move it. One that uses it would show as no number.
-    like = {} if "y" in batch else {"y": torch.full_like(batch["x"][:, :1], torch.nan)}
-    sample = {**batch, **like}
-    if processor is None:
-        return model(**batch)
-    sample = processor.preprocess(sample)
-    out, _ = processor.postprocess(model(**{k: v for k, v in sample.items() if k not in like}), sample)
-    return out
 
 
 class Predictor(nn.Module):
@@ -58,7 +46,12 @@ class Predictor(nn.Module):
         """The prediction for ``x`` and whatever else a batch has, on the device of ``x``."""
         given = {"x": x, **batch}
         there = {name: v.to(self.device) if torch.is_tensor(v) else v for name, v in given.items()}
-        out = predicted(self.model, self.processor, there)
+        # neuralop's processors ask for a y; in eval mode they only move it. One that uses it would show as no number.
+        like = {} if "y" in batch or self.processor is None else {"y": torch.full_like(there["x"][:, :1], torch.nan)}
+        sample = there if self.processor is None else self.processor.preprocess({**there, **like})
+        out = self.model(**{k: v for k, v in sample.items() if k not in like})
+        if self.processor is not None:
+            out, _ = self.processor.postprocess(out, sample)
         return out.to(x.device) if torch.is_tensor(x) and torch.is_tensor(out) else out
 
 

@@ -123,7 +123,7 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
             given = pkgutil.resolve_name(given)
         except (ImportError, AttributeError, ValueError) as error:
             raise MupError(f"There is no optimizer {given!r}: {error}.") from error
-    name = given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     if isinstance(given, str) or (name in _CLASSES and given.__module__.startswith("neuralop_mup.")):
         if name.lower() not in known:
             raise MupError(f"There is no optimizer {name!r}: {nearest(name, [*OPTIMIZERS, *_CLASSES])}")
@@ -288,7 +288,10 @@ def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings, step
     steps : int
         Of the run, for an optimizer of the user's own.
     """
-    s = config if isinstance(config, Settings) else Settings.of(config)
+    if not isinstance(config, Settings):
+        name, optimizers = optimizer_of(config.get("optimizer", "adam"))
+        config = Settings.of({**config, "optimizer": name}, optimizers)
+    s = config
     choice = s.choice
     # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
     carried = length_factor(*reversed(s.training["steps"])) if _carries(s) else 1.0

@@ -25,7 +25,6 @@ from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData
-from neuralop_mup.lab.problems.sources import Stored
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import (
@@ -155,8 +154,6 @@ class Training:
         What learning rates are chosen by, instead of the validation error.
     optimizers : mapping
         Name → :class:`~neuralop_mup.lab.settings.Choice`.
-    folder : Path, optional
-        Where other processes find arrays that are in memory here: they do not travel with each run.
     """
 
     keeps_files = True
@@ -171,26 +168,19 @@ class Training:
         told: Any = "l2",
         score: Score | None = None,
         optimizers: Mapping[str, Choice] = OPTIMIZERS,
-        folder: Path | None = None,
     ) -> None:
         self.build, self.source, self.losses, self.told, self.score = build, source, losses, told, score
-        self.optimizers, self.folder, self._data = optimizers, folder, data
-        self._stored: Stored | None = None
-        self._given = processor
+        self.optimizers, self._data, self._given = optimizers, data, processor
         made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
         self.processor = made(data) if processor is None else processor
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process, which loads the data itself: without the data, and with what tells runs apart."""
-        in_memory = isinstance(self._data, ProblemData) and isinstance(self._data.train[0], torch.Tensor)
-        if self._stored is None and self.folder is not None and in_memory and not isinstance(self.source, Problem):
-            self._stored = Stored.of(self._data, self.fingerprints["data"], self.folder / "data", self.source.title)
-        return {**self.__dict__, "_data": None, "_stored": None, "source": self._stored or self.source}
+        return {**self.__dict__, "_data": None}  # each process loads it, and knows what tells runs apart
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Training:
         """With functions and a processor of its own, whose state then is one run's; the data is shared."""
         made = copy.copy(self)
-        made.__dict__ |= self.__dict__ | {"_stored": None}
+        made._data = self._data
         for name in ("build", "losses", "processor", "score"):
             setattr(made, name, copy.deepcopy(getattr(self, name), memo))
         return made
@@ -199,13 +189,7 @@ class Training:
     def data(self) -> Any:
         """The data, loaded once in a process."""
         if self._data is None:
-            try:
-                self._data = self.source.load()
-            except FileNotFoundError as error:
-                raise MupError(
-                    f"The data cannot be read on the machine of a worker ({error}): give data as a function, or as a path, "
-                    "that loads it there."
-                ) from error
+            self._data = self.source.load()
         return self._data
 
     @property
@@ -244,11 +228,6 @@ class Training:
             **{f.name: getattr(s, f.name) for f in fields(s) if f.name not in left_out},
             "optimizer_arguments": optimizer_arguments(s),
         }
-
-    def close(self) -> None:
-        """Remove what was left for other processes."""
-        if self._stored is not None:
-            self._stored.path.unlink(missing_ok=True)
 
     # A run
 

@@ -27,10 +27,7 @@ def train_plan(plan: Plan, command: str, **how: Any) -> tuple[Results, dict[str,
     target : dict or None
         What says which run is the target; None where none completed.
     """
-    try:
-        results = plan.train(**how)
-    finally:
-        plan.training.close()
+    results = plan.train(**how)
     target = write_target(results, plan.training, plan.x_shape)
     use = "" if target is None else "\n".join(lines_of_use(plan.folder, target))
     report.write_report(results, command=command, title=plan.title, settings=plan.settings, costs=plan.costs, use=use)

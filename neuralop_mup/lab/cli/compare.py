@@ -12,9 +12,7 @@ from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import Verb, fno_arguments, on_axes
 from neuralop_mup.lab.comparison import WAYS, compare
 from neuralop_mup.lab.fno import FNOs
-from neuralop_mup.lab.plan import preset_of
 from neuralop_mup.lab.problems import get_problem
-from neuralop_mup.lab.problems.mode_energy import mode_energy
 
 #: Without a word: Burgers' equation at a size that takes 60 to 100 seconds on two cores.
 _FIRST = {"n_train": 400, "grid": 64}
@@ -67,19 +65,15 @@ def compared(
     """
     first = not (problem or data or problem_ or target)
     source = get_problem("burgers", **_FIRST) if first else chosen(problem, data, problem_, data_)
-    sample = source.load().sample()
-    energy = mode_energy(sample["x"], sample["y"])
-    row = preset_of(source, source.grid_shape, source.n_train, energy, batch_size)
-    width, modes = row.target
-    size = {"hidden_channels": width, "n_modes": (modes,) if isinstance(modes, int) else modes, **target}
+    size = {"hidden_channels": 64, "n_modes": tuple(min(32, n // 2) for n in source.grid_shape), **target}
     folder = Path(output or f"runs/{source.title}-comparison")
     found = compare(
         FNOs(source.in_channels, source.out_channels, source.n_dim),
         source,
         target=_FIRST_SIZE if first else on_axes(size, source.n_dim),
         folder=folder,
-        epochs=epochs or (_FIRST_EPOCHS if first else row.epochs),
-        batch_size=batch_size or row.batch_size,
+        epochs=epochs or (_FIRST_EPOCHS if first else 20),
+        batch_size=batch_size or 20,
         seeds=range(seeds),
         device=device,
         n_workers=workers,

@@ -13,8 +13,7 @@ from typing import Any
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import plots
 from neuralop_mup.lab.cli.options import Verb
-from neuralop_mup.lab.plan import problem_with
-from neuralop_mup.lab.problems import PROBLEMS, OwnData, Problem, ProblemData
+from neuralop_mup.lab.problems import PROBLEMS, OwnData, Problem, ProblemData, get_problem
 from neuralop_mup.lab.problems.cache import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.problems.own_files import READERS
@@ -68,7 +67,7 @@ def chosen(
         raise MupError(
             f"{name} is a file and no problem: for data of your own write --data {name} (several files with commas)."
         )
-    made = problem_with(name, problem_)
+    made = get_problem(name, **problem_)
     getattr(made, "check_files", lambda: None)()
     return made
 

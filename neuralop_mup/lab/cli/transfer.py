@@ -14,8 +14,9 @@ from neuralop_mup.lab import report, wording
 from neuralop_mup.lab.cli.data import chosen, data_groups, problem_lines
 from neuralop_mup.lab.cli.options import BelowOne, Verb, fno_arguments, on_axes, searched
 from neuralop_mup.lab.engines import RayEngine, cuda_devices
+from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import PRESETS, Plan, make_plan
+from neuralop_mup.lab.plan import Plan, make_plan
 from neuralop_mup.lab.space import is_search
 from neuralop_mup.lab.tuned import lines_of_use
 from neuralop_mup.lab.tuning import train_plan
@@ -44,8 +45,7 @@ def run(argv: list[str]) -> int:
     fno = fno_arguments()
     groups = {name: (fno, what) for name, what in _GROUPS.items()} | data_groups(argv)
     groups["search"] = (_SEARCHED, "also searched, such as --search.lr_mult.spectral 1,2,4")
-    presets = [f"{problem}: {preset}" for problem, preset in PRESETS.items()]
-    return Verb("transfer", transfer, groups, _RARE, [*problem_lines(), "", "by preset:", *presets]).call(argv)
+    return Verb("transfer", transfer, groups, _RARE, problem_lines()).call(argv)
 
 
 def transfer(
@@ -170,22 +170,22 @@ def transfer(
         )
     asked = {"aux_lr": aux_lr, "clip_spectral": clip_spectral, "weight_decay": weight_decay, "schedule": schedule}
     asked |= {"n_trials": trials, "sampler": sampler, "kernel_init": kernel_init}
+    modes = tuple(min(32, n // 2) for n in source.grid_shape)
+    size = on_axes({"hidden_channels": 64, "n_modes": modes, **model, **target}, source.n_dim)
     plan = make_plan(
-        None,
+        FNOs(source.in_channels, source.out_channels, source.n_dim),
         source,
-        base=on_axes({**model, **proxy}, source.n_dim),
-        target=on_axes({**model, **target}, source.n_dim),
+        base={**size, **on_axes({**model, **proxy}, source.n_dim)} if proxy else None,
+        target=size,
         folder=folder,
         space=space or None,
         loss=loss,
         score=score,
-        title=f"μTransfer on {source.title}",
-        large=allow_large_proxy,
         rule=rule,
         compare=rules,
         optimizer=optimizer,
-        epochs=epochs,
-        batch_size=batch_size,
+        epochs=epochs or 20,
+        batch_size=batch_size or 20,
         device=device,
         beta2=beta2,
         seeds=range(seeds),

@@ -203,6 +203,35 @@ class ProblemData:
         """What tells it from other data."""
         return self.digest(), self.trajectory
 
+    def check(self, relative: bool = True) -> None:
+        """Look at every sample of every split."""
+        for name in self.counts():
+            x, y = getattr(self, name)
+            _check(name, ({"x": x[n], "y": y[n]} for n in chunks_of(len(x))), relative)
+
+
+def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> None:
+    """MupError for a sample that nothing can be learned from."""
+    first = 0
+    for batch in batches:
+        if not all(torch.is_tensor(batch[letter]) for letter in "xy"):
+            return
+        for letter in "xy":
+            bad = ~torch.isfinite(batch[letter]).flatten(1).all(1)
+            if bad.any():
+                raise MupError(
+                    f"{letter} of {split} has entries that are not finite, in sample {first + int(bad.nonzero()[0])} among "
+                    "others: remove these samples or fill them in."
+                )
+        zero = ~batch["y"].flatten(1).any(1)
+        if relative and zero.any():
+            raise MupError(
+                f"y of {split} is zero everywhere in sample {first + int(zero.nonzero()[0])}, so that an error relative to "
+                "it has no meaning: remove such samples, or give a loss that is not relative, loss=function(y_pred, y, "
+                "**batch)."
+            )
+        first += len(batch["y"])
+
 
 def chunks_of(count: int, size: int = _CHUNK) -> Iterator[range]:
     """The numbers below ``count``, ``size`` at a time."""
@@ -374,6 +403,16 @@ class Loaders:
     def fingerprint_content(self) -> Any:
         """What tells it from other data."""
         return self.digest()
+
+    def check(self, relative: bool = True) -> None:
+        """Look at every sample of every split."""
+        train, evals = self.loaders(_CHUNK, 0)
+        for name, loader in {"train": train, **evals}.items():
+            order = loader.generator and loader.generator.get_state()
+            with torch.random.fork_rng(devices=[]):
+                _check(name, loader, relative)
+            if order is not None:
+                loader.generator.set_state(order)
 
 
 def _samples_of(part: Any) -> Any:
