@@ -620,6 +620,26 @@ def test_what_a_function_uses_tells_it_from_others(tmp_path, monkeypatch, one, o
     assert here == losses("fresh", other) and not here & first
 
 
+class Opened:
+    """A loss that holds what nothing tells from others."""
+
+    def __init__(self):
+        self.file = open(__file__)  # noqa: SIM115
+
+    def __call__(self, y_pred, y, **_):
+        return mean_square(y_pred, y)
+
+
+def test_what_nothing_tells_from_others_is_trained_each_time(tmp_path):
+    loss, found = Opened(), []
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="So its runs are trained anew by each call, and not used again"):
+            tuned = tuned_on(tmp_path / "s", loaders, loss=loss)
+        found.append([r["loss"] for r in tuned.results.records])
+        assert len(list((tmp_path / "s" / "workspace").iterdir())) == 3 * len(found)
+    assert found[0] == found[1]
+
+
 class Curriculum:
     """A loss with a state."""
 

@@ -16,7 +16,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.reading import check_grid, fourier_blocks
-from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.problems import Problem
@@ -30,7 +30,7 @@ from neuralop_mup.lab.settings import Settings, optimizer_of
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.summary import Results
 from neuralop_mup.lab.sweeps import transfer_study
-from neuralop_mup.lab.training import Training, losses_of, n_params, quiet, untouched
+from neuralop_mup.lab.training import Training, copied, losses_of, n_params, quiet, untouched
 from neuralop_mup.lab.tuned import name_of
 from neuralop_mup.validation import check_count, check_positive
 
@@ -153,6 +153,10 @@ def make_plan(
     own_lrs = "lr" not in space
     if own_lrs and choice.is_own:
         raise MupError(f"No learning rates of {name} are known here: give those to try, space={{'lr': [low, …, high]}}.")
+    fixed = {"optimizer": name, "epochs": epochs, "batch_size": batch_size, "device": device, **more}
+    Settings.of(fixed, optimizers)  # what is wrong with them is told before any data is made
+    for each in (rule, *compare):
+        check_rule(each)
     models = {"target": _built(build, target, "target")}
     source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     seen = source.load()
@@ -171,10 +175,7 @@ def make_plan(
             f"The base has {parameters['proxy']:,} parameters and the target {parameters['target']:,}: tuning the base "
             "saves nothing. Make it smaller in width or modes."
         )
-    fixed = {"optimizer": name, "epochs": epochs, "batch_size": batch_size, "device": device, **more}
     batch = max(space["batch_size"]) if isinstance(space.get("batch_size"), list) else batch_size
-    check_count("epochs", epochs)
-    check_count("batch_size", batch)
     losses = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)())
     _check_fit(name_of(build), base, models["proxy"], sample, grid, isinstance(loss, str), processor)
     _check_data(seen, sample["y"], models, batch, loss, grid)
@@ -449,7 +450,7 @@ def _check_losses(training: Training) -> None:
             what = "The loss" if name == "data" else f"The loss {name!r}"
             n, half = len(y), len(y) // 2
             whole, again, first, second = (
-                _value(what, copy.deepcopy(term), prediction[part], _cut(sample, n, part))
+                _value(what, copied(term), prediction[part], _cut(sample, n, part))
                 for part in (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
             )
             if whole != again and not math.isnan(whole):

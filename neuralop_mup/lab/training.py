@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -107,6 +108,14 @@ def untouched(loader: Any) -> Iterator[None]:
                 order.set_state(before)
 
 
+def copied(value: Any) -> Any:
+    """A copy down to the last value, so that its state is one run's; what cannot be copied, such as an open file, itself."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever an object raises that refuses
+        return value
+
+
 class _Trainer(Trainer):
     """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
 
@@ -182,7 +191,7 @@ class Training:
         made = copy.copy(self)
         made._data = self._data
         for name in ("build", "losses", "processor", "score"):
-            setattr(made, name, copy.deepcopy(getattr(self, name), memo))
+            setattr(made, name, copied(getattr(self, name)))
         return made
 
     @property
@@ -207,7 +216,7 @@ class Training:
 
     @cached_property
     def fingerprints(self) -> dict[str, Any]:
-        """Of all that a run depends on besides its settings; whatever has none stands there itself."""
+        """Of all that a run depends on besides its settings."""
         own = {name: choice.make for name, choice in self.optimizers.items() if choice.is_own}
         parts = {"build": self.build, "data": self.data, "loss": self.told, "processor": self._given}
         parts |= {"score": self.score and self.score.given, "optimizers": own or None}
@@ -280,8 +289,8 @@ class Training:
         trainer.optimizer = build_optimizer(model, s, steps)
         trainer.scheduler = build_scheduler(trainer.optimizer, s)
         folder = Path(place) if place is not None and Path(place).is_dir() else None
-        key = _printed([self.fingerprints, {k: v for k, v in config.items() if k != "device"}])
-        if folder is not None and isinstance(key, str):  # what has none is never taken up again
+        if folder is not None:
+            key = fingerprint([self.fingerprints, {k: v for k, v in config.items() if k != "device"}])
             state = {"model": model, "optimizer": trainer.optimizer, "scheduler": trainer.scheduler}
             trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, notes.append, **state)
             trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()
@@ -323,14 +332,15 @@ class Training:
         return measured
 
 
-def _printed(value: Any) -> Any:
-    """The fingerprint of what was given; itself where it has none, which makes the runs such that none is used again."""
+def _printed(value: Any) -> str:
+    """The fingerprint of what was given, or a name; of what has no fingerprint one that nothing else has."""
     if isinstance(value, str):
         return value
     try:
         return fingerprint(value)
-    except MupError:
-        return value
+    except MupError as error:
+        warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
+        return f"unknown {uuid.uuid4().hex}"
 
 
 def _against_the_mean(term: Callable[..., torch.Tensor], loader: Any) -> dict[str, float]:
