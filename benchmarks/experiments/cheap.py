@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -122,25 +124,26 @@ def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
     asked = {
         "target": config["target"],
+        "folder": folder / f"cheap-{config['problem']}-{seed}",
         "epochs": config["epochs"],
         "seeds": (seed,),
-        "verify": True,
         "n_workers": 1,
         "weight_decay": 0.0,
     }
     try:
-        made = tune(build, problem, folder=folder / f"cheap-{config['problem']}-{seed}", **asked)
+        made = tune(build, problem, **asked)
     except MupError as error:  # such as a folder that is in use: no result of the tuning, which is tried again
         raise RuntimeError(str(error)) from error
-    results = made.results
-    target = results.points("target", results.study.rules[0])
-    lrs = results.study.space["lr"]
+    lrs, errors = made.results.study.space["lr"], {}
+    for lr in lrs:  # what else it might have chosen; the proxy's run is there
+        with suppress(MupError):  # one that did not train
+            errors[lr] = tune(build, problem, **asked, space={"lr": [lr]}).loss
     return {
         "loss": made.loss,
-        "price": findings.price(results)[0],
+        "price": findings.price(made.results)[0],
         "lr": made.lr,
-        "regret": results.row(results.study.rules[0])["regret"].value,
-        "failed": sum(not is_complete(record) for record in results.records),
+        "regret": made.loss / min(errors.values()) - 1,
+        "failed": sum(not is_complete(record) for record in made.results.records) + len(lrs) - len(errors),
         "usual": lrs[len(lrs) // 2],  # the law's, around which the grid lies
-        "errors": [[point["params"]["lr"], point["loss"]] for point in target if not point["failed"]],
+        "errors": [[lr, error] for lr, error in sorted({**errors, made.lr: made.loss}.items(), key=itemgetter(1))],
     }
