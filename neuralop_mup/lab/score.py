@@ -5,7 +5,6 @@ what a model predicts in the units of the data.
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -166,10 +165,6 @@ def score_of(score: Any) -> Score | None:
     if not callable(score):
         raise MupError(f"score={score!r} must be 'rollout:50' or a function, {_FORM}.")
     name = getattr(score, "__qualname__", type(score).__qualname__)
-    try:
-        inspect.signature(score).bind("model", "data")
-    except (TypeError, ValueError) as error:  # ValueError: of a function that is written in C
-        raise MupError(f"The score {name} does not take a model and the data ({error}): write {_FORM}.") from error
     return Score(name, score, score)
 
 
