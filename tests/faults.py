@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import neuralop_mup.lab.train  # noqa: F401  (loaded once, before commands are forked)
+import neuralop_mup.lab.training  # noqa: F401  (loaded once, before commands are forked)
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import ExecutorEngine, InlineEngine, LocalEngine, RayExecutor
 from neuralop_mup.lab.records import WEIGHTS, Records

@@ -32,7 +32,7 @@ from cases import CASES, FNO_CASES, LAYOUT_CASES, MODEL_CASES, SPHERE, SPHERE_CA
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.problems import get_problem
-from neuralop_mup.lab.train import Training, losses_of
+from neuralop_mup.lab.training import Training, losses_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "support.md"
 COMMAND = "python tests/support.py --write"
@@ -158,7 +158,7 @@ def training_of(problem: str, loss: str = "l2", **arguments: Any) -> Training:
     source = get_problem(problem, **arguments)
     build = FNOs(source.in_channels, source.out_channels, source.n_dim)
     data = source.load()
-    return Training(build, source, data, losses_of(loss, source.n_dim, source.losses()), source.processor(data), loss)
+    return Training(build, source, data, losses_of(loss, source.n_dim, source.losses()), told=loss)
 
 
 def train_run(config: Mapping[str, Any], **how: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from neuralop.models import FNO, UQNO
 import neuralop_mup as nm
 from cases import BY_NAME, SPHERE
 from neuralop_mup.lab import Results, sweep, transfer_study
-from neuralop_mup.lab.presets import problem_with
 from neuralop_mup.lab.problems.own import OwnData
 
 CASE = BY_NAME["2d"]
@@ -306,7 +305,6 @@ def study(**changes):
         (lambda: sweep("train.py", {"lr": [1]}, folder="/tmp/none"), "give a function"),
         (lambda: OwnData(files=()), r"There is no data file \(\)"),
         (lambda: OwnData(files=("a.npz",), time_step=0), "time_step is 0; give a whole number, 1 or more"),
-        (lambda: problem_with("darcy", "huge", {}), "no preset 'huge'"),
     ],
 )
 def test_other_calls_that_cannot_work(call, match):

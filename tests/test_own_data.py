@@ -15,9 +15,9 @@ import torch
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.plan import data_notes
 from neuralop_mup.lab.problems import OwnData, get_problem
 from neuralop_mup.lab.problems.sources import as_source
-from neuralop_mup.lab.proxy import data_notes
 
 RNG = np.random.default_rng(0)
 

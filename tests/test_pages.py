@@ -12,15 +12,15 @@ from unittest import SkipTest, mock
 import numpy as np
 import pytest
 import torch
+from neuralop_mup.lab.cli.options import Verb
 
 import neuralop_mup as nm
 from experiments import EXPERIMENTS
 from neuralop_mup.core import layers
 from neuralop_mup.core.rules import check_rule
 from neuralop_mup.lab.cli import _VERBS
-from neuralop_mup.lab.cli.options import Verb
 from neuralop_mup.lab.problems import PROBLEMS
-from neuralop_mup.lab.settings import optimizer_name
+from neuralop_mup.lab.settings import optimizer_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -154,7 +154,7 @@ def read(words: list[str]) -> dict:
     assert given.get("problem") in (None, *PROBLEMS), f"there is no problem {given['problem']}"
     for rule in filter(None, [given.get("rule"), *given.get("rules", ())]):
         check_rule(rule)
-    optimizer_name(given.get("optimizer", "adam"))
+    optimizer_of(given.get("optimizer", "adam"))
     return given
 
 

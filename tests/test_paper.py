@@ -10,7 +10,7 @@ import pytest
 import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 
-from neuralop_mup.lab import presets
+from neuralop_mup.lab import plan
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.problems import get_problem
 
@@ -88,7 +88,7 @@ def test_the_check_of_odd_grids_tells_right_from_wrong(monkeypatch):
 
     for cls, right in ((Right, True), (Wrong, False)):
         monkeypatch.setattr("neuralop.layers.spectral_convolution.SpectralConv", cls)
-        assert presets.odd_grids_work() == right
+        assert plan.odd_grids_work() == right
 
 
 def test_the_check_agrees_with_a_fourier_series_of_the_installed_convolution():
@@ -100,4 +100,4 @@ def test_the_check_agrees_with_a_fourier_series_of_the_installed_convolution():
         i = torch.arange(11) / 11
         field = torch.sin(2 * torch.pi * (i[:, None] + 2 * i))[None, None]
         right = torch.allclose(conv(field), field, atol=1e-4)
-    assert presets.odd_grids_work() == right
+    assert plan.odd_grids_work() == right

@@ -1,9 +1,12 @@
 """A run that is stopped between epochs and started again is the run that was never stopped."""
 
+import sys
+
 import pytest
+import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab import checkpoint, train
+from neuralop_mup.lab import checkpoint, training
 from support import train_run
 
 CONFIG = {
@@ -42,14 +45,14 @@ def timeless(record):
 
 
 def stop_before(monkeypatch, epoch):
-    start = train._Trainer.on_epoch_start
+    start = training._Trainer.on_epoch_start
 
     def stopping(self, number):
         start(self, number)
         if number == epoch:
             raise Stopped
 
-    monkeypatch.setattr(train._Trainer, "on_epoch_start", stopping)
+    monkeypatch.setattr(training._Trainer, "on_epoch_start", stopping)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "halve:2", "constant"])
@@ -59,8 +62,10 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(every_epoch, monkeypat
     stopped(monkeypatch, 3, every_epoch, config)
     assert [path.name for path in every_epoch.iterdir()] == ["checkpoint.pt"]
     epochs = []
-    start = train._Trainer.on_epoch_start
-    monkeypatch.setattr(train._Trainer, "on_epoch_start", lambda self, number: (epochs.append(number), start(self, number)))
+    start = training._Trainer.on_epoch_start
+    monkeypatch.setattr(
+        training._Trainer, "on_epoch_start", lambda self, number: (epochs.append(number), start(self, number))
+    )
     resumed = train_run(config, place=every_epoch)
     assert epochs == [3, 4] and timeless(resumed) == timeless(whole)
     # A run that was killed after its last epoch is measured again, not trained.
@@ -78,13 +83,23 @@ def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(every_epoch, monk
     assert str(path) in note and "cannot be read" in note and "begins anew" in note
 
 
-def test_a_checkpoint_of_changed_code_is_not_gone_on_with(every_epoch, monkeypatch):
-    """The same configuration whose first loss is another one: an edited model, other data under the same name."""
-    stopped(monkeypatch, 3, every_epoch)
-    other = {**CONFIG, "init_mult.readout": 3.0}
-    fresh, record = train_run(other), train_run(other, place=every_epoch)
+NOISE = 0.0
+
+
+def noisy(y_pred, y, **_):
+    """A loss that differs in training alone, by a global number."""
+    return (y_pred - y + NOISE * torch.randn_like(y) * y_pred.requires_grad).square().flatten(1).mean(1).sum()
+
+
+@pytest.mark.parametrize("change", [{"init_mult.readout": 3.0}, {}], ids=["settings", "code"])
+def test_a_checkpoint_of_changed_code_is_not_gone_on_with(every_epoch, monkeypatch, change):
+    """The same configuration whose first loss may be the same: edited code, other settings."""
+    config = {**CONFIG, "loss": noisy}
+    stopped(monkeypatch, 3, every_epoch, config)
+    monkeypatch.setattr(sys.modules[__name__], "NOISE", 0.0 if change else 2.0)
+    fresh, record = (train_run({**config, **change}, place=place) for place in (None, every_epoch))
     assert timeless(record) == timeless(fresh)
-    assert "code or surroundings have changed" in record["notes"][0]
+    assert "is of other code, data or settings: its run begins anew" in record["notes"][0]
 
 
 def test_checkpoints_are_no_more_frequent_than_asked(every_epoch, monkeypatch):

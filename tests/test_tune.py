@@ -11,17 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from neuralop.data.transforms.data_processors import DataProcessor
+from neuralop.data.transforms.data_processors import DataProcessor, DefaultDataProcessor
 from neuralop.models import FNO
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import neuralop_mup as nm
-from neuralop_mup.lab import looking
+from neuralop_mup.lab import plan
 from neuralop_mup.lab.checkpoint import keep_weights, read_weights
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.problems.data import normalizer_of
 from neuralop_mup.lab.problems.sources import as_source
-from neuralop_mup.lab.settings import optimizer_name
+from neuralop_mup.lab.settings import optimizer_of
 from support import differing
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
@@ -58,6 +59,21 @@ def spoilt(pair, which, sample):
     """A pair with one entry that is no number."""
     pair[which][sample, 0, 3] = torch.nan
     return pair
+
+
+def silent(pair, sample):
+    """A pair with one target that is zero everywhere."""
+    pair[1][sample] = 0
+    return pair
+
+
+def sets(pair):
+    """As a data set."""
+    return TensorDataset(*pair)
+
+
+def mean_over_the_batch(y_pred, y, **_):
+    return (y_pred - y).square().mean()
 
 
 def mean_square(y_pred, y, **_):
@@ -121,9 +137,19 @@ def test_masters_losses_and_workers(tmp_path):
         ({"epoch": 3}, "no argument 'epoch'"),
         ({"rule": "log-mods"}, "'log-modes'"),
         ({"optimizer": "MuSOUP"}, "did you mean 'MuSOAP'"),
-        ({"optimizer": torch.optim.SGD}, "no optimizer 'SGD': expected one of MuAdam"),
+        ({"optimizer": torch.optim.SGD}, "optimizer SGD says nothing of how it is made.*give a function"),
         ({"build": "FNO"}, "must be a function"),
-        ({"build": FNO((4,), 1, 1, 4, n_layers=1)}, "must be a function"),
+        (
+            {"build": FNO((4,), 1, 1, 4, n_layers=1)},
+            "^build is a model, a FNO, and must be a function",
+        ),
+        ({"target": {"hidden_channel": 8, "n_modes": (8,)}}, r"fails at the target: .* did you mean 'hidden_channels'\?"),
+        ({"base": None, "target": {"hidden_channel": 8}}, r"fails at the target: .* did you mean 'hidden_channels'\?"),
+        ({"loss": mean_over_the_batch}, r"The loss is a mean over the batch: .* sum over the samples, such as \(\("),
+        ({"loss": {"a": mean_square, "b": mean_over_the_batch}}, "The loss 'b' is a mean over the batch"),
+        ({"data": lambda: [fields(), silent(fields(8), 3)]}, "y of val is zero everywhere in sample 3"),
+        ({"data": lambda: [sets(fields()), sets(spoilt(fields(8), 1, 6))]}, "y of val has entries .* finite, in sample 6"),
+        ({"data": lambda: [fields(), [f[..., ::8] for f in fields(8)]]}, r"Of the val data, on 4 points: n_modes = \(8,\)"),
         ({"data": fields(4)}, "data has 4 samples"),
         ({"data": fields(40)[:1] * 3}, "train a Tensor, val a Tensor, test a Tensor: give each split alike, as a pair"),
         ({"data": tuple(f.tolist() for f in fields())}, "A batch of the data is a list of 1,.*np.asarray"),
@@ -170,7 +196,7 @@ def test_masters_losses_and_workers(tmp_path):
         ),
         ({"build": lambda **_: None}, "and must return a model"),
         ({"processor": 3}, "must be one of neuralop's data processors"),
-        ({"space": [1e-3]}, r"The space is \[0\.001\]; give a dict"),
+        ({"space": [0.1]}, r"The space is \[0\.1\]; give a dict .*: {'lr': \[0\.1\]}\.$"),
         ({"space": {"lr": [1e-3, 0.0]}}, "lr is 0.0; give a finite number above 0"),
         ({"space": {"lr": [1e-3], "weight_decay": [0.0, -1.0]}}, "weight_decay is -1.0"),
         ({"epochs": 1.5}, "epochs is 1.5; give a whole number"),
@@ -298,13 +324,13 @@ def test_tuned_is_four_lines_and_the_last_one_rebuilds_the_parametrization(study
         (None, None, "function of your own, build: give it"),
         (None, lambda **size: build(**{**size, "hidden_channels": 12}), "is not one of this FNO"),
         (None, lambda **size: FNO(in_channels=1, out_channels=1, n_layers=3, **size), "is not one of this FNO"),
-        (None, lambda **size: 3 / 0, "fails, with the arguments of the target"),
+        (None, lambda **size: 3 / 0, "does not give the model in .*ZeroDivisionError"),
         (None, lambda **size: build(non_linearity=torch.tanh, **size), "with the same weights it predicts otherwise"),
         (lambda f: (f / "study.json").unlink(), build, "holds no study"),
-        (lambda f: (f / "target.json").unlink(), build, "has no trained target: it is not finished"),
+        (lambda f: (f / "target.json").unlink(), build, "holds no trained target: its study is not finished"),
         (lambda f: (f / "target.json").write_text("{"), build, "target.json is damaged"),
         (lambda f: edit(f, "format", 9), build, "in the format 9"),
-        (lambda f: edit(f, "params", {"lr": 0.5}), build, "has gone on since its target was trained"),
+        (lambda f: edit(f, "params", {"lr": 0.5}), build, "is not the one whose target is kept there"),
         (lambda f: [p.unlink() for p in f.glob("workspace/*/weights.pt")], build, "are not there"),
         (lambda f: [p.write_bytes(b"x") for p in f.glob("workspace/*/weights.pt")], build, "the file is damaged"),
     ],
@@ -410,7 +436,7 @@ def test_an_output_on_a_finer_grid_is_not_taken_for_channels(tmp_path):
 
 
 def test_few_samples_and_odd_grids_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(looking, "odd_grids_work", lambda: False)
+    monkeypatch.setattr(plan, "odd_grids_work", lambda: False)
     odd = [tuple(f[..., :-1] for f in pair) for pair in (fields(), fields(8, 1))]
     with pytest.warns(UserWarning) as warned:
         tuned = tuned_on(tmp_path / "s", odd)
@@ -422,7 +448,7 @@ def test_few_samples_and_odd_grids_are_told(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("given", ["soap", "MuSOAP", "musoap", "SOAP", nm.MuSOAP])
 def test_names_of_an_optimizer(given):
-    assert optimizer_name(given) == "soap"
+    assert optimizer_of(given)[0] == "soap"
 
 
 SMALL = "--proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 --lr 0.01,0.02"
@@ -464,18 +490,18 @@ def test_processors_are_kept_whole_in_a_file_that_runs_no_code(tmp_path):
     def kept(processor):
         keep_weights(model, processor, tmp_path / "w.pt")
         read = read_weights(tmp_path / "w.pt")
-        return read["processor"], read["named"]
+        return read["processor"]
 
     (x, _), output = data.val, torch.randn(2, 1, 17, 17)
     seen, units = [], []
-    for one in (processor, kept(processor)[0]):
+    for one in (processor, kept(processor)):
         seen.append(one.preprocess({"x": x, "y": data.val[1]}))
         units.append(one.postprocess(output, seen[-1])[0])
     assert torch.equal(seen[0]["x"], seen[1]["x"]) and (seen[0]["x"] != x).any()
     assert torch.equal(*units) and (units[0][..., 0] == 0).all()
-    assert kept(None) == (None, None) and kept(Halved()) == (None, "Halved")
+    assert kept(None) is None and kept(Halved()) is None
     processor.mollifier = torch.ones(17, 17)
-    assert kept(processor)[0] is None
+    assert kept(processor) is None
 
 
 # A run is its content
@@ -511,17 +537,6 @@ def test_another_experiment_in_the_same_folder_is_another_one(tmp_path, monkeypa
     assert not other or losses("s") == first
 
 
-def test_models_that_begin_alike_are_told_apart(tmp_path, monkeypatch):
-    """Dropout does nothing before training: what was trained without it is not taken for what is trained with it."""
-    first, again = (tuned_on(tmp_path / "s", loaders, build=with_dropout).results.records for _ in range(2))
-    assert first == again
-    monkeypatch.setitem(DROPOUT, "p", 0.3)
-    here = tuned_on(tmp_path / "s", loaders, build=with_dropout)
-    fresh = tuned_on(tmp_path / "fresh", loaders, build=with_dropout)
-    losses = [{r["loss"] for r in records} for records in (first, here.results.records, fresh.results.records)]
-    assert losses[1] == losses[2] and not losses[0] & losses[1]
-
-
 DROPOUT = {"p": 0.0}
 
 
@@ -535,20 +550,192 @@ def of_tanh(**size):
 
 
 of_tanh.__qualname__ = "build"
+
+
+class Noisy(FNO):
+    """Which differs from FNO in training alone, by a global number."""
+
+    def forward(self, x, **_):
+        return super().forward(x + NOISE * torch.randn_like(x) if self.training else x)
+
+
+NOISE, LIMIT, WEIGHT = 0.0, 0.0, 1.0
+
+
+def of_noise(**size):
+    return Noisy(in_channels=1, out_channels=1, n_layers=2, **size)
+
+
+class Clipped(DefaultDataProcessor):
+    """Which differs from its class in eval mode alone, by an attribute."""
+
+    floor = None
+
+    def postprocess(self, output, data_dict):
+        output, data_dict = super().postprocess(output, data_dict)
+        return (output if self.training or self.floor is None else output.clamp_min(self.floor)), data_dict
+
+
+def clipped(floor):
+    made = Clipped(*map(normalizer_of, fields()))
+    made.floor = floor
+    return made
+
+
+def weighted(y_pred, y, **_):
+    return WEIGHT * mean_square(y_pred, y)
+
+
+def above_the_limit(model, data):
+    return sum(float(((model(b["x"]) - b["y"]) ** 2 > LIMIT).float().sum()) for b in data)
+
+
+def stepping(model, lr, steps):
+    return torch.optim.SGD(nm.param_groups(model, lr * WEIGHT / steps, optimizer="sgd"), lr=lr)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "names"),
+    [
+        ({}, {"build": of_tanh}, {}),
+        ({"build": with_dropout}, {"build": with_dropout}, {"DROPOUT": {"p": 0.3}}),
+        ({"build": of_noise}, {"build": of_noise}, {"NOISE": 2.0}),
+        ({"loss": weighted}, {"loss": weighted}, {"WEIGHT": 100.0}),
+        ({"score": above_the_limit}, {"score": above_the_limit}, {"LIMIT": 0.5}),
+        ({"processor": clipped(None)}, {"processor": clipped(50.0)}, {}),
+        ({"optimizer": stepping}, {"optimizer": stepping}, {"WEIGHT": 100.0}),
+    ],
+    ids=["name", "dropout", "training", "loss", "score", "processor", "optimizer"],
+)
+def test_what_a_function_uses_tells_it_from_others(tmp_path, monkeypatch, one, other, names):
+    """Code and global numbers, though runs begin alike: the numbers are those of a fresh folder."""
+
+    def losses(folder, more):
+        return {r["loss"] for r in tuned_on(tmp_path / folder, loaders, **more).results.records}
+
+    first = losses("s", one)
+    assert losses("s", one) == first
+    for name, value in names.items():
+        monkeypatch.setitem(globals(), name, value)
+    here = losses("s", other)
+    assert here == losses("fresh", other) and not here & first
+
+
+class Opened:
+    """A loss that holds what nothing tells from others."""
+
+    def __init__(self):
+        self.file = open(__file__)  # noqa: SIM115
+
+    def __call__(self, y_pred, y, **_):
+        return mean_square(y_pred, y)
+
+
+def test_what_nothing_tells_from_others_is_trained_each_time(tmp_path):
+    loss, found = Opened(), []
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="So its runs are trained anew by each call, and not used again"):
+            tuned = tuned_on(tmp_path / "s", loaders, loss=loss)
+        found.append([r["loss"] for r in tuned.results.records])
+        assert len(list((tmp_path / "s" / "workspace").iterdir())) == 3 * len(found)
+    assert found[0] == found[1]
+
+
+class Curriculum:
+    """A loss with a state."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, y_pred, y, **_):
+        self.calls += 1
+        return mean_square(y_pred, y) * (1 if self.calls < 10 else 20)
+
+
+def test_a_state_is_that_of_one_run(tmp_path):
+    """Of a loss, in this process as in others; and of the order of a loader of the user's own."""
+    found, loss = [], Curriculum()
+    for workers in (1, 2):
+        tuned = tuned_on(tmp_path / str(workers), loaders, loss=loss, n_workers=workers)
+        found.append([record["loss"] for record in tuned.results.records])
+    assert found[0] == found[1] and loss.calls == 0
+    order = torch.Generator().manual_seed(3)
+    before = order.get_state()
+    train, val = DataLoader(TensorDataset(*fields()), 8, shuffle=True, generator=order), loaders()["val"]
+    tuned_on(tmp_path / "s", (train, val))
+    assert torch.equal(order.get_state(), before)
+
+
+def test_the_target_of_one_study_is_not_given_for_another(tmp_path):
+    """One that fails in the same folder: the former target is no longer that of its runs."""
+    tuned_on(tmp_path / "s", loaders)
+    with pytest.raises(nm.MupError, match="No run of the target completed"):
+        tuned_on(tmp_path / "s", loaders, build=failing)
+    with pytest.raises(nm.MupError, match="is not the one whose target is kept there"):
+        nm.load_tuned(tmp_path / "s", build)
+
+
+class FailsAtTheTarget(FNO):
+    def forward(self, x, **_):
+        if self.hidden_channels == TARGET["hidden_channels"]:
+            raise RuntimeError("no")
+        return super().forward(x)
+
+
+def failing(**size):
+    return FailsAtTheTarget(in_channels=1, out_channels=1, n_layers=2, **size)
+
+
+def test_weights_of_which_a_byte_is_another_one_are_damaged(study, tmp_path):
+    tuned, _ = study
+    folder = Path(shutil.copytree(tuned.report.parent, tmp_path / "copy"))
+    (path,) = [p for p in folder.glob("workspace/*/weights.pt") if str(p).endswith(tuned._made["weights"])]
+    whole = path.read_bytes()
+    for at in range(1000, len(whole) - 4000, len(whole) // 40):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
+        try:
+            loaded = nm.load_tuned(folder, build)
+        except nm.MupError as error:
+            assert "the file is damaged" in str(error)
+        else:  # between the arrays
+            assert differing(loaded.model, tuned.model) == 0
+
+
+def test_the_target_is_built_once_for_a_training(tmp_path):
+    built = []
+
+    def counted(**size):
+        built.append((size["hidden_channels"], torch.empty(0).is_meta))
+        return build(**size)
+
+    tuned_on(tmp_path / "s", loaders, build=counted)
+    assert built.count((TARGET["hidden_channels"], False)) == 1
+
+
+def own_adam(model, lr, steps):
+    return nm.MuAdam(model, lr=lr * 16 / steps)
+
+
+class Own:
+    from_plan = staticmethod(own_adam)
+
+
+@pytest.mark.parametrize("optimizer", [own_adam, Own, f"{__name__}.own_adam"], ids=["function", "class", "name"])
+def test_an_optimizer_from_outside(tmp_path, optimizer):
+    """Two epochs of four batches: its rate is twice the one that is named."""
+    own = tuned_on(tmp_path / "a", loaders, optimizer=optimizer, space={"lr": [0.005]}, n_workers=2)
+    ours = tuned_on(tmp_path / "b", loaders, optimizer="adam", space={"lr": [0.01]})
+    assert own.loss == ours.loss
+    with pytest.raises(nm.MupError, match="own_adam is your own: give them where it is made"):
+        tuned_on(tmp_path / "s", loaders, optimizer=own_adam, weight_decay=0.1)
+
+
 CALLS = []
 
 
 def restless():
     CALLS.append(1)
     return {"train": fields(32, len(CALLS)), "val": fields(8)}
-
-
-class Restless(torch.utils.data.Dataset):
-    def __len__(self):
-        return 32
-
-    def __getitem__(self, index):
-        return {"x": torch.from_numpy(np.random.default_rng().normal(size=(1, 32)).astype("f4")), "y": torch.ones(1, 32)}
 
 
 def random_loss(y_pred, y, **_):
@@ -562,8 +749,6 @@ def torch_random_loss(y_pred, y, **_):
 def test_what_is_not_the_same_each_time_is_refused_and_what_torch_draws_is_not(tmp_path):
     with pytest.raises(nm.MupError, match="The loss gives .* draws random numbers that are not torch's"):
         tuned_on(tmp_path / "s", loaders, loss=random_loss)
-    with pytest.raises(nm.MupError, match="data of 'train' is another one each time it is read"):
-        tuned_on(tmp_path / "s", (Restless(), Restless()))
     assert not (tmp_path / "s" / "workspace").exists() or not list((tmp_path / "s" / "workspace").iterdir())
     with pytest.raises(nm.MupError, match=r"restless\(\) gives other data than when the study began"):
         as_source(restless).fixed(as_source(restless).load()).load()
@@ -598,7 +783,7 @@ def test_a_target_is_never_lost(tmp_path, monkeypatch, capfd):
 
 def test_weights_come_back_from_a_machine_that_does_not_see_the_folder(tmp_path, monkeypatch):
     """As the loop gets them: the run is told of a folder that is not there."""
-    from neuralop_mup.lab.train import Training
+    from neuralop_mup.lab.training import Training
 
     whole = Training.__call__
     monkeypatch.setattr(Training, "__call__", lambda self, config, place=None, **how: whole(self, config, "/gone", **how))

@@ -6,10 +6,9 @@ A run is a tuning: the target is trained at the learning rate of its proxy and a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -25,9 +24,9 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.pipeline import tune
 from neuralop_mup.lab.records import Run
-from neuralop_mup.lab.train import VERSION
+from neuralop_mup.lab.training import VERSION
+from neuralop_mup.lab.tuning import tune
 from problems import get_problem
 
 #: Problem → arguments of its data, width and modes of the target, epochs: 1,000 steps of 20 samples.

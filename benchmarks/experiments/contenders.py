@@ -6,17 +6,16 @@ Stock SOAP (arXiv 2409.11321, as pytorch_optimizer has it) refuses complex kerne
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.lab.settings import OPTIMIZERS, Choice
+from neuralop_mup.lab import settings
+from neuralop_mup.lab.settings import Choice
 from neuralop_mup.optim.groups import MuAdam
 
 
@@ -80,8 +79,10 @@ FORMER: dict[str, dict[str, Any]] = {
         **{"capturable": False, "check": None},
     },
 }
-_SOAP = OPTIMIZERS["soap"]
-_OTHERS = {
+_SOAP = settings.OPTIMIZERS["soap"]
+#: What a run may name: the package's own, and these.
+OPTIMIZERS = {
+    **settings.OPTIMIZERS,
     "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
     "stock-muon": Choice(stock_muon, betas=False, lr=4e-3),
     "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
@@ -90,8 +91,3 @@ _OTHERS = {
 }
 #: Contenders and choices of which runs are kept, and none are made any more.
 GONE = frozenset({"MuMuon", "sizes by squares", "no look ahead", "basis_beta 0.99"})
-
-
-def known() -> AbstractContextManager:
-    """Within it a run's settings may name these optimizers; outside the package's own are all that there are."""
-    return patch.dict(OPTIMIZERS, _OTHERS)

@@ -10,15 +10,14 @@ from typing import Any
 
 import torch
 
-from experiments.contenders import FORMER, known
+from experiments.contenders import FORMER, OPTIMIZERS
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION
-from neuralop_mup.lab.prediction import Predictor
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.records import Run
-from neuralop_mup.lab.score import Score, Validation, rollout_error
+from neuralop_mup.lab.score import Predictor, Score, Validation, rollout_error
 from neuralop_mup.lab.settings import Settings, optimizer_arguments
-from neuralop_mup.lab.train import VERSION, Training, losses_of
+from neuralop_mup.lab.training import VERSION, Training, losses_of
 from problems import get_problem
 from problems.apebench import ApeBench, channel_errors
 
@@ -55,9 +54,8 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         and on APEBench's scenarios theirs.
     """
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
-    with known():
-        settings = Settings.of(own)
-        arguments = {**FORMER.get(settings.optimizer, {}), **optimizer_arguments(settings)}
+    settings = Settings.of(own, OPTIMIZERS)
+    arguments = {**FORMER.get(settings.optimizer, {}), **optimizer_arguments(settings)}
     content = {
         **config,
         "train": "benchmarks",
@@ -70,7 +68,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Train it and measure its errors; see :class:`neuralop_mup.lab.train.Training`."""
+    """Train it and measure its errors; see :class:`neuralop_mup.lab.training.Training`."""
     torch.set_num_threads(1)
     problem, data = _data(config["problem"], tuple(config["data"].items()))
     error = _by_channel if isinstance(problem, ApeBench) else rollout_error
@@ -81,8 +79,8 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of("l2", problem.n_dim, problem.losses())
     own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
-    with known():
-        return Training(build, problem, paced, losses, problem.processor(data), score=score)({**own, "epochs": STAGES})
+    training = Training(build, problem, paced, losses, problem.processor(data), score=score, optimizers=OPTIMIZERS)
+    return training({**own, "epochs": STAGES})
 
 
 def _rollout(model: Predictor, data: Validation, error: Callable[..., float], steps: int) -> float:

@@ -17,9 +17,9 @@ from neuralop_mup.lab.study import Point, Study
 from neuralop_mup.lab.sweeps import sweep, transfer, transfer_study
 
 if TYPE_CHECKING:
-    from neuralop_mup.lab.pipeline import tune
     from neuralop_mup.lab.report import aligned_table, verdict, write_report
-    from neuralop_mup.lab.target import Tuned, load_tuned
+    from neuralop_mup.lab.tuned import Tuned, load_tuned
+    from neuralop_mup.lab.tuning import tune
 
 __all__ = [
     "Kind",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # Loaded when first used: sweeps of a function need neither models nor figures.
-_LAZY = {"tune": "pipeline", "Tuned": "target", "load_tuned": "target"}
+_LAZY = {"tune": "tuning", "Tuned": "tuned", "load_tuned": "tuned"}
 _LAZY |= dict.fromkeys(("aligned_table", "verdict", "write_report"), "report")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,6 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.files import save_torch
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
-
-__all__ = ["Checkpoint", "answers_alike", "answers_of", "keep_weights", "read_weights"]
 
 EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
 _FORMAT = 2
@@ -43,38 +42,35 @@ class Checkpoint:
     path : Path
     loader : DataLoader
         Of the training samples.
-    begins : float
-        Loss of the first batch before training: a checkpoint of a run that began otherwise is not of this run.
+    key : str
+        Fingerprint of all that the run depends on: a checkpoint of another is not of this run.
     tell : callable
         Told in sentences what cannot be read or written.
     **parts
         Whatever has ``state_dict`` and ``load_state_dict``.
     """
 
-    def __init__(self, path: Path, loader: Any, begins: float, tell: Callable[[str], Any], **parts: Any) -> None:
-        self.path, self._loader, self._begins, self._tell, self._parts = path, loader, begins, tell, parts
+    def __init__(self, path: Path, loader: Any, key: str, tell: Callable[[str], Any], **parts: Any) -> None:
+        self.path, self._loader, self._key, self._tell, self._parts = path, loader, key, tell, parts
         self._last = time.monotonic()
 
     def restore(self) -> tuple[int, float]:
         """The epoch to go on with, and the seconds spent before.
 
-        ``(0, 0.0)`` and nothing changed without a checkpoint. One that cannot be read, or is of a run that began
-        otherwise, is told of and left alone: the run begins anew.
+        ``(0, 0.0)`` and nothing changed without a checkpoint. One that cannot be read, or is of another run, is told of and
+        left alone: the run begins anew.
         """
         if not self.path.exists():
             return 0, 0.0
         try:
             # Optimizers keep plain values, but the model's state_dict carries constructor arguments, functions among them.
-            state = torch.load(self.path, map_location="cpu", weights_only=False)
-            begun = state["begins"]
+            state = _read(self.path, weights_only=False)
+            key = state["key"]
         except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
             self._tell(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run begins anew")
             return 0, 0.0
-        if not begins_alike(begun, self._begins):
-            self._tell(
-                f"a run that was interrupted began with the loss {begun:.6g}, and now it begins with {self._begins:.6g}: "
-                "code or surroundings have changed since, so it begins anew"
-            )
+        if key != self._key:
+            self._tell(f"the checkpoint {self.path} is of other code, data or settings: its run begins anew")
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -94,13 +90,21 @@ class Checkpoint:
         generator = getattr(self._loader, "generator", None)
         state: dict[str, Any] = {name: _compact(part.state_dict()) for name, part in self._parts.items()}
         state |= {"order": generator and generator.get_state(), "random": torch.get_rng_state()}
-        state |= {"begins": self._begins, "epoch": epoch, "seconds": seconds}
+        state |= {"key": self._key, "epoch": epoch, "seconds": seconds}
         try:
             with whole_file(self.path) as part:
                 save_torch(state, part)
         except OSError as error:
             self._tell(f"the checkpoint {self.path} cannot be written, so a kill would cost more: {error}")
         self._last = time.monotonic()
+
+
+def _read(path: Path, weights_only: bool) -> Any:
+    """What torch wrote; any exception where a byte of it is another one than was written, which torch would not see."""
+    with zipfile.ZipFile(path) as whole:
+        if damaged := whole.testzip():
+            raise ValueError(f"{damaged} is not what was written")
+    return torch.load(path, map_location="cpu", weights_only=weights_only)
 
 
 def _compact(state: Any) -> Any:
@@ -161,8 +165,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path | None, like: torc
     kept = processor if _is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
-    name = None if processor is None else type(processor).__qualname__
-    content = {"format": _FORMAT, "weights": state, "plan": get_plan(model).to_json(), "processor": kept, "named": name}
+    content = {"format": _FORMAT, "weights": state, "plan": get_plan(model).to_json(), "processor": kept}
     if like is not None:
         content |= {"like": [list(like.shape), str(like.dtype)], "answers": answers_of(model, like)}
     if path is None:
@@ -188,8 +191,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``weights``, ``plan`` (JSON), ``processor`` (None where there was none, or one of a class that is not known) and
-        ``named``, its class.
+        ``weights``, ``plan`` (JSON) and ``processor`` (None where there was none, or one of a class that is not known).
 
     Raises
     ------
@@ -198,7 +200,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     """
     try:
         with torch.serialization.safe_globals([*_KNOWN, sine_mollifier, set]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = _read(path, weights_only=True)
         version = content["format"]
     except FileNotFoundError as error:
         raise MupError(f"The weights {path} are not there; the same call or command trains that run again.") from error

@@ -18,8 +18,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.pipeline import Tuning, tuning
-from neuralop_mup.lab.presets import EXTENDS
+from neuralop_mup.lab.plan import Plan, make_plan
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, regret_between
 from neuralop_mup.lab.study import Study
@@ -166,14 +165,13 @@ def compare(
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
     how = {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
-    def plan(optimizer: str, rule: str, **more: Any) -> Tuning:
-        return tuning(
-            build, data, base=None, target=target, folder=folder, read=read, loss=loss, space=None, rule=rule, naive=False,
-            seeds=seeds[:1], fixed={**shared, "optimizer": optimizer}, extends={"lr": EXTENDS}, **more,
+    def plan(optimizer: str, rule: str) -> Plan:
+        return make_plan(
+            build, data, target=target, folder=folder, read=read, loss=loss, rule=rule, seeds=seeds[:1], optimizer=optimizer,
+            **shared,
         )  # fmt: skip
 
-    # Without μP nothing is known of how a learning rate carries to a longer training, so that proxy is narrower alone.
-    adam, soap = plan("adam", "standard", whole=True), plan("soap", DEFAULT_RULE, kernel_init="small")
+    adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
     n_steps = soap.steps["target"]
     reference = {**target, **reference_sizes(find_parts(build(**target), (), None)[0])}
 
@@ -213,7 +211,7 @@ def compare(
     return Comparison(ways, soap.title, folder, about)
 
 
-def _where(searched: Results, made: Tuning) -> str:
+def _where(searched: Results, made: Plan) -> str:
     """Where a learning rate was tuned, and from which."""
     lrs, size, seeds = searched.study.space["lr"], made.study.sizes["proxy"], len(searched.study.seeds)
     return (
@@ -222,6 +220,6 @@ def _where(searched: Results, made: Tuning) -> str:
     )
 
 
-def _proxy(made: Tuning) -> Tuning:
+def _proxy(made: Plan) -> Plan:
     """The search at the proxy alone."""
     return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}))

@@ -25,7 +25,7 @@ from neuralop_mup.errors import MupError, nearest
 
 _STARTS = 4  # so often a process may be killed before its run begins
 #: Loaded by the process from which the others are forked: torch takes seconds, and again when a model is built on "meta".
-_LOADED = ["neuralop_mup.lab.train", "torch._dynamo"]
+_LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
 
 
 class Engine(Protocol):

@@ -1,29 +1,57 @@
-"""By what learning rates are chosen instead of the validation error: a function of the user's, or a rollout's error."""
+"""By what learning rates are chosen instead of the validation error: a function of the user's, or a rollout's error; and
+what a model predicts in the units of the data.
+"""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from neuralop_mup.errors import Diverged, MupError, nearest
-from neuralop_mup.lab.prediction import Predictor
 from neuralop_mup.lab.problems.data import ProblemData
-from neuralop_mup.lab.records import described
-
-__all__ = ["Score", "Validation", "rollout_error", "score_of"]
 
 _AT_ONCE = 64  # samples that go through the model together
-_CALLS = (("predictions", "targets"), ("model", "data"))
-_FORMS = "score(predictions, targets) or score(model, data), by these names, further arguments with defaults"
+_FORM = "score(model, data), further arguments with defaults"
+
+
+class Predictor(nn.Module):
+    """A model, in eval mode, between fields in the units of the data: what normalises them is inside.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    processor : neuralop DataProcessor or None
+        On whatever device; a copy of it goes to the model's.
+    """
+
+    def __init__(self, model: nn.Module, processor: Any) -> None:
+        super().__init__()
+        self.model, self.processor = model, copy.deepcopy(processor)
+        self.device = next(model.parameters()).device
+        if processor is not None:
+            self.processor.to(self.device)
+            self.processor.eval()
+        model.eval()
+
+    @torch.no_grad()
+    def forward(self, x: Any, **batch: Any) -> Any:
+        """The prediction for ``x`` and whatever else a batch has, on the device of ``x``."""
+        given = {"x": x, **batch}
+        there = {name: v.to(self.device) if torch.is_tensor(v) else v for name, v in given.items()}
+        # neuralop's processors ask for a y; in eval mode they only move it. One that uses it would show as no number.
+        like = {} if "y" in batch or self.processor is None else {"y": torch.full_like(there["x"][:, :1], torch.nan)}
+        sample = there if self.processor is None else self.processor.preprocess({**there, **like})
+        out = self.model(**{k: v for k, v in sample.items() if k not in like})
+        if self.processor is not None:
+            out, _ = self.processor.postprocess(out, sample)
+        return out.to(x.device) if torch.is_tensor(x) and torch.is_tensor(out) else out
 
 
 @dataclass(frozen=True)
@@ -62,16 +90,16 @@ class Score:
     name : str
         What reports call it.
     function : callable
-        ``function(model=…, data=…)`` of a :class:`Predictor` and a :class:`Validation`.
-    source : str
-        What the user wrote, where it is a function of theirs and can be read.
+        ``function(model, data)`` of a :class:`Predictor` and a :class:`Validation`.
+    given : str or callable
+        What tells it from others: the name of one of this package, or the function.
     """
 
     name: str
     function: Callable[..., Any]
-    source: str = ""
+    given: Any = None
 
-    def of(self, model: torch.nn.Module, processor: Any, data: Any) -> float:
+    def of(self, model: nn.Module, processor: Any, data: Any) -> float:
         """The score of a model; infinite or NaN where it has none. No random number is used up.
 
         Raises
@@ -82,17 +110,17 @@ class Score:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
-                value = self.function(model=Predictor(model, processor), data=Validation(data))
+                value = self.function(Predictor(model, processor), Validation(data))
             except MupError:
                 raise
             except Exception as error:  # the function is the user's
                 raise MupError(
                     f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It is called as "
-                    f"{_FORMS}."
+                    f"{_FORM}."
                 ) from error
         return _number(self.name, value)
 
-    def measured(self, model: torch.nn.Module, processor: Any, data: Any, error: float) -> dict[str, Any]:
+    def measured(self, model: nn.Module, processor: Any, data: Any, error: float) -> dict[str, Any]:
         """What a run's record says of a trained model with this validation error.
 
         Raises
@@ -105,28 +133,15 @@ class Score:
             raise Diverged(f"The score {self.name} of the trained model is {value}: lower lr, or train longer.")
         return {"loss": value, "validation_error": error, "score": self.name}
 
-    def content(self, build: Callable[[], torch.nn.Module], processor: Any, data: Any) -> dict[str, Any]:
-        """What tells the score from others: what its function is called and closes over, its source, and its value of a
-        fresh model, to four digits, which rounding does not reach.
-
-        Raises
-        ------
-        MupError
-            If that value is NaN, or another one the second time.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = build()
-        first, again = (self.of(model, copy.deepcopy(processor), data) for _ in range(2))
+    def check(self, model: nn.Module, processor: Any, data: Any) -> None:
+        """MupError where it gives NaN for an untrained model, or another number the second time."""
+        first, again = (copy.deepcopy(self).of(model, processor, data) for _ in range(2))
         if math.isnan(first) or not math.isclose(first, again, rel_tol=1e-4):
             what = "NaN" if math.isnan(first) else f"{first:.6g} and then {again:.6g}"
             raise MupError(
                 f"The score {self.name} gives {what} for the untrained base, so that nothing could be compared by it: it "
                 "must give a number, the same each time, and math.inf for a model that has none."
             )
-        value = float(f"{first:.4g}") if math.isfinite(first) else None
-        told = {"function": described(self.function), "source": hashlib.sha256(self.source.encode()).hexdigest()}
-        return {**told, "untrained": value, "trajectory": getattr(data, "trajectory", 0)}
 
 
 def score_of(score: Any) -> Score | None:
@@ -145,40 +160,12 @@ def score_of(score: Any) -> Score | None:
             raise MupError(f"There is no score {score!r}; {nearest(name, ['rollout'])} Write rollout:50 for fifty steps.")
         if not steps.isdecimal() or int(steps) < 1:
             raise MupError(f"score={score!r} must say over how many steps, 1 or more, such as rollout:50.")
-        return Score(f"rollout:{int(steps)}", partial(rollout_error, steps=int(steps)))
+        name = f"rollout:{int(steps)}"
+        return Score(name, partial(rollout_error, steps=int(steps)), name)
     if not callable(score):
-        raise MupError(f"score={score!r} must be 'rollout:50' or a function, {_FORMS}.")
+        raise MupError(f"score={score!r} must be 'rollout:50' or a function, {_FORM}.")
     name = getattr(score, "__qualname__", type(score).__qualname__)
-    try:
-        parameters = inspect.signature(score).parameters.values()
-    except (TypeError, ValueError):  # of a function that is written in C
-        parameters = ()
-    needed = {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    kind = next((kind for kind in _CALLS if needed == set(kind)), None)
-    if kind is None:
-        told = ", ".join(map(str, parameters)) or "unknown arguments"
-        raise MupError(f"The score {name} takes {told}, and what to give it is known by the names: write {_FORMS}.")
-    return Score(name, score if kind == _CALLS[1] else partial(_of_fields, score), _source(score))
-
-
-def _source(function: Any) -> str:
-    """The text of a function, or of the class of an object that is called; empty where there is none to read."""
-    while isinstance(function, partial):
-        function = function.func
-    with suppress(Exception):  # a notebook's or a page's code is no file that can be read
-        return inspect.getsource(function if inspect.isroutine(function) else type(function))
-    return ""
-
-
-def _of_fields(function: Callable[..., Any], model: Predictor, data: Validation) -> Any:
-    """A score of all predictions and targets of the validation data."""
-    pairs = [(model(**batch), batch["y"]) for batch in data]
-    if not all(torch.is_tensor(y) and y.shape[1:] == pairs[0][1].shape[1:] for _, y in pairs):
-        raise MupError(
-            "The targets are fields of several shapes, which make no one array: write score(model, data) instead."
-        )
-    predictions, targets = (torch.cat(list(values)).cpu() for values in zip(*pairs, strict=True))
-    return function(predictions=predictions, targets=targets)
+    return Score(name, score, score)
 
 
 def rollout_error(model: Predictor, data: Validation, steps: int) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import pairwise
@@ -23,16 +24,6 @@ from neuralop_mup.optim.musoap.optimizer import AUX_LR, MuSOAP, usual_lr
 from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
 from neuralop_mup.optim.musoap.optimizer import WEIGHT_DECAY as SOAP_DECAY
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
-
-__all__ = [
-    "OPTIMIZERS",
-    "Choice",
-    "Settings",
-    "build_optimizer",
-    "build_scheduler",
-    "optimizer_arguments",
-    "optimizer_name",
-]
 
 _MASTERS = ("lr_mult", "init_mult")
 #: Names of kernel initialisations, and what they make of neuralop's own.
@@ -65,6 +56,8 @@ class Choice:
         every rule.
     arguments : frozenset of str
         Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "soap", "soap": {"period": 2}}``.
+    is_own : bool
+        Whether it is one of the user's: then ``make(model, lr, steps)``, and all else is its own business.
     """
 
     make: Callable[..., torch.optim.Optimizer]
@@ -75,6 +68,7 @@ class Choice:
     aux_lr: float | None = None
     kernel_init: str = "default"
     arguments: frozenset[str] = frozenset()
+    is_own: bool = False
 
     def lrs(self, steps: int) -> list[float]:
         """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""
@@ -108,26 +102,45 @@ OPTIMIZERS: dict[str, Choice] = {
 _CLASSES = {"MuAdam": "adam", "MuAdamW": "adamw", "MuSGD": "sgd", "MuSOAP": "soap"}
 
 
-def optimizer_name(given: Any) -> str:
-    """The key of :data:`OPTIMIZERS` that is meant by it, by the name of a class of this package, or by the class.
+def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
+    """What runs call an optimizer, and the optimizers that they may name.
+
+    Parameters
+    ----------
+    given : str, class or callable
+        A key of :data:`OPTIMIZERS`, a class of this package or its name; or the user's own, or where it is found
+        (``"module.function"``): a function ``(model, lr, steps)``, or what has such a function as ``from_plan``.
 
     Raises
     ------
     MupError
-        If there is no such optimizer.
+        If there is no such optimizer, or if it is a class that says nothing of how a plan makes it.
     """
-    if isinstance(given, type) and given.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        given = given.__name__
     known = {**{key.lower(): key for key in OPTIMIZERS}, **{name.lower(): key for name, key in _CLASSES.items()}}
-    if not isinstance(given, str) or given.lower() not in known:
-        what = repr(given) if isinstance(given, str) else f"{getattr(given, '__name__', given)!r}"
-        raise MupError(f"There is no optimizer {what}: {nearest(str(given), [*OPTIMIZERS, *_CLASSES])}")
-    return known[given.lower()]
+    if isinstance(given, str) and "." in given:
+        try:
+            given = pkgutil.resolve_name(given)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise MupError(f"There is no optimizer {given!r}: {error}.") from error
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, str) or (name in _CLASSES and given.__module__.startswith("neuralop_mup.")):
+        if name.lower() not in known:
+            raise MupError(f"There is no optimizer {name!r}: {nearest(name, [*OPTIMIZERS, *_CLASSES])}")
+        return known[name.lower()], OPTIMIZERS
+    make = getattr(given, "from_plan", given)
+    if isinstance(make, type) or not callable(make):
+        raise MupError(
+            f"The optimizer {name} says nothing of how it is made for a model in μP: give a function that makes it, such as "
+            f"lambda model, lr, steps: {name}(nm.param_groups(model, lr), lr=lr), or one of {', '.join(_CLASSES)}."
+        )
+    return name, {**OPTIMIZERS, name: Choice(make, betas=False, is_own=True)}
 
 
 def optimizer_arguments(s: Settings) -> dict[str, Any]:
-    """Every argument of a run's optimizer, those that nobody gave among them."""
-    parameters = inspect.signature(OPTIMIZERS[s.optimizer].make).parameters.values()
+    """Every argument of a run's optimizer, those that nobody gave among them; none of the user's own."""
+    if s.choice.is_own:
+        return {}
+    parameters = inspect.signature(s.choice.make).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty} | dict(s.arguments)
 
 
@@ -144,7 +157,7 @@ class Settings:
         At the base; the optimizer's own default where it is None.
     seed, epochs, batch_size : int
     optimizer : str
-        A key of :data:`OPTIMIZERS`.
+        A key of ``optimizers``.
     aux_lr : float, optional
         Learning rate of what is no map between widths, for optimizers that have one.
     arguments : dict
@@ -165,10 +178,8 @@ class Settings:
         How large Fourier kernels start: ``"default"`` or ``"small"``.
     training : dict
         How the training differs from the base's, as :func:`neuralop_mup.parametrize` takes it.
-    batches : int, optional
-        Batches of an epoch; by default all.
-    stride : tuple of int
-        Every so manieth point of each axis is seen; by default all.
+    optimizers : dict
+        Name → :class:`Choice`; what a run's configuration may name.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -190,27 +201,29 @@ class Settings:
     init_mult: Mapping[str, float] = field(default_factory=dict)
     kernel_init: str = "default"
     training: Mapping[str, Any] = field(default_factory=dict)
-    batches: int | None = None
-    stride: Sequence[int] = ()
+    optimizers: Mapping[str, Choice] = field(default_factory=lambda: OPTIMIZERS, repr=False, compare=False)
+
+    @property
+    def choice(self) -> Choice:
+        """The optimizer itself."""
+        return self.optimizers[self.optimizer]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any] | Settings) -> Settings:
-        """The settings that a flat configuration means, checked; settings stay what they are.
+    def of(cls, config: Mapping[str, Any], optimizers: Mapping[str, Choice] = OPTIMIZERS) -> Settings:
+        """The settings that a flat configuration means, checked.
 
         Raises
         ------
         MupError
             For a key that no run has, or a value that cannot work.
         """
-        if isinstance(config, Settings):
-            return config
-        known = {f.name for f in fields(cls)}
-        values: dict[str, Any] = {}
+        known = {f.name for f in fields(cls)} - {"optimizers"}
+        values: dict[str, Any] = {"optimizers": optimizers}
         for key, value in config.items():
             group, _, role = key.partition(".")
             if role and group in _MASTERS:
                 values[group] = {**values.get(group, {}), role: value}
-            elif key in OPTIMIZERS and OPTIMIZERS[key].arguments:
+            elif key in optimizers and optimizers[key].arguments:
                 if value and config.get("optimizer", "adam") != key:
                     raise MupError(
                         f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it belongs "
@@ -224,13 +237,14 @@ class Settings:
         return cls(**values)
 
     def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), OPTIMIZERS)}")
-        choice = OPTIMIZERS[self.optimizer]
-        if self.lr is None:
-            object.__setattr__(self, "lr", choice.lr)
-        if self.weight_decay is None:
-            object.__setattr__(self, "weight_decay", choice.weight_decay)
+        if self.optimizer not in self.optimizers:
+            raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), self.optimizers)}")
+        choice = self.choice
+        for name in ("lr", "weight_decay"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(choice, name))
+        if self.device == "auto":
+            object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
         check_number("lr", self.lr)
         check_number("weight_decay", self.weight_decay)
         check_decay("beta2", self.beta2)
@@ -239,8 +253,13 @@ class Settings:
         for name in ("aux_lr", "clip_spectral"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
+        if choice.is_own and (self.weight_decay or self.lr_mult or self.beta2 != type(self).beta2):
+            raise MupError(
+                f"weight_decay, beta2 and lr_mult are arguments of this package's optimizers, and {self.optimizer} is your "
+                "own: give them where it is made."
+            )
         if self.aux_lr is not None and choice.aux_lr is None:
-            having = ", ".join(name for name, c in OPTIMIZERS.items() if c.aux_lr is not None)
+            having = ", ".join(name for name, c in self.optimizers.items() if c.aux_lr is not None)
             raise MupError(
                 f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning rate "
                 f"for what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
@@ -249,18 +268,15 @@ class Settings:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
             raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
         init_multipliers(self.init_mult, self.kernel_init)
-        _check_training(self.training)
         halvings(self.schedule)
-        if self.device == "auto":
-            object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
         if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", str(self.device)):
             raise MupError(f"device must be torch's name of one, such as cpu or cuda:0, or auto; it is {self.device!r}.")
         if str(self.device).startswith("cuda") and not torch.cuda.is_available():
             raise MupError(f"device is {self.device!r}, but torch finds no CUDA device here: use cpu or auto.")
 
 
-def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings) -> torch.optim.Optimizer:
-    """The optimizer that a run's configuration asks for.
+def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings, steps: int = 1) -> torch.optim.Optimizer:
+    """The optimizer that a run asks for.
 
     Parameters
     ----------
@@ -268,16 +284,23 @@ def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings) -> t
         A parametrized model.
     config : mapping or Settings
         ``optimizer``, ``lr`` and what belongs to them are read.
+    steps : int
+        Of the run, for an optimizer of the user's own.
     """
-    s = Settings.of(config)
-    choice = OPTIMIZERS[s.optimizer]
+    if not isinstance(config, Settings):
+        name, optimizers = optimizer_of(config.get("optimizer", "adam"))
+        config = Settings.of({**config, "optimizer": name}, optimizers)
+    s = config
+    choice = s.choice
     # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
     carried = length_factor(*reversed(s.training["steps"])) if _carries(s) else 1.0
     given = {"lr": s.lr * carried, "weight_decay": s.weight_decay * carried, "lr_mult": dict(s.lr_mult), **s.arguments}
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
     if choice.aux_lr is not None:
         given["aux_lr"] = (choice.aux_lr if s.aux_lr is None else s.aux_lr) * carried
-    optimizer = choice.make(model, **given)
+    optimizer = choice.make(model, s.lr, steps) if choice.is_own else choice.make(model, **given)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise MupError(f"The optimizer {s.optimizer} makes {optimizer!r}, and must make a torch.optim.Optimizer.")
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer
@@ -297,23 +320,8 @@ def init_multipliers(init_mult: Mapping[str, float], kernel_init: str) -> dict[s
 
 
 def _carries(s: Settings) -> bool:
-    """Whether learning rates follow the number of steps: SGD has no rule for it."""
-    return bool(s.training) and s.rule != "standard" and s.optimizer != "sgd"
-
-
-def _check_training(values: Mapping[str, Any]) -> None:
-    """Validate how the training differs from base's: ``{"steps": (base's, the run's)}``, base's being no more."""
-    if not values:
-        return
-    if values.keys() != {"steps"} or len(values["steps"]) != 2:
-        raise MupError(f"training is {values!r}; give a dict such as {{'steps': (300, 3000)}}: at base, and here.")
-    for number in values["steps"]:
-        check_count("training['steps']", number, "steps")
-    if values["steps"][0] > values["steps"][1]:
-        raise MupError(
-            f"training['steps'] is {values['steps']!r}: base trains longer than this run, so tuning it saves nothing, and "
-            "the rule was measured for runs that get longer. Give base no more steps than the run, in this order."
-        )
+    """Whether learning rates follow the number of steps: SGD and an optimizer of the user's own have no rule for it."""
+    return bool(s.training) and s.rule != "standard" and s.optimizer != "sgd" and not s.choice.is_own
 
 
 def halvings(schedule: str) -> list[int]:

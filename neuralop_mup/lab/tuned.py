@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,19 +25,18 @@ from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.lab.files import write_atomically
+from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.prediction import predicted
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.settings import KERNEL_INITS, Settings
+from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.search import edge_of, params_key
-from neuralop_mup.lab.train import Training, n_params, quiet
+from neuralop_mup.lab.settings import Settings, init_multipliers
+from neuralop_mup.lab.training import Training, quiet
 from neuralop_mup.validation import check_count
 
-__all__ = ["Tuned", "lines_of_use", "load_target", "load_tuned", "name_of", "write_target"]
-
 _FILE = "target.json"
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,55 +114,45 @@ class Tuned:
         >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
         (torch.Size([2, 1, 16]), 'ndarray')
         """
-        if self.processor is None and self._made["processor"] is not None:  # one whose numbers no file holds
+        if self.processor is None:  # one of the user's own, whose numbers no file holds, or of loaders
+            own = self._made["processor"]
             raise MupError(
-                f"The target was trained with a processor of your own ({self._made['processor']}), which the folder cannot "
-                "hold: give it, nm.load_tuned(folder, build, processor=…)."
-            )
-        if self.processor is None:
-            raise MupError(
-                "The target was trained on batches as your loaders or data sets gave them, so what units they have is not "
-                "known here. Call tuned.model on fields prepared as in these batches, or tune with processor=…, or with "
+                f"The target was trained with a processor of your own ({own}), which the folder cannot hold: give it, "
+                "nm.load_tuned(folder, build, processor=…)."
+                if own
+                else "The target was trained on batches as your loaders or data sets gave them, so what units they have is "
+                "not known here. Call tuned.model on fields prepared as in these batches, or tune with processor=…, or with "
                 "arrays (x, y), which are normalised here."
             )
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
         self._check(fields)
-        device, dtype = (p := next(self.model.parameters())).device, p.dtype.to_real()
+        dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]
-        try:
-            self.processor.to(device)
-            self.processor.eval()
-            self.model.eval()
-            with torch.no_grad(), quiet():
-                batches = [self._predicted(batch.to(device, dtype)).to(fields.device) for batch in fields.split(batch_size)]
-        finally:
-            for module, training in modes:
-                module.training = training
-        out = torch.cat(batches)
-        return out if isinstance(x, torch.Tensor) else out.numpy()
-
-    def _predicted(self, x: torch.Tensor) -> torch.Tensor:
-        out = predicted(self.model, self.processor, {"x": x})
-        if not torch.isfinite(out).all() and torch.isfinite(x).all():
+        predict = Predictor(self.model, self.processor)
+        with quiet():
+            out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
+        for module, training in modes:
+            module.training = training
+        if not torch.isfinite(out).all() and torch.isfinite(fields).all():
             raise MupError(
                 f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
                 "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
             )
-        return out
+        return out if isinstance(x, torch.Tensor) else out.numpy()
 
     def _check(self, fields: torch.Tensor) -> None:
         shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
         if shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             return
-        do = "give as many channels and axes as the training data has"
-        if fields.ndim == len(shape) + 1 and fields.shape[-1] == shape[0]:
-            do = "its channels are last: move them, np.moveaxis(x, -1, 1) or x.movedim(-1, 1)"
-        elif fields.ndim == len(shape) and fields.shape[0] == shape[0]:
-            do = "for one sample give x[None]"
-        elif fields.ndim == len(shape) and shape[0] == 1:
-            do = "give the axis of the one channel, x[:, None]"
+        missing = len(shape) + 1 - fields.ndim
+        hints = {
+            "its channels are last: move them, np.moveaxis(x, -1, 1) or x.movedim(-1, 1)": fields.shape[-1] == shape[0],
+            "for one sample give x[None]": missing and fields.shape[0] == shape[0],
+            "give the axis of the one channel, x[:, None]": missing == 1 and shape[0] == 1,
+        }
+        do = next((hint for hint, fits in hints.items() if fits), "give as many channels and axes as the training data has")
         raise MupError(
             f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which the "
             f"grid may differ and n is 1 or more: {do}."
@@ -178,11 +169,7 @@ class Tuned:
             where += f"; {say.params(others)}"
         seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
         loss = say.loss_of_row(self.results.row(made["rule"]))
-        init_mult = {
-            **({"kernel": KERNEL_INITS[made["kernel_init"]]} if made["kernel_init"] != "default" else {}),
-            **made["init_mult"],
-        }
-        usual = {"rule": (made["rule"], DEFAULT_RULE), "init_mult": (init_mult, {})}
+        usual = {"rule": (made["rule"], DEFAULT_RULE), "init_mult": (made["init_mult"], {"kernel": 1.0})}
         rest = "".join(f", {key}={own!r}" for key, (own, value) in usual.items() if own != value)
         size = _arguments(made["size"])
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
@@ -194,7 +181,7 @@ class Tuned:
                 f"lr {self.lr:g} at the {study.base} ({where}){there}",
                 f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: "
                 f"{self.loss:.4g}{took}",
-                f"target {size}, {n_params(self.model):,} parameters; kept in {self.results.folder}",
+                f"target {size}, {made['n_params']:,} parameters; kept in {self.results.folder}",
                 f"nm.parametrize({made['build']}({size}), base={made['base']}{rest})",
             )
         )
@@ -209,8 +196,9 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
     record = min(done, key=lambda r: r["loss"])
     point = study.point(study.target, study.rules[0], study.as_given(record["params"]), keep=True)
     run = study.runs(point)[study.seeds.index(record["seed"])]
-    settings, build = Settings.of({k: v for k, v in run.config.items() if k != "device"}), training.build
-    is_fno = getattr(build, "name", None) == "FNO"
+    build, config = training.build, run.config
+    settings = Settings.of({k: v for k, v in config.items() if k != "device"}, training.optimizers)
+    is_fno = isinstance(build, FNOs)
     channels = {"in_channels": build.in_channels, "out_channels": build.out_channels} if is_fno else {}
     made = {
         "format": _FORMAT,
@@ -218,15 +206,15 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "build": name_of(build),
         "module": getattr(build, "__module__", "__main__"),
         "is_fno": is_fno,
-        "size": {**channels, **run.config["model"]},
-        "base": dict(run.config["base"]),
+        "size": {**channels, **config["model"]},
+        "base": dict(config["base"]),
         "rule": study.rules[0],
-        "init_mult": dict(settings.init_mult),
-        "kernel_init": settings.kernel_init,
+        "init_mult": init_multipliers(settings.init_mult, settings.kernel_init),
         "training": {name: tuple(pair) for name, pair in settings.training.items()},
         "params": record["params"],
         "seed": record["seed"],
         "loss": record["loss"],
+        "n_params": record["metrics"]["n_params"],
         "score": training.score and training.score.name,
         "weights": f"workspace/{run.id}/{WEIGHTS}",
         "processor": None if training.processor is None else type(training.processor).__qualname__,
@@ -276,13 +264,9 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     """
     folder = Path(folder)
     Records(folder)  # one of an earlier version is told
-    if not (folder / "study.json").is_file():
-        raise MupError(
-            f"{folder} holds no study: give the folder of nm.tune, or the one that neuralop-mup transfer names at its end."
-        )
     again = "Run the same call or command again, which resumes there."
     if not (folder / _FILE).is_file():
-        raise MupError(f"The study in {folder} has no trained target: it is not finished, or its target failed. {again}")
+        raise MupError(f"{folder} holds no trained target: its study is not finished, or its target failed. {again}")
     try:
         made = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         version = made["format"]
@@ -294,12 +278,17 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
             f"{__version__} with the format {_FORMAT}: load it with the version that wrote it, or tune in another folder."
         )
     results = Results.load(folder)
-    if params_key(results.best) != params_key(made["params"]):
+    carried = results.carried(results.study.target, results.study.rules[0])
+    if _known(made) not in map(_known, carried):
         raise MupError(
-            f"The study in {folder} has gone on since its target was trained: {say.params(results.best)} is better at the "
-            f"base now than {say.params(made['params'])}. {again}"
+            f"The study that ran last in {folder} is not the one whose target is kept there: it has gone on since, is not "
+            f"finished, or its target failed. {again}"
         )
     return load_target(results, made, build, processor)
+
+
+def _known(run: Mapping[str, Any]) -> tuple[int, float, str]:
+    return run["seed"], run["loss"], params_key(run["params"])
 
 
 def load_target(
@@ -317,11 +306,6 @@ def load_target(
         errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
         why = next(errors, "none ran")
         raise MupError(f"No run of the target completed with {say.params(results.best)}: {why}")
-    build = None if getattr(build, "name", None) == "FNO" else build  # the command's own
-    if build is not None and build is not FNO and made["is_fno"]:
-        raise MupError(
-            f"The study in {folder} trained neuralop's FNO and needs no function: nm.load_tuned({str(folder)!r})."
-        )
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
@@ -330,37 +314,44 @@ def load_target(
     path = folder / made["weights"]
     content = read_weights(path)
     made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
-    builder: Callable[..., nn.Module] = build or FNO
-    try:
-        model = builder(**made["size"])
-    except Exception as error:  # the function is the user's
-        raise MupError(
-            f"{name_of(builder)}({_arguments(made['size'])}) fails, with the arguments of the target in {folder}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))))
-    try:
-        model.load_state_dict(content["weights"])
-    except RuntimeError as error:
-        text = " ".join(str(error).split())[:300]
-        raise MupError(
-            f"{name_of(builder)} gives another model than the one in {folder}: {text}. Give the function that was tuned."
-        ) from error
-    model.eval()
-    if "like" in content:
-        shape, dtype = content["like"]
-        like = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-        if not answers_alike(content["answers"], answers_of(model, like)):
-            raise MupError(
-                f"{name_of(builder)} gives another model than the one in {folder}: with the same weights it predicts "
-                "otherwise than it did after training. Give the function that was tuned, as it was."
-            )
-    used = content["processor"] or processor
+    builder: Callable[..., nn.Module] = FNO if made["is_fno"] else build
+    model = _rebuilt(builder, made, content, path, on_meta=True)
+    model = _rebuilt(builder, made, content, path, on_meta=False) if model is None else model
+    used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
         used.to(next(model.parameters()).device)
         used.eval()
     params, split = dict(made["params"]), {name: np.asarray(numbers) for name, numbers in made["split"].items()}
     return Tuned(params["lr"], params, model, made["loss"], results, folder / "report.md", used, split, dict(made))
+
+
+def _rebuilt(
+    builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, on_meta: bool
+) -> nn.Module | None:
+    """The model with its weights. None of one that is built without memory, unless it is whole and answers as it did."""
+    answers = None
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta") if on_meta else nullcontext():
+            model = builder(**made["size"]).eval()
+        tied = len(list(model.parameters()))
+        set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))))
+        model.load_state_dict(content["weights"], assign=on_meta)
+        if "like" in content:
+            shape, dtype = content["like"]
+            answers = answers_of(model, torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch."))))
+        if not answers_alike(content.get("answers"), answers):
+            raise MupError("with the same weights it predicts otherwise than it did after training")
+    except Exception as error:  # the function is the user's
+        if on_meta:
+            return None
+        text = " ".join(str(error).split())[:300]
+        raise MupError(
+            f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {path.parents[2]}: "
+            f"{type(error).__name__}: {text}. Give the function that was tuned, as it was."
+        ) from error
+    is_whole = answers is not None and tied == len(list(model.parameters()))
+    is_whole = is_whole and not any(values.is_meta for values in (*model.parameters(), *model.buffers()))
+    return model if is_whole or not on_meta else None
 
 
 def lines_of_use(folder: Path, made: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,358 @@
+"""One training run: a configuration in, a record out, through neuralop's ``Trainer``."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
+from neuralop.training import Trainer
+from torch import nn
+
+from neuralop_mup.core.parametrize import WIDER, parametrize
+from neuralop_mup.core.rules import RULE_VERSION
+from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
+from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.problems.base import Problem
+from neuralop_mup.lab.problems.data import ProblemData
+from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
+from neuralop_mup.lab.score import Score
+from neuralop_mup.lab.settings import (
+    OPTIMIZERS,
+    Choice,
+    Settings,
+    build_optimizer,
+    build_scheduler,
+    init_multipliers,
+    optimizer_arguments,
+)
+
+Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
+#: Raise it whenever the same configuration gives other numbers.
+VERSION = 1
+
+
+def n_params(model: nn.Module) -> int:
+    """Numbers that are trained; complex ones count as two."""
+    return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
+
+
+def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
+    """What a run minimises, by name: weight and function; by the first one, "data", runs are compared.
+
+    Parameters
+    ----------
+    loss : str, callable or mapping
+        ``"l2"``, ``"h1"``, or both with a comma, added up; a function; or names with functions or (weight, function).
+    n_dim : int
+        Dimensions of the grid.
+    own : mapping, optional
+        A problem's losses, in which the named ones are "data"; without them the data counts once.
+
+    Raises
+    ------
+    MupError
+        For a loss that does not exist.
+    """
+    if callable(loss):
+        return {"data": (1.0, loss)}
+    if isinstance(loss, Mapping) and loss:
+        named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
+        return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
+    if not isinstance(loss, str):
+        raise MupError(f"loss={loss!r} must be 'l2', 'h1', 'l2,h1', a function loss(y_pred, y, **batch), or a dict of such.")
+    known = {"l2": lambda: LpLoss(d=n_dim, p=2), "h1": lambda: H1Loss(d=n_dim)}
+    chosen = [name.strip().lower() for name in loss.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise MupError(f"There is no loss {name!r}; {nearest(name, known)}")
+    if len(set(chosen)) < len(chosen):
+        raise MupError(f"loss = {loss!r} names a loss twice; name each once.")
+    own = own or {"data": (1.0, known["l2"]())}
+    if chosen == ["l2"]:
+        return own
+    weight, first = own["data"][0], chosen[0]
+    return {**own, "data": (weight, known[first]()), **{name: (weight, known[name]()) for name in chosen[1:]}}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """neuralop's Trainer hands the whole batch to the model and to the loss, and both warn about what they ignore."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
+        warnings.filterwarnings("ignore", message=WIDER)  # a proxy that is too large is refused, unless it is meant
+        yield
+
+
+@contextmanager
+def untouched(loader: Any) -> Iterator[None]:
+    """What is read here draws from random numbers as if nothing had been: torch's, and those of the loader's order."""
+    order = getattr(loader, "generator", None)
+    before = None if order is None else order.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            if order is not None:
+                order.set_state(before)
+
+
+def copied(value: Any) -> Any:
+    """A copy down to the last value, so that its state is one run's; what cannot be copied, such as an open file, itself."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever an object raises that refuses
+        return value
+
+
+class _Trainer(Trainer):
+    """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
+
+    checkpoint: Checkpoint | None = None
+    spent = began = 0.0  # seconds of this run before it was interrupted, and the clock when it went on
+
+    @property
+    def seconds(self) -> float:
+        return self.spent + time.perf_counter() - self.began
+
+    def on_epoch_start(self, epoch: int) -> None:
+        super().on_epoch_start(epoch)
+        if self.checkpoint is not None and epoch > self.start_epoch:
+            self.checkpoint.save_if_due(epoch, self.seconds)
+
+    def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
+        loss = super().train_one_batch(idx, sample, training_loss)
+        if not torch.isfinite(loss):
+            lr = max(group["lr"] for group in self.optimizer.param_groups)
+            raise Diverged(
+                f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
+                f"largest learning rate is {lr:.3g}: lower lr."
+            )
+        return loss
+
+
+class Training:
+    """The train function of :func:`neuralop_mup.tune` and of the commands: a model on data, run by run.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(**arguments)`` returns a fresh model.
+    source : object
+        Whose ``load()`` gives the data; it goes to other processes.
+    data : ProblemData or Loaders
+        What it gives here.
+    losses : mapping
+        Name → (weight, function); see :func:`losses_of`.
+    processor : neuralop DataProcessor, optional
+        One that was given; else it is fitted to the training data, and none for loaders.
+    told : str, callable or mapping
+        The losses as they were given.
+    score : Score, optional
+        What learning rates are chosen by, instead of the validation error.
+    optimizers : mapping
+        Name → :class:`~neuralop_mup.lab.settings.Choice`.
+    """
+
+    keeps_files = True
+
+    def __init__(
+        self,
+        build: Callable[..., nn.Module],
+        source: Any,
+        data: Any,
+        losses: Losses,
+        processor: Any = None,
+        told: Any = "l2",
+        score: Score | None = None,
+        optimizers: Mapping[str, Choice] = OPTIMIZERS,
+    ) -> None:
+        self.build, self.source, self.losses, self.told, self.score = build, source, losses, told, score
+        self.optimizers, self._data, self._given = optimizers, data, processor
+        made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
+        self.processor = made(data) if processor is None else processor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_data": None}  # each process loads it, and knows what tells runs apart
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Training:
+        """With functions and a processor of its own, whose state then is one run's; the data is shared."""
+        made = copy.copy(self)
+        made._data = self._data
+        for name in ("build", "losses", "processor", "score"):
+            setattr(made, name, copied(getattr(self, name)))
+        return made
+
+    @property
+    def data(self) -> Any:
+        """The data, loaded once in a process."""
+        if self._data is None:
+            self._data = self.source.load()
+        return self._data
+
+    @property
+    def parts(self) -> tuple:
+        """What must be fit to be sent to another process."""
+        return self.build, self.losses, self.processor, self.score, self.optimizers
+
+    def split(self) -> dict[str, list[int]]:
+        """Which samples are in which split; nothing of data that comes batch by batch."""
+        counted = self.data.counts() if isinstance(self.data, ProblemData) else {}
+        numbers = getattr(self.source, "split_indices", {name: range(n) for name, n in counted.items()})
+        return {name: list(map(int, found)) for name, found in numbers.items()}
+
+    # What a run is
+
+    @cached_property
+    def fingerprints(self) -> dict[str, Any]:
+        """Of all that a run depends on besides its settings."""
+        own = {name: choice.make for name, choice in self.optimizers.items() if choice.is_own}
+        parts = {"build": self.build, "data": self.data, "loss": self.told, "processor": self._given}
+        parts |= {"score": self.score and self.score.given, "optimizers": own or None}
+        return {name: _printed(part) for name, part in parts.items() if part is not None} | {"samples": self.data.counts()}
+
+    def fingerprint_content(self) -> Any:
+        """What tells it from other train functions."""
+        return {**self.fingerprints, "version": (VERSION, RULE_VERSION)}
+
+    def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything that the result of a run depends on, but for rounding; its device is not among it."""
+        s = Settings.of({k: v for k, v in config.items() if k != "device"}, self.optimizers)
+        left_out = ("device", "arguments", "optimizers")
+        return {
+            "train": "neuralop_mup",
+            "version": {"training": VERSION, "rules": RULE_VERSION},
+            **self.fingerprints,
+            **{f.name: getattr(s, f.name) for f in fields(s) if f.name not in left_out},
+            "optimizer_arguments": optimizer_arguments(s),
+        }
+
+    # A run
+
+    def model(self, config: Mapping[str, Any], s: Settings | None = None) -> nn.Module:
+        """A fresh parametrized model, drawn by the run's seed."""
+        s = s or Settings.of(config, self.optimizers)
+        torch.manual_seed(s.seed)
+        with quiet():
+            return parametrize(
+                self.build(**config["model"]),
+                base=lambda: self.build(**config["base"]),
+                rule=s.rule,
+                init_mult=init_multipliers(s.init_mult, s.kernel_init),
+            )
+
+    def __call__(self, config: Mapping[str, Any], place: str | None = None, keep: bool = False) -> dict[str, Any]:
+        """Train one model and measure its errors.
+
+        Parameters
+        ----------
+        config : mapping
+            ``model`` and ``base``, arguments of ``build``; fields of :class:`Settings`, and ``lr_mult.ROLE`` and
+            ``init_mult.ROLE``.
+        place : path, optional
+            Folder of the run's own: the same run goes on from the checkpoint there after a kill, bit for bit on a CPU.
+        keep : bool
+            Whether the weights are wanted; where there is no such folder on this machine, they are returned.
+
+        Returns
+        -------
+        dict
+            ``loss``: error on the validation data, by which hyperparameters are chosen; ``test_loss``; ``train_loss``: mean
+            training loss of the last epoch (of normalised fields, unless there is an equation); ``seconds``; ``n_params``
+            (complex numbers count as two); ``steps``; ``mean_loss``: the validation error of predicting the mean. Further
+            losses by name, as ``equation_loss`` and ``test_equation_loss``. With a score ``loss`` is that, ``score`` its
+            name and ``validation_error`` the error.
+
+        Raises
+        ------
+        Diverged
+            If a loss is not finite.
+        MupError
+            If the configuration has an unknown key or value, or the data is another one after training.
+        """
+        s, notes = Settings.of(config, self.optimizers), []
+        model, data = self.model(config, s), self.data
+        train, evals = data.loaders(s.batch_size, s.seed)
+        steps = len(train) * s.epochs
+        trainer = _Trainer(model=model.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
+        trainer.optimizer = build_optimizer(model, s, steps)
+        trainer.scheduler = build_scheduler(trainer.optimizer, s)
+        folder = Path(place) if place is not None and Path(place).is_dir() else None
+        if folder is not None:
+            key = fingerprint([self.fingerprints, {k: v for k, v in config.items() if k != "device"}])
+            state = {"model": model, "optimizer": trainer.optimizer, "scheduler": trainer.scheduler}
+            trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, notes.append, **state)
+            trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()
+        trainer.began = time.perf_counter()
+        with quiet(), untouched(train):  # a loader of the user's own serves the next run, too
+            metrics = trainer.train(
+                train_loader=train,
+                test_loaders={},  # errors are measured once, below
+                optimizer=trainer.optimizer,
+                scheduler=trainer.scheduler,
+                training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
+            )
+            measured = self._measured(trainer, evals)
+        for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
+            if not math.isfinite(value):
+                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
+        if self.score is not None:
+            with quiet():
+                measured |= self.score.measured(model, self.processor, data, measured["loss"])
+        if hasattr(data, "check_unchanged"):
+            data.check_unchanged()
+        more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
+        if keep:
+            with untouched(train):
+                x = data.sample()["x"]
+            like = x[:1] if torch.is_tensor(x) and x.ndim > 2 else None
+            more["weights"] = keep_weights(model, self.processor, folder and folder / WEIGHTS, like)
+        return {**measured, **more, "n_params": n_params(model), "steps": steps}
+
+    def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
+        """Errors of a trained model on what it was not trained on."""
+        terms = {name: term for name, (_, term) in self.losses.items()}
+        measured = _against_the_mean(terms["data"], evals["val"])
+        for split, loader in evals.items():
+            errors = trainer.evaluate(terms, loader, log_prefix=split)
+            for name in terms:
+                key = "loss" if name == "data" else f"{name}_loss"
+                measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
+        return measured
+
+
+def _printed(value: Any) -> str:
+    """The fingerprint of what was given, or a name; of what has no fingerprint one that nothing else has."""
+    if isinstance(value, str):
+        return value
+    try:
+        return fingerprint(value)
+    except MupError as error:
+        warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
+        return f"unknown {uuid.uuid4().hex}"
+
+
+def _against_the_mean(term: Callable[..., torch.Tensor], loader: Any) -> dict[str, float]:
+    """``mean_loss``: the validation error of the mean target, which knows nothing of the input; none off a grid."""
+    total, count, shape = 0.0, 0, None
+    for batch in loader:
+        y = batch["y"]
+        if not isinstance(y, torch.Tensor) or shape not in (None, y.shape[1:]):
+            return {}
+        total, count, shape = total + y.sum(0, keepdim=True), count + len(y), y.shape[1:]
+    mean, error = total / count, 0.0
+    with torch.no_grad():
+        for batch in loader:
+            error += float(term(mean.expand_as(batch["y"]), **batch))
+    return {"mean_loss": error / count}

@@ -1,0 +1,114 @@
+"""What is decided before the first run, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from neuralop.models import FNO
+from optuna.distributions import FloatDistribution
+
+import neuralop_mup as nm
+from neuralop_mup import MupError
+from neuralop_mup.lab.plan import make_plan, narrower
+from neuralop_mup.lab.problems import OwnData
+from neuralop_mup.lab.problems.mode_energy import mode_energy
+from neuralop_mup.lab.settings import OPTIMIZERS
+
+TARGET = {"hidden_channels": 32, "n_modes": (16,)}
+
+
+def build(**size):
+    return FNO(in_channels=1, out_channels=1, n_layers=2, **size)
+
+
+def waves(frequency, points=64, n=100):
+    """Fields of one frequency, and the same shifted."""
+    at = torch.linspace(0, 2 * math.pi, points + 1)[:-1]
+    phase = torch.rand(n, 1, 1, generator=torch.Generator().manual_seed(0)) * 6
+    return tuple(np.asarray(wave(frequency * at + phase)) for wave in (torch.sin, torch.cos))
+
+
+def planned(tmp_path, **more):
+    """What tune would train: 80 training samples are 4 batches, 400 steps in 100 epochs."""
+    asked = {"target": TARGET, "epochs": 100, "folder": tmp_path / "p", **more}
+    return make_plan(asked.pop("build", build), waves(3), **asked)
+
+
+def test_the_base_of_a_target():
+    energy = mode_energy(*map(torch.from_numpy, waves(5)))
+    assert narrower({"hidden_channels": 128, "n_modes": (64,)}, energy)[0] == {"hidden_channels": 32, "n_modes": (10,)}
+    assert narrower({"hidden_channels": 48, "n_modes": (4,)}, energy)[0] == {"hidden_channels": 16, "n_modes": (4,)}
+    assert narrower({"hidden_channels": 16, "n_layers": 3}, None)[0] == {"hidden_channels": 8, "n_layers": 3}
+
+
+def test_learning_rates_around_the_law(tmp_path):
+    """0.03 √(1000/250) = 0.06; nothing beyond 1."""
+    assert OPTIMIZERS["soap"].lrs(250) == pytest.approx([0.015, 0.03, 0.06, 0.12, 0.24])
+    assert max(OPTIMIZERS["soap"].lrs(2)) <= 1 and OPTIMIZERS["adam"].lrs(250)[0] == 1e-3
+    space = {"weight_decay": FloatDistribution(0, 1e-3)}
+    study = planned(tmp_path, space=space, n_trials=3).study
+    assert study.search._space["lr"] == study.space["lr"] == OPTIMIZERS["soap"].lrs(400)
+
+
+def test_an_optimizer_of_the_user_s_own_has_no_rates(tmp_path):
+    with pytest.raises(MupError, match=r"No learning rates of <lambda> are known.*space={'lr'"):
+        planned(tmp_path, optimizer=lambda model, lr, steps: nm.MuAdam(model, lr=lr))
+
+
+@pytest.mark.parametrize(
+    ("asked", "epochs", "steps"), [(None, None, 400), (400, None, 400), (123, 31, 124), (50, 12, 48), (1, 1, 4)]
+)
+def test_the_length_of_the_proxy_by_hand(tmp_path, asked, epochs, steps):
+    plan = planned(tmp_path, proxy_steps=asked)
+    assert plan.steps == {"proxy": steps, "target": 400}
+    at = {"proxy": {"epochs": epochs}, "target": {"training": {"steps": (steps, 400)}}}
+    assert plan.study.at == (at if epochs else {})
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"proxy_steps": 401}, "proxy_steps = 401 .* a longer proxy saves nothing"),
+        ({"proxy_steps": 0}, "proxy_steps"),
+        ({"proxy_steps": 200, "schedule": "halve:10"}, "in epochs of the target"),
+        ({"proxy_steps": 200, "optimizer": "sgd"}, "rule for steps is not that of sgd"),
+        ({"proxy_steps": 200, "rule": "standard"}, "without μP no rule"),
+        ({"proxy_steps": 200, "space": {"lr": [0.1], "epochs": [50, 100]}}, "the length is searched"),
+        ({"target": {"n_modes": (8,)}}, "No base was given"),
+    ],
+)
+def test_what_cannot_be_asked(tmp_path, more, told):
+    def narrow(n_modes, hidden_channels=8):
+        return build(n_modes=n_modes, hidden_channels=hidden_channels)
+
+    with pytest.raises(MupError, match=told):
+        planned(tmp_path, build=narrow, **more)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_shorter_proxy_from_end_to_end(tmp_path, capsys):
+    """The target's learning rate goes by √(its steps / the target's)."""
+    data = waves(3)
+    how = {"target": TARGET, "folder": tmp_path / "s", "epochs": 20, "proxy_steps": 40, "n_workers": 1}
+    tuned = nm.tune(build, data, **how)
+    out = capsys.readouterr().out
+    assert "40 instead of 80; the rule for steps" in out and "hidden_channels 16 instead of 32" in out
+    (carried,) = tuned.results.carried("target", "operator-norm")
+    assert carried["metrics"]["steps"] == 80 and carried["params"]["lr"] == tuned.lr
+    assert {r["metrics"]["steps"] for r in tuned.results.records if r["size"] == "proxy"} == {40}
+    assert f", {tuned.lr / math.sqrt(2):.3g} for the 80 steps of the target" in repr(tuned)
+    assert tuned.predict(data[0][:2]).shape == (2, 1, 64)
+    assert nm.tune(build, data, **how).results.records == tuned.results.records
+
+
+def test_the_data_is_made_once(tmp_path, monkeypatch):
+    """Read, looked at and trained on."""
+    np.savez(tmp_path / "heat.npz", **dict(zip("xy", waves(3), strict=True)))
+    loads, load = [], OwnData.load
+    monkeypatch.setattr(OwnData, "load", lambda self: loads.append(1) or load(self))
+    plan = make_plan(build, tmp_path / "heat.npz", target=TARGET, folder=tmp_path / "p", epochs=1, space={"lr": [0.1]})
+    plan.train(n_workers=1, progress=False)
+    assert loads == [1]
