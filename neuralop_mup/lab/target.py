@@ -18,7 +18,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab import findings
 from neuralop_mup.lab import wording as say
@@ -317,7 +317,7 @@ def load_target(
     if made is None:
         errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
         why = next(errors, "none ran")
-        raise MupError(f"No run of the target completed with {say.params(results.best)}: {why}")
+        raise Diverged(f"No run of the target completed with {say.params(results.best)}: {why}")
     build = None if getattr(build, "name", None) == "FNO" else build  # the command's own
     if build is not None and build is not FNO and made["is_fno"]:
         raise MupError(

@@ -1,0 +1,437 @@
+"""The ``neuralop-mup`` command: the functions of this package with neuralop's FNO as the model, and options made of their
+signatures by jsonargparse, files of options (``--config``) among them. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import warnings
+from argparse import ArgumentError
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import torch
+
+from neuralop_mup._version import __version__
+from neuralop_mup.core.parametrize import get_plan, parametrize
+from neuralop_mup.core.reading import check_grid
+from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.diagnostics import coord_check as diagnostics
+from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.lab import comparison, pipeline, plots
+from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.problems import PROBLEMS, get_problem
+from neuralop_mup.lab.problems.cache import cache_folder
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
+from neuralop_mup.lab.settings import build_optimizer
+from neuralop_mup.lab.wording import aligned
+
+Some = Mapping[str, Any] | None  # options with a dot
+
+#: What ``neuralop-mup compare`` learns without a word: it takes 60 to 100 seconds on two cores.
+_FIRST = {"n_train": 160, "grid": 64}
+_FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
+_CHUNK = 64  # samples read at once
+
+
+def compare(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    target: Some = None,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Train one FNO under Adam and under MuSOAP, as they come and tuned at a small size, and draw their errors.
+
+    Parameters
+    ----------
+    data
+        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
+        commas. It may stand without its name, right behind the command. Without a word: a small Burgers' equation.
+    problem
+        Arguments of the problem, such as --problem.viscosity 0.1.
+    read
+        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
+    target
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for every axis.
+        Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
+    folder
+        Keeps every run; the same command resumes there. Default: runs/NAME-compare.
+    """
+    first = data == "burgers" and not problem and not target
+    source = _source(data, _FIRST if first else problem, read)
+    out = Path(folder or f"runs/{source.title}-compare")
+    size = _target(source, _FIRST_TARGET if first else target)
+    found = comparison.compare(_fnos(source), source, target=size, folder=out, **how)
+    figure, text = found.plot(out / "comparison.png"), "\n".join([*found.sentences(), "", found.table()])
+    (out / "comparison.md").write_text(f"# {found.title}\n\n{text}\n", encoding="utf-8")
+    print(f"\n{text}\nFigure, table and every run: {out} ({figure.name}, comparison.md)")
+    return 0 if all(max(way.errors) < math.inf for name, way in found.ways.items() if "SOAP" in name) else 1
+
+
+def tune(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    target: Some = None,
+    base: Some = None,
+    folder: str = "",
+    more: Some = None,
+    **how: Any,
+) -> int:
+    """Check the learning rate of an FNO at a cheap proxy, train the large one with it, and write a report.
+
+    Parameters
+    ----------
+    data
+        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
+        commas. It may stand without its name, right behind the command.
+    problem
+        Arguments of the problem, such as --problem.viscosity 0.1.
+    read
+        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
+    target
+        Arguments of FNO at the large size, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for
+        every axis. Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
+    base
+        Arguments of FNO at the proxy. Default: the target's with a quarter of its width, and as many of its modes as hold
+        99.9 % of the targets' energy.
+    folder
+        Keeps every run, the target and the report; the same command resumes there. Default: runs/NAME-tune.
+    more
+        Further arguments of nm.tune, such as --more.schedule constant.
+    """
+    source = _source(data, problem, read)
+    out, small = Path(folder or f"runs/{source.title}-tune"), base and _size(base, source.n_dim)
+    large = _target(source, target)
+    found = pipeline.tune(_fnos(source), source, target=large, base=small, folder=out, processor=None, **how, **(more or {}))
+    print(f"\n{found}\n\nReport, figure and every run: {out}")
+    print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")
+    return 0
+
+
+def summary(
+    *,
+    model: Some = None,
+    base: Mapping[str, Any] | str | None = None,
+    n_dim: int = 2,
+    rule: str = DEFAULT_RULE,
+    format: Literal["text", "markdown", "json"] = "text",
+) -> int:
+    """What μP makes of each parameter of an FNO, which need not fit in memory. Trains nothing.
+
+    Parameters
+    ----------
+    model
+        Arguments of FNO, such as --model.hidden_channels 64. Default: hidden_channels 128, n_modes 64.
+    base
+        Those at the base size, such as --base.hidden_channels 16, or a file of base shapes. Default: the reference size,
+        hidden_channels 32 and n_modes 16.
+    n_dim
+        Axes of the grid.
+    rule
+        The μP rule: operator-norm, log-modes, none or standard.
+    format
+        Of what is printed.
+    """
+    size = _size({"hidden_channels": 128, "n_modes": 64, **(model or {})}, n_dim)
+    with torch.device("meta"):
+        built = FNOs(1, 1, n_dim)(**size)
+        own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
+    plan = replace(get_plan(own), init_applied=True, init_pending=False)  # as of a model whose weights are drawn
+    print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
+    return 0
+
+
+def coord_check(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    model: Some = None,
+    base: Some = None,
+    sizes: tuple[int, ...] = (16, 32, 64, 128),
+    size_name: Literal["hidden_channels", "n_modes"] = "hidden_channels",
+    rule: str = DEFAULT_RULE,
+    optimizer: str = "adam",
+    lr: float | None = None,
+    batch_size: int = 20,
+    tolerance: float = diagnostics.TOLERANCE,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Do the features of an FNO and their updates keep their size as it grows? Trains a few steps at several sizes.
+
+    It exits with 0 if the check passed or had one seed, which is too few to judge, and with 1 otherwise.
+
+    Parameters
+    ----------
+    data
+        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
+        commas. It may stand without its name, right behind the command.
+    problem
+        Arguments of the problem, such as --problem.viscosity 0.1.
+    read
+        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
+    model
+        Arguments of FNO at all sizes. Default: hidden_channels 32, n_modes 16.
+    base
+        Arguments of FNO at the base size. Default: the smallest of the sizes.
+    sizes
+        Values to compare, two at least.
+    size_name
+        The argument of FNO that they are values of.
+    rule
+        The μP rule: operator-norm, log-modes, none or standard.
+    optimizer
+        As of tune.
+    lr
+        Learning rate at the base. Default: the optimizer's own.
+    batch_size
+        Samples of a batch.
+    tolerance
+        Largest slope of an update that passes.
+    folder
+        For the table and the figure. Default: runs/NAME-coord-check.
+    """
+    source = _source(data, problem, read)
+    fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
+    start = {"hidden_channels": 32, "n_modes": tuple(min(16, n) for n in source.grid_shape), **(model or {})}
+    small = {**start, size_name: min(sizes), **(base or {})}
+
+    def build(size: int) -> torch.nn.Module:
+        made = fnos(**_size({**start, size_name: size}, source.n_dim))
+        drawn = not next(made.parameters()).is_meta
+        return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
+
+    with torch.device("meta"):  # refused before any data is made
+        for size in sizes:
+            check_grid(build(size), source.grid_shape)
+    found = source.load()
+    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(found)
+    batches = map(processor.preprocess, found.loaders(batch_size=batch_size, seed=0)[0])
+    check = diagnostics.coord_check(
+        build,
+        sizes,
+        [{"x": batch["x"], "y": batch["y"]} for batch in batches],
+        size_name=size_name,
+        lr=lr,
+        optimizer=lambda built, rate: build_optimizer(built, {"optimizer": optimizer, "lr": rate}),
+        loss=None,
+        **how,
+    )
+    return _tell(check, tolerance, out, f"{source.title}, rule {rule}")
+
+
+def _tell(check: diagnostics.CoordCheck, tolerance: float, folder: Path, title: str) -> int:
+    """Print and write what a coordinate check found; the exit code."""
+    rows = [["block", "step", "slope", "passes", "outcome"]]
+    judged = diagnostics.judged(check.slopes, tolerance)
+    for row in judged:
+        slope = f"{row['slope']:+.2f}" + ("" if row["reach"] is None else f" ± {row['reach']:.2f}")
+        passes = "{:+.2f} to {:+.2f}".format(*row["limits"])
+        rows.append([row["block"], "init" if row["kind"] == "init" else str(row["step"]), slope, passes, row["outcome"]])
+    found = {row["outcome"] for row in judged}
+    said = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
+    if len({record["seed"] for record in check.records}) == 1:
+        said = "one seed is too few to judge"
+    elif said == "undecided":
+        said = "undecided: more seeds would tell"
+    text = f"{aligned(rows)}\n\nSlopes against {check.size_name}, {title}: {said}."
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "coord_check.md").write_text(f"{text}\n", encoding="utf-8")
+    check.plot(folder / "coord_check.png", tolerance, title=title)
+    print(f"{text}\nTable and figure: {folder}")
+    return 0 if said.startswith(("passed", "one seed")) else 1
+
+
+def data(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    plot: str = "",
+    spectrum: str = "",
+    list: bool = False,
+) -> int:
+    """Generate a problem's data, find it in the cache (folder: NEURALOP_MUP_CACHE), or read your own; say what is in it.
+
+    Parameters
+    ----------
+    data
+        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
+        commas. It may stand without its name, right behind the command.
+    problem
+        Arguments of the problem, such as --problem.viscosity 0.1.
+    read
+        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
+    plot
+        Also draw samples into this .png, .svg or .pdf.
+    spectrum
+        Also draw the energy that n_modes leave out of inputs and targets, into this file.
+    list
+        List the cached files and stop.
+    """
+    folder = cache_folder()
+    if list:
+        files = sorted(folder.glob("*.safetensors"))
+        for path in files:
+            print(f"{path.stat().st_size / 2**20:9.1f} MiB  {path}")
+        print(f"{len(files)} cached {'file' if len(files) == 1 else 'files'} in {folder}")
+        return 0
+    for option, path in (("--plot", plot), ("--spectrum", spectrum)):
+        if path and Path(path).suffix not in (".png", ".svg", ".pdf"):
+            raise MupError(f"{option} must end in .png, .svg or .pdf, but it is {path!r}.")
+    source = _source(data, problem, read)
+    found = source.load()
+    told = getattr(source, "readings", None) or {**asdict(source), "file": folder / source.file_name}
+    print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), "", sep="\n")
+    rows = [["part", "shape", "mean", "std", "min", "max"]]
+    for split in found.counts():
+        for letter, values in zip("xy", getattr(found, split), strict=True):
+            numbers = (f"{number:.4g}" for number in _moments(values))
+            rows.append([f"{split} {letter}", "×".join(map(str, values.shape)), *numbers])
+    print(aligned(rows))
+    if plot:
+        x, y = (values[range(min(4, len(values)))] for values in found.test or found.val)
+        plots.plot_fields(x, y, plot, count=4, title=f"{source.title}, test samples")
+        print(f"\nfigure {plot}")
+    if spectrum:
+        sample = found.sample()
+        energy = mode_energy(sample["x"], sample["y"])
+        needed = {"enough": energy.enough(), "share": ENOUGH, "title": f"{source.title}, energy of the training data"}
+        plots.plot_mode_energy(energy.inputs, energy.targets, spectrum, **needed)
+        modes = ", ".join(map(str, energy.enough()))
+        print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.\nfigure {spectrum}")
+    return 0
+
+
+def _moments(values: Any) -> tuple[float, float, float, float]:
+    """Mean, standard deviation, least and largest, some samples at a time: data in files may not fit in memory."""
+    count, total, squares, least, largest = 0, 0.0, 0.0, math.inf, -math.inf
+    for start in range(0, len(values), _CHUNK):
+        part = values[range(start, min(start + _CHUNK, len(values)))].double()
+        count, total, squares = count + part.numel(), total + float(part.sum()), squares + float(part.square().sum())
+        least, largest = min(least, float(part.min())), max(largest, float(part.max()))
+    mean = total / count
+    return mean, math.sqrt(max(0.0, squares - count * mean**2) / max(1, count - 1)), least, largest
+
+
+def _source(data: str, problem: Some, read: Some) -> Any:
+    """The problem of that name, or the user's files."""
+    is_name = data in PROBLEMS or (re.fullmatch(r"[\w-]+", data) and not Path(data).exists())
+    files = data.split(",") if "," in data else data
+    given = _tuples({**(problem or {}), **(read or {})})
+    return get_problem(data, **given) if is_name else get_problem("data", files=files, **given)
+
+
+def _fnos(source: Any) -> FNOs:
+    return FNOs(source.in_channels, source.out_channels, source.n_dim)
+
+
+def _target(source: Any, given: Some) -> dict[str, Any]:
+    """Arguments of FNO at the large size: what was given of them, and what follows from the grid."""
+    width, most = (32, 16) if source.n_dim > 2 else (64, 32)
+    modes = [max(4, min(most, points // 2)) for points in source.grid_shape]
+    return _size({"hidden_channels": width, "n_modes": modes, **(given or {})}, source.n_dim)
+
+
+def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
+    """Arguments of FNO; one number of modes stands for every axis."""
+    size = _tuples(given)
+    return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
+
+
+def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Files of options have lists where arguments are tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "compare": compare,
+    "tune": tune,
+    "summary": summary,
+    "coord-check": coord_check,
+    "data": data,
+}
+
+
+def parser(command: str | None = None) -> Any:
+    """jsonargparse's parser of all commands, or of one."""
+    from jsonargparse import ArgumentParser, auto_parser
+
+    class Strict(ArgumentParser):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **given})
+
+    components = COMMANDS if command is None else COMMANDS[command]
+    return auto_parser(components, parser_class=Strict, prog="neuralop-mup", version=__version__)
+
+
+def _in_full(argv: Sequence[str]) -> list[str]:
+    """The words of a command without what a shell may leave out: the data's name, brackets of lists, values of flags."""
+    command, *words = argv
+    if words and not words[0].startswith("-"):
+        words[0] = f"--data={words[0]}"
+    hints = {option: getattr(a, "_typehint", None) for a in parser(command)._actions for option in a.option_strings}
+    full, option = [command], ""
+    for word, following in zip(words, [*words[1:], "--"], strict=False):
+        name, equals, text = word.partition("=") if word.startswith("--") else (option, "", word)
+        option, hint = name, hints.get(name)
+        lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
+        if text and text[0] not in "[{" and (lists[0] or ("," in text and (any(lists) or "." in name))):
+            text = f"[{text}]"
+        if hint is bool and word == name and following.startswith("--"):
+            equals, text = "=", "true"
+        full.append(f"{name}{equals}{text}" if word.startswith("--") else text)
+    return full
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; those of this process by default.
+
+    Returns
+    -------
+    int
+        0; 1 if the target's training or the coordinate check failed, or the check is undecided; 2 for something the user
+        can mend, told in one line on stderr; 130 after Ctrl-C.
+    """
+    argv = [str(word) for word in (sys.argv[1:] if argv is None else argv)] or ["--help"]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
+            given = parser().parse_args(_in_full(argv) if argv[0] in COMMANDS else argv)
+            options = given[given.subcommand].as_dict()
+            options.pop("config", None)
+            return COMMANDS[given.subcommand](**options)
+    except SystemExit as done:  # --help, --version
+        return int(done.code or 0)
+    except ModuleNotFoundError as error:
+        return _failed(f'{error.name} is missing, which the command needs: pip install "neuralop-mup[lab]".')
+    except (ArgumentError, MupError) as error:
+        return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
+    except KeyboardInterrupt:
+        return _failed("interrupted; the same command resumes after the last finished run.", 130)
+    except BrokenPipeError:
+        # The reader (head, less) has gone; Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _failed(text: str, code: int = 2) -> int:
+    print(f"neuralop-mup: error: {' '.join(text.split())}", file=sys.stderr)
+    return code
