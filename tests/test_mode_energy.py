@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 
 import pytest
 import torch
@@ -12,9 +11,7 @@ from neuralop.models import FNO, UNO
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.lab import Results, transfer_study
-from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.presets import PRESETS, problem_with
-from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy, proxy_advice
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.proxy import FEW_STEPS, data_notes, modes_of, training_notes
 
 POINTS = torch.arange(32) / 32
@@ -173,25 +170,3 @@ def test_modes_are_those_of_the_layers():
     several = {"uno_out_channels": [8, 8], "uno_n_modes": [[8, 8], [4, 4]], "uno_scalings": [[1, 1], [1, 1]]}
     uno = UNO(1, 1, 8, n_layers=2, channel_mlp_skip="linear", **several)
     assert modes_of({}, uno) is None  # what of the data its layers keep is not one number an axis
-
-
-def test_data_spectrum(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("NEURALOP_MUP_CACHE", str(tmp_path / "cache"))
-    line = "data burgers --problem.n_train 8 --problem.n_val 2 --problem.n_test 2 --problem.grid 32 --spectrum"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert main([*line.split(), str(tmp_path / "deep" / "spectrum.png")]) == 0
-    out = capsys.readouterr().out
-    assert "keep 99.9 % of the targets' energy" in out and (tmp_path / "deep" / "spectrum.png").stat().st_size > 5000
-
-
-@pytest.mark.parametrize("name", ["burgers", "darcy", "burgers-pino"])
-def test_the_commands_own_proxies_follow_the_advice(name):
-    """Data of fewer samples, and all else as ``neuralop-mup transfer`` has it without options."""
-    preset = PRESETS[name, "cpu"]
-    few = {"n_train": 30, "n_val": 5, "n_test": 5}
-    problem = problem_with(name, "cpu", {**preset.problem_args, **few})
-    energy = mode_energy(*problem.load().train)
-    axes = len(problem.grid_shape)
-    proxy, target = ((modes,) * axes if isinstance(modes, int) else modes for _, modes in (preset.proxy, preset.target))
-    assert proxy_advice(energy, proxy, target) == ""

@@ -34,7 +34,7 @@ from neuralop_mup.lab.wording import aligned
 Some = Mapping[str, Any] | None  # options with a dot
 
 #: What ``neuralop-mup compare`` learns without a word: it takes 60 to 100 seconds on two cores.
-_FIRST = {"n_train": 160, "grid": 64}
+_FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 _CHUNK = 64  # samples read at once
 
@@ -83,6 +83,7 @@ def tune(
     read: Some = None,
     target: Some = None,
     base: Some = None,
+    space: Some = None,
     folder: str = "",
     more: Some = None,
     **how: Any,
@@ -104,15 +105,27 @@ def tune(
     base
         Arguments of FNO at the proxy. Default: the target's with a quarter of its width, and as many of its modes as hold
         99.9 % of the targets' energy.
+    space
+        What is searched, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
+        factors of 2 around what the law gives for the proxy's steps.
     folder
         Keeps every run, the target and the report; the same command resumes there. Default: runs/NAME-tune.
     more
         Further arguments of nm.tune, such as --more.schedule constant.
     """
     source = _source(data, problem, read)
-    out, small = Path(folder or f"runs/{source.title}-tune"), base and _size(base, source.n_dim)
-    large = _target(source, target)
-    found = pipeline.tune(_fnos(source), source, target=large, base=small, folder=out, processor=None, **how, **(more or {}))
+    out = Path(folder or f"runs/{source.title}-tune")
+    found = pipeline.tune(
+        _fnos(source),
+        source,
+        target=_target(source, target),
+        base=base and _size(base, source.n_dim),
+        space=space and _flat(space),
+        folder=out,
+        processor=None,
+        **how,
+        **(more or {}),
+    )
     print(f"\n{found}\n\nReport, figure and every run: {out}")
     print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")
     return 0
@@ -355,6 +368,14 @@ def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
+def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"lr_mult": {"spectral": …}}``, as jsonargparse reads some options, as ``{"lr_mult.spectral": …}``."""
+    flat = {}
+    for name, values in space.items():
+        flat |= {f"{name}.{role}": v for role, v in values.items()} if isinstance(values, Mapping) else {name: values}
+    return flat
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "tune": tune,
@@ -376,7 +397,7 @@ def parser(command: str | None = None) -> Any:
     return auto_parser(components, parser_class=Strict, prog="neuralop-mup", version=__version__)
 
 
-def _in_full(argv: Sequence[str]) -> list[str]:
+def in_full(argv: Sequence[str]) -> list[str]:
     """The words of a command without what a shell may leave out: the data's name, brackets of lists, values of flags."""
     command, *words = argv
     if words and not words[0].startswith("-"):
@@ -414,7 +435,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
-            given = parser().parse_args(_in_full(argv) if argv[0] in COMMANDS else argv)
+            given = parser().parse_args(in_full(argv) if argv[0] in COMMANDS else argv)
             options = given[given.subcommand].as_dict()
             options.pop("config", None)
             return COMMANDS[given.subcommand](**options)
