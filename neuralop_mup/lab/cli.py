@@ -4,6 +4,7 @@ signatures by jsonargparse, files of options (``--config``) among them. Nothing 
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -23,8 +24,10 @@ from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError
-from neuralop_mup.lab import comparison, pipeline, plots
+from neuralop_mup.lab import plots
+from neuralop_mup.lab.comparison import compare as compare_ways
 from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.pipeline import tune as tune_model
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.cache import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
@@ -37,6 +40,8 @@ Some = Mapping[str, Any] | None  # options with a dot
 _FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 _CHUNK = 64  # samples read at once
+#: Names and text of an argument in a docstring.
+_ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
 
 
 def compare(
@@ -69,7 +74,7 @@ def compare(
     source = _source(data, _FIRST if first else problem, read)
     out = Path(folder or f"runs/{source.title}-compare")
     size = _target(source, _FIRST_TARGET if first else target)
-    found = comparison.compare(_fnos(source), source, target=size, folder=out, **how)
+    found = compare_ways(_fnos(source), source, target=size, folder=out, **how)
     figure, text = found.plot(out / "comparison.png"), "\n".join([*found.sentences(), "", found.table()])
     (out / "comparison.md").write_text(f"# {found.title}\n\n{text}\n", encoding="utf-8")
     print(f"\n{text}\nFigure, table and every run: {out} ({figure.name}, comparison.md)")
@@ -115,7 +120,7 @@ def tune(
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-tune")
-    found = pipeline.tune(
+    found = tune_model(
         _fnos(source),
         source,
         target=_target(source, target),
@@ -389,9 +394,17 @@ def parser(command: str | None = None) -> Any:
     """jsonargparse's parser of all commands, or of one."""
     from jsonargparse import ArgumentParser, auto_parser
 
+    documented = _ENTRY.findall(inspect.getdoc(tune_model))  # jsonargparse reads no entry of several names
+    told = {name: " ".join(text.split()) for names, text in documented for name in names.split(", ")}
+
     class Strict(ArgumentParser):
         def __init__(self, **given: Any) -> None:
             super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **given})
+
+        def add_argument(self, *names: str, **given: Any) -> Any:
+            action = super().add_argument(*names, **given)
+            action.help = action.help or told.get(action.dest)
+            return action
 
     components = COMMANDS if command is None else COMMANDS[command]
     return auto_parser(components, parser_class=Strict, prog="neuralop-mup", version=__version__)
