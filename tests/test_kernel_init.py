@@ -126,7 +126,7 @@ def test_what_it_took_is_kept_with_the_weights(tmp_path):
     ],
 )
 def test_searches_start_small_with_kernel_optimizers_and_sp_never_does(given, expected, tmp_path):
-    x = torch.randn(20, 1, 16)
+    x = torch.randn(120, 1, 16)
     sizes = {"base": {"hidden_channels": 4, "n_modes": (4,)}, "target": {"hidden_channels": 8, "n_modes": (4,)}}
     how = {"space": {"lr": [0.01]}, "epochs": 1, "n_workers": 1, "progress": False, "folder": tmp_path / "out"}
     tuned = nm.tune(FNOs(1, 1, 1), (x, x), **sizes, **how, **given)

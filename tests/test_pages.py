@@ -7,19 +7,21 @@ from argparse import ArgumentError
 from collections import Counter
 from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from unittest import SkipTest, mock
 
 import numpy as np
 import pytest
 import torch
+from neuralop.models import FNO
 
 import neuralop_mup as nm
 from experiments import EXPERIMENTS
 from neuralop_mup.core import layers
 from neuralop_mup.core.rules import check_rule
 from neuralop_mup.lab import cli
-from neuralop_mup.lab.problems import PROBLEMS
+from neuralop_mup.lab.problems import PROBLEMS, OwnData
 from neuralop_mup.lab.settings import optimizer_name
 
 ROOT = Path(__file__).parents[1]
@@ -143,6 +145,11 @@ def read(words: list[str]) -> None:
     given = cli.parser().parse_args(cli.in_full(words))[command]
     if "data" in given:
         assert not re.fullmatch(r"[\w-]+", given.data) or given.data in PROBLEMS, f"there is no problem {given.data}"
+        known = {"read": OwnData, "problem": PROBLEMS.get(given.data, OwnData)} | dict.fromkeys(
+            ("target", "base", "model"), FNO
+        )
+        for group, taken in known.items():
+            assert {*(given.get(group) or ())} <= {*signature(taken).parameters}, f"{group} has no such argument"
     for rule in filter(None, [given.get("rule"), *given.get("compare", ())]):
         check_rule(rule)
     optimizer_name(given.get("optimizer", "adam"))
@@ -171,6 +178,7 @@ def test_experiments_exist(page):
         ("neuralop-mup tune --no-such-option 3", "unrecognized"),
         ("OMP_NUM_THREADS=1 neuralop-mup compare --seeds x", "Expected a <class 'int'>"),
         ("pip install . && neuralop-mup summary --format no-such", "format"),
+        ("neuralop-mup tune --target.no_such 3", "target has no such argument"),
         ("neuralop-mup coord-check burgers \\\n    --sizes 8,x  # two sizes", "sizes"),
         ("neuralop-mup tune --rule no-such", "no-such"),
         ("neuralop-mup tune --optimizer no-such", "no-such"),
