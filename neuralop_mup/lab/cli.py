@@ -44,6 +44,26 @@ _CHUNK = 64  # samples read at once
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
 
 
+def _with_arguments_of(function: Callable[..., Any], without: str, documented: Callable[..., Any] | None = None) -> Callable:
+    """For a command: its signature and docstring go on with the arguments of a function that it hands them on to."""
+
+    def extended(command: Callable[..., int]) -> Callable[..., int]:
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without **how
+        known = {p.name for p in parameters} | {without}
+        theirs = inspect.signature(function, eval_str=True).parameters.values()
+        parameters += [p for p in theirs if p.kind is p.KEYWORD_ONLY and p.name not in known]
+        command.__signature__ = inspect.Signature(parameters, return_annotation=int)
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        entries = [entry for of in (documented or function, function) for entry in _ENTRY.findall(inspect.getdoc(of))]
+        told = {name: text for names, text in entries for name in names.split(", ")}
+        added = [f"{p.name}\n{told[p.name]}" for p in parameters if p.name not in known and p.name in told]
+        command.__doc__ = "\n".join([inspect.getdoc(command), *added])
+        return command
+
+    return extended
+
+
+@_with_arguments_of(compare_ways, without="processor", documented=tune_model)
 def compare(
     data: str = "burgers",
     *,
@@ -81,6 +101,7 @@ def compare(
     return 0 if all(max(way.errors) < math.inf for name, way in found.ways.items() if "SOAP" in name) else 1
 
 
+@_with_arguments_of(tune_model, without="processor")
 def tune(
     data: str = "burgers",
     *,
@@ -169,6 +190,7 @@ def summary(
     return 0
 
 
+@_with_arguments_of(diagnostics.coord_check, without="loss")
 def coord_check(
     data: str = "burgers",
     *,
@@ -394,17 +416,9 @@ def parser(command: str | None = None) -> Any:
     """jsonargparse's parser of all commands, or of one."""
     from jsonargparse import ArgumentParser, auto_parser
 
-    documented = _ENTRY.findall(inspect.getdoc(tune_model))  # jsonargparse reads no entry of several names
-    told = {name: " ".join(text.split()) for names, text in documented for name in names.split(", ")}
-
     class Strict(ArgumentParser):
         def __init__(self, **given: Any) -> None:
             super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **given})
-
-        def add_argument(self, *names: str, **given: Any) -> Any:
-            action = super().add_argument(*names, **given)
-            action.help = action.help or told.get(action.dest)
-            return action
 
     components = COMMANDS if command is None else COMMANDS[command]
     return auto_parser(components, parser_class=Strict, prog="neuralop-mup", version=__version__)
