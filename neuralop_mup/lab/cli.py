@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import torch
+from jsonargparse import ArgumentParser, auto_parser
 
 from neuralop_mup._version import __version__
 from neuralop_mup.core.parametrize import get_plan, parametrize
@@ -412,16 +413,17 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-def parser(command: str | None = None) -> Any:
+class _Strict(ArgumentParser):
+    """It raises ArgumentError for what it cannot read, and takes no abbreviations."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **given})
+
+
+def parser(command: str | None = None) -> ArgumentParser:
     """jsonargparse's parser of all commands, or of one."""
-    from jsonargparse import ArgumentParser, auto_parser
-
-    class Strict(ArgumentParser):
-        def __init__(self, **given: Any) -> None:
-            super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **given})
-
     components = COMMANDS if command is None else COMMANDS[command]
-    return auto_parser(components, parser_class=Strict, prog="neuralop-mup", version=__version__)
+    return auto_parser(components, parser_class=_Strict, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:
@@ -468,8 +470,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return COMMANDS[given.subcommand](**options)
     except SystemExit as done:  # --help, --version
         return int(done.code or 0)
-    except ModuleNotFoundError as error:
-        return _failed(f'{error.name} is missing, which the command needs: pip install "neuralop-mup[lab]".')
     except (ArgumentError, MupError) as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
     except KeyboardInterrupt:
