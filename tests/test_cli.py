@@ -158,7 +158,7 @@ def test_without_a_word_target_and_folder_follow_from_the_data(tune, heat):
         ("tune --problem.viscosity 0", "above 0"),
         ("tune --read.x u", "The problem 'burgers' has no argument 'x'"),
         ("tune --data nowhere.npz", "There is no file nowhere.npz"),
-        ("tune --data heat.csv", "must end in .npz"),
+        ("tune --data heat.csv", "heat.csv"),
         ("tune --data heat.npz", "which is the input and which the output?"),
         ("tune heat.npz --read.x a --read.y b --problem.viscosity 1", "has no argument 'viscosity'"),
         ("tune --space.lr 0.1", "lr"),

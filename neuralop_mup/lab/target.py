@@ -244,7 +244,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Parameters
     ----------
     folder : str or Path
-        Of :func:`tune`, or of ``neuralop-mup transfer`` (``--output``).
+        Of :func:`tune`, or of ``neuralop-mup tune`` (``--folder``).
     build : callable, optional
         The function that :func:`tune` was given. Without it neuralop's FNO is built, which the command trains.
     processor : neuralop DataProcessor, optional
@@ -279,7 +279,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Records(folder)  # one of an earlier version is told
     if not (folder / "study.json").is_file():
         raise MupError(
-            f"{folder} holds no study: give the folder of nm.tune, or the one that neuralop-mup transfer names at its end."
+            f"{folder} holds no study: give the folder of nm.tune, or the one that neuralop-mup tune names at its end."
         )
     again = "Run the same call or command again, which resumes there."
     if not (folder / _FILE).is_file():
