@@ -48,7 +48,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(0).normal(size=(50, 1, 32)).cumsum(-1).astype("float32")
     np.savez("heat.npz", x=x, y=2 * np.roll(x, 1, -1))
-    line = "compare --data heat.npz --seeds 2 --epochs 2 --batch_size 10 --workers 1 --output out"
+    line = "compare --data heat.npz --seeds 0,1 --epochs 2 --batch_size 10 --n_workers 1 --folder out"
     line += " --target.hidden_channels 8 --target.n_modes 8 --target.n_layers 2"
     assert main(line.split()) == 0
     out = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     [
         ("compare --data nowhere.npz", "nowhere.npz"),
         ("compare burger", "'burgers'"),
-        ("compare --sedes 3", "'--seeds'"),
+        ("compare --sedes 3", "--sedes"),
         ("compare burgers --target.n_modes 500", "beyond the grid"),
     ],
 )

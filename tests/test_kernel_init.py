@@ -1,7 +1,5 @@
 """``init_mult["kernel"]``: the size at which Fourier kernels start, small at the reference size."""
 
-from unittest import mock
-
 import pytest
 import torch
 from neuralop.models import FNO
@@ -9,6 +7,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from cases import BY_NAME, CASES
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.fno import FNOs
 from support import training_of
 
 BASE = {"hidden_channels": 8}
@@ -100,30 +99,23 @@ def test_what_it_took_is_kept_with_the_weights(tmp_path):
 # ------------------------------------------------------------------------------------------------------ in searches
 
 
-def study_of(*argv):
-    from neuralop_mup.lab.cli import transfer
-
-    captured = []
-    with mock.patch.object(transfer, "plan_text", lambda plan: captured.append(plan.study) or ""):
-        transfer.run(["burgers", "--problem.n_train", "40", *argv])
-    return captured[0]
-
-
 @pytest.mark.parametrize(
-    ("argv", "expected"),
+    ("given", "expected"),
     [
-        (("--optimizer", "soap"), "small"),
-        (("--optimizer", "soap", "--kernel_init", "default"), None),
-        ((), "small"),
-        (("--optimizer", "adam"), None),
-        (("--optimizer", "adam", "--kernel_init", "small"), "small"),
+        ({"optimizer": "soap"}, SMALL),
+        ({"optimizer": "soap", "kernel_init": "default"}, {}),
+        ({}, SMALL),
+        ({"optimizer": "adam"}, {}),
+        ({"optimizer": "adam", "kernel_init": "small"}, SMALL),
+        ({"rule": "standard"}, {}),
     ],
 )
-def test_searches_start_small_with_kernel_optimizers_and_sp_never_does(argv, expected, tmp_path):
-    study = study_of(*argv, "--output", str(tmp_path / "out"), "--dry-run")
-    own = study.under.get(study.rules[0], {}).get("kernel_init")
-    assert own == expected
-    assert "standard" not in study.under
+def test_searches_start_small_with_kernel_optimizers_and_sp_never_does(given, expected, tmp_path):
+    x = torch.randn(120, 1, 16)
+    sizes = {"base": {"hidden_channels": 4, "n_modes": (4,)}, "target": {"hidden_channels": 8, "n_modes": (4,)}}
+    how = {"space": {"lr": [0.01]}, "epochs": 1, "n_workers": 1, "progress": False, "folder": tmp_path / "out"}
+    tuned = nm.tune(FNOs(1, 1, 1), (x, x), **sizes, **how, **given)
+    assert nm.summary(tuned.model).init_mult == expected
 
 
 def test_a_run_starts_as_its_configuration_says():

@@ -260,11 +260,12 @@ def test_drawn_trajectories_stay_whole(tmp_path):
 
 
 @pytest.mark.parametrize(("n", "told"), [(94, True), (95, False)])
-def test_few_validation_samples_are_warned_of(tmp_path, capsys, n, told):
+def test_few_validation_samples_are_warned_of(tmp_path, n, told):
     """Of 94 samples a tenth is 9, of 95 it is 10 (9.5, rounded to even), which will do."""
     write(tmp_path / "d.npz", x=array(n, 16), y=array(n, 16))
-    assert ("compared on 9 validation samples" in plan_of(capsys, "transfer --data d.npz")) == told
-    assert "on 1 validation sample:" in data_notes({"x": None, "y": None}, 1, None, None)[0]
+    n_val = OwnData(files="d.npz").load().counts()["val"]
+    notes = [data_notes({"x": None, "y": None}, count, None, None) for count in (n_val, 1)]
+    assert bool(notes[0]) == told and "on 1 validation sample:" in notes[1][0]
 
 
 def spoiled(**change):
@@ -312,23 +313,6 @@ def test_damaged_files_are_told(tmp_path, name):
         _ = get_problem("data", files=(name,)).n_dim
 
 
-def test_transfer_on_ones_own_data(tmp_path, capsys):
-    x = array(24, 33).cumsum(-1)
-    write(tmp_path / "heat.npz", x=x, y=np.roll(x, 1, -1))
-    line = "transfer --data heat.npz --data.split 0.5,0.25,0.25 --proxy.hidden_channels 4 --proxy.n_modes 4 --loss l2,h1"
-    line += " --target.hidden_channels 8 --target.n_modes 8 --lr 0.01,0.02 --seeds 1 --epochs 1 --batch_size 4 --workers 1"
-    assert main([*line.split(), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert "read as 1 → 1 channels on 33 points; 12 train, 6 val, 6 test" in shown and not Path("runs").exists()
-    assert main(line.split()) == 0
-    folder = Path("runs/heat-transfer")
-    assert folder.is_dir() and (folder / "report.md").read_text().splitlines()[0] == "# μTransfer on heat"
-    assert "test h1" in capsys.readouterr().out
-    settings = re.sub(" +", " ", (folder / "report.md").read_text())
-    assert "| data | heat |" in settings and "| loss | l2,h1 |" in settings
-    assert re.search(r"\| read as \| .*33 points", settings)
-
-
 def lined(path, modes=6, n=24, points=32, **more):
     """Fields whose energy is all in two modes, the higher one ``modes``: 99.9 % is kept from there on."""
     grid = np.arange(points) * 2 * np.pi / points
@@ -337,57 +321,30 @@ def lined(path, modes=6, n=24, points=32, **more):
     return write(path, x=array(n, points), y=y, **more)
 
 
-def plan_of(capsys, line):
-    assert main([*line.split(), "--dry-run"]) == 0
-    return capsys.readouterr().out
-
-
-def test_the_plan_says_how_a_file_was_read_and_asks_for_what_the_data_needs(tmp_path, capsys):
-    """24 samples, 20 to train: batches of 4, 5 steps an epoch, so 60 epochs make 300 steps."""
-    lined(tmp_path / "heat.npz", f=array(24, 32))
-    out = plan_of(capsys, "transfer --data heat.npz")
-    assert "  data    heat\n  read as 1 → 1 channels on 32 points; 20 train, 2 val, 2 test\n" in out
-    assert "  input   x (no channel axis)\n  output  y (no channel axis)\n  unused  f\n  splits  drawn at random" in out
-    assert "width 16, modes 12" in out and "width 64, modes 16" in out  # K = 6 of either sign
-    assert "epochs 60, batch_size 4" in out and "keep too little" not in out
-    assert "compared on 2 validation samples" in out
-    out = plan_of(capsys, "transfer --data heat.npz --data.shuffle no --batch_size 20")
-    assert "splits  in file order" in out and "epochs 300, batch_size 20" in out
-    # What is given bounds what follows from the data, and the advice names its option.
-    assert "width 16, modes 8 " in plan_of(capsys, "transfer --data heat.npz --target.n_modes 8")
-    assert "width 64, modes 24 " in plan_of(capsys, "transfer --data heat.npz --proxy.n_modes 24")
-    out = plan_of(capsys, "transfer --data heat.npz --proxy.n_modes 4")
-    assert "keep too little" in out and "Give it --proxy.n_modes 12." in out
-    lined(tmp_path / "fine.npz", modes=14)
-    out = plan_of(capsys, "transfer --data fine.npz")
-    assert "width 16, modes 28" in out and "width 64, modes 28" in out
-
-
-@pytest.mark.parametrize("more", ["", " --dry-run"])
-def test_a_dry_run_refuses_what_the_run_would(tmp_path, capsys, more):
+def test_the_command_tells_what_a_file_cannot_be(tmp_path, capsys):
     x = array(24, 32)
     write(tmp_path / "heat.npz", x=x, y=np.where(np.arange(24)[:, None] == 7, np.nan, x))
-    assert main(f"transfer --data heat.npz{more}".split()) == 2
+    assert main(["tune", "heat.npz"]) == 2
     assert "y in heat.npz has entries that are not finite, in sample 7 among" in capsys.readouterr().err
 
 
 TINY = (
-    "transfer --data heat.npz --proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 "
-    "--seeds 1 --epochs 1 --batch_size 10 --workers 1 --model.n_layers 1"
+    "tune --data heat.npz --base.hidden_channels 4 --base.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 "
+    "--epochs 1 --batch_size 10 --n_workers 1 --base.n_layers 1 --target.n_layers 1"
 )
 
 
 def test_what_is_compared_may_change_and_settings_too(tmp_path, capsys):
     """Rules come and go in a folder without a run trained twice, and another batch size is other runs beside."""
     lined(tmp_path / "heat.npz", modes=2)
-    line = f"{TINY} --lr 0.01"
-    results = Path("runs/heat-transfer/results.jsonl")
+    line = f"{TINY} --space.lr [0.01]"
+    results = Path("runs/heat-tune/results.jsonl")
     trained = {}
     for more, cells in (
         ("", ["operator-norm"]),
-        ("--rules standard", ["operator-norm", "standard"]),
+        ("--compare standard", ["operator-norm", "standard"]),
         ("", ["operator-norm"]),
-        ("--rules none,standard", ["operator-norm", "none", "standard"]),
+        ("--compare none,standard", ["operator-norm", "none", "standard"]),
     ):
         assert main(f"{line} {more}".split()) == 0
         records = [json.loads(text) for text in results.read_text().splitlines()]

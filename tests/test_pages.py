@@ -3,23 +3,25 @@
 import re
 import shlex
 import sys
+from argparse import ArgumentError
 from collections import Counter
 from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from unittest import SkipTest, mock
 
 import numpy as np
 import pytest
 import torch
-from neuralop_mup.lab.cli.options import Verb
+from neuralop.models import FNO
 
 import neuralop_mup as nm
 from experiments import EXPERIMENTS
 from neuralop_mup.core import layers
 from neuralop_mup.core.rules import check_rule
-from neuralop_mup.lab.cli import _VERBS
-from neuralop_mup.lab.problems import PROBLEMS
+from neuralop_mup.lab import cli
+from neuralop_mup.lab.problems import PROBLEMS, OwnData
 from neuralop_mup.lab.settings import optimizer_of
 
 ROOT = Path(__file__).parents[1]
@@ -135,27 +137,22 @@ def calls(line: str) -> list[list[str]]:
     return found
 
 
-def read(words: list[str]) -> dict:
-    """What the real parser makes of a command, which is not run. MupError where it cannot read it."""
-    call = Verb.call
-
-    def parsed(self, argv):
-        self._function = lambda **given: given
-        return call(self, argv)
-
-    verb, *argv = words
-    if verb == "--version":
-        return {}
-    module = import_module(f"neuralop_mup.lab.cli.{verb.replace('-', '_')}")
-    with mock.patch.object(Verb, "call", parsed):
-        given = module.run(argv)
-    if not isinstance(given, dict):  # --help
-        return {}
-    assert given.get("problem") in (None, *PROBLEMS), f"there is no problem {given['problem']}"
-    for rule in filter(None, [given.get("rule"), *given.get("rules", ())]):
+def read(words: list[str]) -> None:
+    """Let the real parser read a command, which is not run. It raises what its main tells the user."""
+    command, *options = words
+    if command.startswith("-") or "--help" in options:
+        return
+    given = cli.parser().parse_args(cli.in_full(words))[command]
+    if "data" in given:
+        assert not re.fullmatch(r"[\w-]+", given.data) or given.data in PROBLEMS, f"there is no problem {given.data}"
+        known = {"read": OwnData, "problem": PROBLEMS.get(given.data, OwnData)} | dict.fromkeys(
+            ("target", "base", "model"), FNO
+        )
+        for group, taken in known.items():
+            assert {*(given.get(group) or ())} <= {*signature(taken).parameters}, f"{group} has no such argument"
+    for rule in filter(None, [given.get("rule"), *given.get("compare", ())]):
         check_rule(rule)
     optimizer_of(given.get("optimizer", "adam"))
-    return given
 
 
 def names_of_experiments(text: str) -> list[str]:
@@ -178,18 +175,19 @@ def test_experiments_exist(page):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("neuralop-mup transfer --no-such-option 3", "no option"),
-        ("OMP_NUM_THREADS=1 neuralop-mup compare --seeds x", "whole number"),
-        ("pip install . && neuralop-mup summary --model.no_such 3", "no option"),
-        ("neuralop-mup coord-check burgers \\\n    --widths 8,x  # two sizes", "comma list"),
-        ("neuralop-mup transfer --rule no-such", "there is no 'no-such'"),
-        ("neuralop-mup transfer --optimizer no-such", "no-such"),
+        ("neuralop-mup tune --no-such-option 3", "unrecognized"),
+        ("OMP_NUM_THREADS=1 neuralop-mup compare --seeds x", "Expected a <class 'int'>"),
+        ("pip install . && neuralop-mup summary --format no-such", "format"),
+        ("neuralop-mup tune --target.no_such 3", "target has no such argument"),
+        ("neuralop-mup coord-check burgers \\\n    --sizes 8,x  # two sizes", "sizes"),
+        ("neuralop-mup tune --rule no-such", "no-such"),
+        ("neuralop-mup tune --optimizer no-such", "no-such"),
         ("neuralop-mup coord-check no-such", "no problem"),
     ],
 )
 def test_a_wrong_command_is_seen(line, told):
     (words,) = commands(f"```bash\n{line}\n```\n")
-    with pytest.raises((nm.MupError, AssertionError), match=told):
+    with pytest.raises((nm.MupError, ArgumentError, AssertionError), match=told):
         read(words)
 
 
@@ -198,13 +196,13 @@ def test_commands_are_found():
         "In a sentence: `neuralop-mup no`.\n\n```bash\nneuralop-mup data --list | head\nwhich neuralop-mup\n```\n"
         "* ```\n  neuralop-mup --version > out.txt\n  ```\n\n```python\nneuralop-mup no\n```\n"
         '```bash\nsbatch --wrap "neuralop-mup compare --seeds 1"\npip install neuralop-mup\n```\n'
-        "```bash\nneuralop-mup transfer --data 'a b.npz' --lr log:1e-3:1e-1 --proxy.n_modes 8,8\n```\n"
+        "```bash\nneuralop-mup tune --data 'a b.npz' --score rollout:5 --base.n_modes 8,8\n```\n"
     )
     assert commands(text) == [
         ["data", "--list"],
         ["--version"],
         ["compare", "--seeds", "1"],
-        ["transfer", "--data", "a b.npz", "--lr", "log:1e-3:1e-1", "--proxy.n_modes", "8,8"],
+        ["tune", "--data", "a b.npz", "--score", "rollout:5", "--base.n_modes", "8,8"],
     ]
 
 
@@ -213,9 +211,9 @@ def test_a_wrong_experiment_is_seen():
     assert names_of_experiments(text) == ["law", "nothing"] and "nothing" not in EXPERIMENTS
 
 
-def test_every_verb_is_on_the_page_of_commands():
+def test_every_command_is_on_the_page_of_commands():
     text = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
-    assert re.findall(r"^```\{options\} (\S+)$", text, re.MULTILINE) == list(_VERBS)
+    assert re.findall(r"^```\{options\} (\S+)$", text, re.MULTILINE) == list(cli.COMMANDS)
 
 
 # The reference

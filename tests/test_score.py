@@ -252,11 +252,11 @@ def test_a_trained_model_without_a_score_loses(tmp_path):
 
 def test_the_command_chooses_by_a_rollout(tmp_path, file, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    line = f"transfer --data {file} --data.time_step 1 --score rollout:5 --epochs 1 --seeds 1 --lr 0.01,0.02"
-    line += " --proxy.hidden_channels 4 --proxy.n_modes 4 --target.hidden_channels 8 --target.n_modes 8"
+    line = f"tune --data {file} --read.time_step 1 --score rollout:5 --epochs 1 --space.lr 0.01,0.02 --n_workers 1"
+    line += " --base.hidden_channels 4 --base.n_modes 4 --target.hidden_channels 8 --target.n_modes 8"
     assert main(line.split()) == 0
-    assert "Values were chosen by the score rollout:5" in capsys.readouterr().out
-    assert main(["transfer", "burgers", "--score", "rollout:5", "--dry-run"]) == 2
+    assert "\nrollout:5 " in capsys.readouterr().out
+    assert main(["tune", "burgers", "--problem.n_train", "20", "--score", "rollout:5"]) == 2
     assert "needs 6 states of each validation trajectory, and the data has none" in capsys.readouterr().err
 
 

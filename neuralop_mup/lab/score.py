@@ -209,12 +209,12 @@ def _check_states(data: Validation, steps: int) -> None:
         shapes = " and ".join(f"{k} of shape {tuple(sample[k].shape[1:])}" for k in "xy" if torch.is_tensor(sample[k]))
         raise MupError(
             f"{said}, and the data has none, only pairs of {shapes or 'x and y'}: give a file with one array in time, such "
-            "as read={'y': 'u', 'time_step': 1} (--data.y u --data.time_step 1), or a score of your own, score(model, data)."
+            "as read={'y': 'u', 'time_step': 1} (--read.y u --read.time_step 1), or a score of your own, score(model, data)."
         )
     if have <= steps:
         raise MupError(
             f"{said}, and these have {have}, as they are read: take rollout:{have - 1} at most, or a smaller time_step "
-            "(read={'time_step': 1}, --data.time_step 1: a step of the model is one of the file), or longer trajectories."
+            "(read={'time_step': 1}, --read.time_step 1: a step of the model is one of the file), or longer trajectories."
         )
 
 

@@ -20,7 +20,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
@@ -231,7 +231,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Parameters
     ----------
     folder : str or Path
-        Of :func:`tune`, or of ``neuralop-mup transfer`` (``--output``).
+        Of :func:`tune`, or of ``neuralop-mup tune`` (``--folder``).
     build : callable, optional
         The function that :func:`tune` was given. Without it neuralop's FNO is built, which the command trains.
     processor : neuralop DataProcessor, optional
@@ -305,7 +305,7 @@ def load_target(
     if made is None:
         errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
         why = next(errors, "none ran")
-        raise MupError(f"No run of the target completed with {say.params(results.best)}: {why}")
+        raise Diverged(f"No run of the target completed with {say.params(results.best)}: {why}")
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
