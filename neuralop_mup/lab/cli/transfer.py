@@ -227,9 +227,7 @@ def transfer(
     if gpus is None:
         gpus = float(device != "cpu" and bool(cuda_devices()))
     made = "ray" if engine == "ray" else None
-    results, found = plan.run(
-        n_workers=workers, devices=sorted(devices), command=command, progress=True, engine=made
-    )
+    results, found = plan.run(n_workers=workers, devices=sorted(devices), command=command, progress=True, engine=made)
     print("", *report.verdict(results), "", report.aligned_table(results), sep="\n")
     print(f"\nReport (report.html), figure and every run: {folder}")
     if found is not None:
