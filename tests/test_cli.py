@@ -175,7 +175,7 @@ def test_help_fits_a_screen_and_says_where_the_rest_is(verb, capsys):
         ("transfer --proxy.n_modes 2 --rule log-modes", "operator-norm"),
         ("transfer --proxy.hidden_channels 0", "1 or more"),
         ("transfer --target.norm group_norm", "--model.norm"),
-        ("transfer --target.n_layers 2", "no deeper than its target"),
+        ("transfer --target.n_layers 2", "of which it has no more than the model"),
         ("transfer --model.n_layers four", "number"),
         ("transfer --model.separable 3", "true, false"),
         ("transfer --model.norm foo", "group_norm"),

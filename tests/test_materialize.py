@@ -115,7 +115,9 @@ nm.register_layer(Odd, lambda layer: {"weight": nm.Param("vector", ("out",))} if
 
 
 @pytest.mark.parametrize(
-    ("build", "name"), [(lambda: Odd(True), "grid"), (lambda: Odd(False), "weight"), (Eye, "weight")], ids=["a tensor", "a parameter", "a layer"]
+    ("build", "name"),
+    [(lambda: Odd(True), "grid"), (lambda: Odd(False), "weight"), (Eye, "weight")],
+    ids=["a tensor", "a parameter", "a layer"],
 )
 def test_unknown_init_is_refused(build, name):
     """Nothing is drawn then; weights that come from a file need not be drawn."""
