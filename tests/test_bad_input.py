@@ -41,7 +41,7 @@ def test_a_class_is_no_model():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"base": {"n_layers": 9}}, "no deeper than its target"),
+        ({"base": {"n_layers": 9}}, "of which it has no more than the model"),
         ({"base": {"hiden_channels": 8}}, "did you mean 'hidden_channels'"),
         ({"base": {"in_channels": 4}}, "in_channels = 4 .* for the same data"),
         ({"base": {"out_channels": 1}}, "for the same data"),
@@ -61,7 +61,7 @@ def test_a_class_is_no_model():
         ),
         ({"base": 8}, "int; give constructor overrides"),
         ({"base": "no/such/file.bsh"}, "Cannot read"),
-        ({"base": lambda: 3}, "torch.nn.Module, got int"),
+        ({"base": lambda: 3}, "base is, or gives, a int"),
         ({"base": lambda: 3 / 0}, "The base function cannot be built: ZeroDivisionError: division by zero"),
         ({"rule": "log_modes"}, "did you mean 'log-modes'"),
         ({"init_mult": {"readot": 1.0}}, "did you mean 'readout'"),
@@ -127,7 +127,7 @@ class Narrow(SpectralConv):
                 lambda m: m.lifting.fcs[0].register_parameter("kernel", m.lifting.fcs[0]._parameters.pop("weight"))
             ),
             CASE.base,
-            "init of 'lifting.fcs.0.bias' follows 'lifting.fcs.0.weight', which the model does not have",
+            "init of 'lifting.fcs.0.bias' of Conv1d follows 'lifting.fcs.0.weight', which the model does not have",
         ),
         (
             lambda: changed(lambda m: m.add_module("projection", CASE.build(projection_channel_ratio=4).projection)),
@@ -320,7 +320,7 @@ def test_register_layer_with_a_stock_init_of_nothing():
             self.bias = torch.nn.Parameter(torch.ones(3))
 
     nm.register_layer(Layer, {"bias": nm.Param("vector", ("out",), "fan_in", init_of="wieght")})
-    _refused(Layer(), "'bias' follows 'wieght', which the model does not have", base=Layer())
+    _refused(Layer(), "'bias' of Layer follows 'wieght', which the model does not have", base=Layer())
 
 
 def test_lists_of_the_model_are_not_appended_to():

@@ -255,7 +255,7 @@ def test_the_figure_marks_slopes_as_they_are_judged(tmp_path):
             {"build": lambda w: 3 / 0, "batches": [*_batches(1), tuple(_batches(1)[0].values())]},
             r"dicts such as \{'x': …, 'y': …\}.*got tuple\.",
         ),
-        ({"build": lambda w: None}, "Expected a parametrized model, got NoneType"),
+        ({"build": lambda w: None}, "returns None; it must return a new model"),
         ({"build": lambda w: FNO((8,), 1, 1, w)}, "not parametrized"),
         ({"build": lambda w: nn.Identity(), "optimizer": lambda m, lr: None}, "No block of this Identity returns a tensor"),
     ],

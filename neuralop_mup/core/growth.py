@@ -79,6 +79,9 @@ def measure(found: Mapping[str, ParameterInfo], base: Base, rule: str, model: st
 
 def _stand_ins(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, str]:
     """What each parameter is compared with: itself, or the same in base's last layer where base has fewer Fourier layers."""
+    for name, info in found.items():
+        if info.shared is not None and info.shared in base.shapes:
+            raise _shared(info.shared, name)
     stand_ins = {name: name if name in base.shapes else _in_last_layer(name, base.shapes) for name in found}
     lacking = [name for name, at_base in stand_ins.items() if at_base != name]
     is_deeper = any(found[name].param.role == "spectral" for name in lacking)
@@ -165,13 +168,15 @@ def place(
         if GROWS.isdisjoint(param.axes):  # it is left as it is
             param = replace(param, frozen=info.frozen)
         elif info.shared:
-            raise MupError(
-                f"{name!r} is shared with {info.shared!r}, and one tensor cannot follow two rules: give each its own."
-            )
+            raise _shared(name, info.shared)
         elif info.frozen and trainable and not param.frozen:
             raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
         result[name] = replace(info, param=param)
     return result
+
+
+def _shared(name: str, other: str) -> MupError:
+    return MupError(f"{name!r} is shared with {other!r}, and one tensor cannot follow two rules: give each its own.")
 
 
 def placed(param: Param, grows: tuple[bool, ...]) -> Param:

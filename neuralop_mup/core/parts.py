@@ -332,7 +332,7 @@ def _given(base: Any) -> nn.Module:
         base = construct(base, "The base function")
     if not isinstance(base, nn.Module):
         raise MupError(
-            f"base is a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a base "
-            "model or a function that returns one, or the path of a base-shape file."
+            f"base is, or gives, a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a "
+            "base model or a function that returns one, or the path of a base-shape file."
         )
     return base
