@@ -89,7 +89,7 @@ class KortewegDeVries(Evolution):
     dispersion : float
         δ of u_t + u u_x + δ² u_xxx = 0.
     grid : int
-        Points of the data, even.
+        Points of the data.
     waves : int
         Modes of the initial states, drawn by :func:`periodic_field`.
     n_train, n_val, n_test : int

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.base import Problem, check_refines
+from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import Pair, ProblemData, normalizer_of
 from neuralop_mup.validation import check_positive
 
@@ -167,6 +167,7 @@ class Darcy(Problem):
     name: ClassVar[str] = "darcy"
     n_dim: ClassVar[int] = 2
     chunk: ClassVar[int] = 10
+    ends: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,8 +177,6 @@ class Darcy(Problem):
             check_positive("contrast", value)
         # A list (from a configuration file) is as good, but would make the frozen problem unhashable.
         object.__setattr__(self, "contrast", tuple(self.contrast))
-        if self.solver_grid is not None:
-            check_refines(self.solver_grid, self.grid, self.grid, last=1)
 
     @property
     def fine_grid(self) -> int:
@@ -196,7 +195,7 @@ class Darcy(Problem):
         a[neumann_field(torch.from_numpy(normals), n) >= 0] = float(high)
         u = solve_darcy(a)
         stride = (n - 1) // (self.grid - 1)
-        return a[:, ::stride, ::stride], u[:, ::stride, ::stride]
+        return a[:, None, ::stride, ::stride], u[:, None, ::stride, ::stride]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +241,6 @@ class DarcyPino(Darcy):
     equation_weight: float = 1.0
 
     name: ClassVar[str] = "darcy-pino"
-    data_of: ClassVar[str] = "darcy"
 
     @property
     def fine_grid(self) -> int:

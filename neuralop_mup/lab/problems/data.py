@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,7 +80,7 @@ class _Splits:
         Raises
         ------
         MupError
-            If files change while they are read, or an epoch of a loader is another one each time.
+            If files change while they are read.
         """
         content = {name: fingerprint([fingerprint(dict(batch)) for batch in batches]) for name, batches in self._epochs()}
         self.check_unchanged()
@@ -321,9 +320,7 @@ class _Named:
 
     def __init__(self, loader: Iterable) -> None:
         self._loader = loader
-        self.batch_size = getattr(loader, "batch_size", 1)
-        self.generator = getattr(loader, "generator", None)
-        self.dataset = getattr(loader, "dataset", loader)
+        self.batch_size, self.generator = getattr(loader, "batch_size", 1), getattr(loader, "generator", None)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -336,15 +333,13 @@ def _as_dict(batch: Any) -> Mapping[str, Any]:
     """A batch or a sample as a dict with "x" and "y"; MupError where it is neither that nor a pair."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch)):
         batch = dict(zip("xy", batch, strict=True))
-    if not isinstance(batch, Mapping):
-        size = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+    if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
+        has = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
         raise MupError(
-            f"A batch of the data is a {type(batch).__name__}{size}, and which part of it is what is not known: loaders and "
+            f"A batch of the data is a {type(batch).__name__}{has}, and which part of it is what is not known: loaders and "
             "data sets must give dicts with 'x' and 'y' or pairs (x, y) of tensors. For fields in lists give np.asarray of "
             "them."
         )
-    if not {"x", "y"} <= set(batch):
-        raise MupError(f"A batch of the data has {', '.join(map(repr, batch))}: it must have 'x' and 'y'.")
     return batch
 
 
@@ -376,17 +371,12 @@ class Loaders(_Splits):
         return None
 
     def sample(self) -> dict[str, Any]:
-        """Some hundred samples in one batch, where batches are fields of one grid; else the first batch."""
-        batches = _epoch(_loaders(self.parts, _CHUNK, 0)[0])
-        first = next(batches, None)
-        if first is None:
-            raise MupError("The training data gives no batch: it is empty.")
-        if set(first) == {"x", "y"} and all(torch.is_tensor(first[k]) and first[k].ndim > 2 for k in "xy"):
-            few = [first, *islice(batches, _SOME // len(first["x"]))]
-            like = [batch for batch in few if batch["x"].shape[1:] == first["x"].shape[1:]]
-            first = {name: torch.cat([batch[name] for batch in like]) for name in "xy"}
-        batches.close()
-        return dict(first)
+        """Some hundred samples of a data set, or a loader's first batch."""
+        batches = _epoch(_loaders(self.parts, _SOME, 0)[0])
+        for first in batches:
+            batches.close()
+            return dict(first)
+        raise MupError("The training data gives no batch: it is empty.")
 
     def counts(self) -> dict[str, int | None]:
         """Samples of each split, as a sampler and ``drop_last`` leave them; None where a loader does not say."""
@@ -394,14 +384,11 @@ class Loaders(_Splits):
 
     def fingerprint_content(self) -> dict[str, Any]:
         """An epoch of each split, through sampler, ``collate_fn`` and ``drop_last``."""
-        found, again = super().fingerprint_content(), super().fingerprint_content()
-        if changing := [name for name in found if found[name] != again[name]]:
-            raise MupError(
-                f"The data of {changing[0]!r} is another one each time it is read, so that nothing tells what a run was "
-                "trained on: draw it by torch's random numbers, which are seeded here, or once beforehand."
-            )
         # Samples of a data set are batched here, those of a loader are batches already.
-        return {**found, "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)]}
+        return {
+            **super().fingerprint_content(),
+            "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)],
+        }
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         return ((name, _epoch(part)) for name, part in self.parts.items())
