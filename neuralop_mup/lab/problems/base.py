@@ -39,7 +39,7 @@ def cache_folder(folder: str | Path | None = None) -> Path:
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, mapped: processes that read it share its memory. None of them, with a warning, if it is damaged."""
+    """The tensors of a file, mapped: processes that read it share its memory. Nothing, with a warning, if damaged."""
     try:
         return load_file(path) if path.is_file() else {}
     except SafetensorError as error:
@@ -268,7 +268,7 @@ class Problem(ABC):
         """
         path = cache_folder(cache_dir) / self.file_name
         tensors = _read(path)
-        # The lock is of the user's own: another's file in a folder that all share cannot be opened. Windows' folder is theirs.
+        # Of the user's own: another's file in a folder that all share cannot be opened. Windows' folder is theirs.
         lock = Path(tempfile.gettempdir()) / f"{getattr(os, 'getuid', str)()}-{path.name}.lock"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -119,6 +119,6 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
         return ""
     return (
         f"The proxy's n_modes = {', '.join(map(str, proxy))} keep {', '.join(f'{100 * share:.4g} %' for share in kept)} of "
-        f"the targets' spectral energy, axis by axis, where {100 * ENOUGH:g} % is needed for its best learning rate to be the "
+        f"the targets' spectral energy, axis by axis, where {100 * ENOUGH:g} % is needed for its best rate to be the "
         f"target's: give it n_modes = {', '.join(map(str, better))}."
     )
