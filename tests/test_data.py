@@ -15,7 +15,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.problems.data import Loaders
-from neuralop_mup.lab.problems.sources import as_source
+from neuralop_mup.lab.problems.own import as_source
 
 
 def fields(n=60, points=16, seed=0):
