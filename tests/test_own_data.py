@@ -99,7 +99,7 @@ def test_one_array_in_time(tmp_path):
     for in_memory in (2.0, 0.0):
         stepped = OwnData(files=file, y="tensor", time_step=5, shuffle=False, in_memory=in_memory)
         data = stepped.load()
-        assert len(data.train[0]) == 32 and "times 0 → 5, 5 → 10" in stepped.readings["read as"]
+        assert len(data.train[0]) == 32
         assert np.array_equal(data.train[0][[0, 1, 2, 3]][:, 0], u[[0, 0, 1, 1], [0, 5, 0, 5]])
         assert np.array_equal(data.train[1][[3, 0, 1, 1]][:, 0], u[[1, 0, 0, 0], [10, 5, 10, 10]])
     groups = {f"{i:04d}/data": values for i, values in enumerate(more)} | {f"{i:04d}/grid/x": array(16) for i in range(12)}
@@ -287,7 +287,7 @@ def spoiled(**change):
         (spoiled(x=array(20)), {}, "x in .* is no field, float32 of shape .20,."),
         (spoiled(), {"y": "z", "x": "x"}, "has no 'z'; expected one of x, y"),
         (spoiled(), {"x": "x"}, "which is the input and which the output"),
-        (spoiled(x=array(3, 16, 16), y=array(3, 16, 16)), {}, "d.npz has 3 samples in all, .* at least 10"),
+        (spoiled(x=array(3, 16, 16), y=array(3, 16, 16)), {}, "d has 3 samples in all, .* at least 10"),
         (spoiled(y=array(19, 16, 16)), {}, "x and y in .*d.npz have 20 and 19 samples"),
         (spoiled(y=array(20, 16, 18)), {"channels": "none"}, r"y of shape \(20, 16, 18\): these are no fields on one grid"),
         (spoiled(x=array(20, 8, 24), y=array(20, 8, 24)), {}, "channels is not certain. Say where .*'channels': 'first'"),
@@ -298,7 +298,7 @@ def spoiled(**change):
         (spoiled(), {"split": (0.9, 0.2, 0.1)}, "with the sum 1"),
         (spoiled(), {"channels": "second"}, "channels is 'second'; expected one of first, last, none"),
         (spoiled(x=None, y=None, t=array(20)), {}, "holds t .20,.: which is the input"),
-        (spoiled(), {"files": "nowhere.npz"}, r"no file nowhere.npz .*\(the folder has d.npz\)"),
+        (spoiled(), {"files": "nowhere.npz"}, "no file nowhere.npz that can be read here"),
         (spoiled(), {"files": "data.csv"}, r"no file data.csv .*ends in .npz, .pt"),
     ],
 )

@@ -150,7 +150,7 @@ def test_masters_losses_and_workers(tmp_path):
         ({"data": lambda: [fields(), silent(fields(8), 3)]}, "y of val is zero everywhere in sample 3"),
         ({"data": lambda: [sets(fields()), sets(spoilt(fields(8), 1, 6))]}, "y of val has entries .* finite, in sample 6"),
         ({"data": lambda: [fields(), [f[..., ::8] for f in fields(8)]]}, r"Of the val data, on 4 points: n_modes = \(8,\)"),
-        ({"data": fields(4)}, "data has 4 samples"),
+        ({"data": fields(4)}, "the data given has 4 samples"),
         ({"data": fields(40)[:1] * 3}, "train a Tensor, val a Tensor, test a Tensor: give each split alike, as a pair"),
         ({"data": tuple(f.tolist() for f in fields())}, "A batch of the data is a list, .*np.asarray"),
         ({"data": [DataLoader(TensorDataset(*fields(), fields()[0]), 8)] * 2}, "A batch of the data is a list, "),

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,9 +23,6 @@ from neuralop_mup.files import whole_file
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of
 from neuralop_mup.validation import check_count, check_number
-
-if TYPE_CHECKING:
-    from neuralop.data.transforms.data_processors import DataProcessor
 
 
 def cache_folder(folder: str | Path | None = None) -> Path:
@@ -148,7 +145,7 @@ class Problem(ABC):
         """The losses besides that of the data, by name; none here."""
         return {}
 
-    def processor(self, data: ProblemData) -> DataProcessor:
+    def processor(self, data: ProblemData) -> Any:
         """The data processor that the losses need: that of the data, unless a problem with an equation has another.
 
         Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -13,9 +13,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.validation import check_count
-
-if TYPE_CHECKING:
-    from neuralop.data.transforms.data_processors import DataProcessor
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
@@ -148,7 +145,7 @@ class ProblemData(_Splits):
         check_count("seed", seed, least=0)
         return _loaders({name: _Pairs(*pair) for name, pair in self._pairs().items()}, batch_size, seed, collate_fn=dict)
 
-    def processor(self) -> DataProcessor:
+    def processor(self) -> Any:
         """neuralop's data processor, with x and y normalized per channel by the training data.
 
         In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
@@ -372,11 +369,10 @@ class Loaders(_Splits):
 
     def sample(self) -> dict[str, Any]:
         """Some hundred samples of a data set, or a loader's first batch."""
-        batches = _epoch(_loaders(self.parts, _SOME, 0)[0])
-        for first in batches:
-            batches.close()
-            return dict(first)
-        raise MupError("The training data gives no batch: it is empty.")
+        first = next(_epoch(_loaders(self.parts, _SOME, 0)[0]), None)
+        if first is None:
+            raise MupError("The training data gives no batch: it is empty.")
+        return dict(first)
 
     def counts(self) -> dict[str, int | None]:
         """Samples of each split, as a sampler and ``drop_last`` leave them; None where a loader does not say."""

@@ -42,12 +42,11 @@ class ModeEnergy:
 
     def enough(self, share: float = ENOUGH) -> tuple[int, ...]:
         """The smallest even ``n_modes`` on each axis that keep this share of the targets' energy."""
-
-        def of_axis(kept: tuple[float, ...]) -> int:
-            # Rounding may leave the sum of all a little below 1, and an odd number of points has no even n_modes for all.
-            return next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
-
-        return tuple(map(of_axis, self.targets))
+        # Rounding may leave the sum of all a little below 1, and an odd number of points has no even n_modes for all.
+        return tuple(
+            next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
+            for kept in self.targets
+        )
 
 
 def mode_energy(x: torch.Tensor, y: torch.Tensor) -> ModeEnergy:

@@ -33,7 +33,7 @@ from neuralop_mup.lab.problems.own_files import (
     numpy_of,
     open_source,
 )
-from neuralop_mup.validation import check_count, is_number
+from neuralop_mup.validation import check_count, check_flag, check_number, is_number
 
 _LEAST = 10  # samples
 _ARRAYS = (torch.Tensor, np.ndarray)
@@ -64,6 +64,9 @@ class _Read:
                 "(0.8, 0.1, 0.1)."
             )
         object.__setattr__(self, "split", tuple(map(float, split)))
+        for flag in ("shuffle", "crop"):
+            check_flag(flag, getattr(self, flag))
+        check_number("in_memory", self.in_memory)
         if self.channels not in (None, *CHANNELS):
             raise MupError(f"channels is {self.channels!r}; {nearest(str(self.channels), CHANNELS)}")
         if self.time_step is not None:
@@ -110,9 +113,8 @@ class _Read:
         other, or in those of a split that has its own."""
         sizes = {name: sum(s.n for s in group) for name, group in self.parts.items()}
         if sum(sizes.values()) < _LEAST:
-            files = dict.fromkeys(s.file for group in self.parts.values() for s in group)
             raise MupError(
-                f"{', '.join(files)} has {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are "
+                f"{self.title} has {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are "
                 "needed to train, choose and test. If the first axis is not that of the samples, move it to the front."
             )
         found = {name: np.arange(n) for name, n in sizes.items() if name != "all"}
@@ -251,10 +253,8 @@ class OwnData(_Read):
             raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
         for path in map(Path, self._all):
             if path.suffix.lower() not in READERS or not path.is_file():
-                there = ", ".join(sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in READERS)[:3])
                 raise MupError(
-                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)} (the "
-                    f"folder has {there or 'no such'})."
+                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)}."
                 )
         object.__setattr__(self, "stamps", self._stamped())
 
@@ -419,10 +419,10 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     if not any(pairs.values()) and not any(isinstance(part, _ARRAYS) for part in parts.values()):
         return Loaders(parts)
     if not all(pairs.values()):
-        kinds = ", ".join(
-            f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()
+        kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
+        raise MupError(
+            f"{', '.join(kinds)}: give each split alike, as a pair of arrays (x, y) of input and output, or as a loader."
         )
-        raise MupError(f"{kinds}: give each split alike, as a pair of arrays (x, y) of input and output, or as a loader.")
     made = {
         name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
     }
@@ -467,8 +467,6 @@ def _pair(part: Any) -> tuple[Any, Any] | None:
 
 def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
     """Input or output of one split as a tensor."""
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
-        raise MupError(f"{name} holds no numbers.")
     values = torch.as_tensor(values).detach()
     if values.ndim < 3:
         raise MupError(

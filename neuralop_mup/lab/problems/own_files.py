@@ -18,6 +18,7 @@ from neuralop_mup.errors import MupError, nearest
 
 CHANNELS = {"first": 0, "last": -1, "none": None}  # words for the axis of the channels, after the samples (and times)
 _LEAST = 4  # points on an axis of a grid
+_NO_FIELDS = f"these are no fields on one grid of one to three axes with {_LEAST} points or more on each, so interpolate one"
 #: Pairs of keys that are taken for input and output where the user names none.
 _PAIRS = (
     *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
@@ -208,9 +209,8 @@ class Layout:
     @property
     def text(self) -> str:
         """``1 → 2 channels on 64×64 points``."""
-        over = f", times {', '.join(f'{a} → {b}' for a, b in self.steps[:3])}{' …' if len(self.steps) > 3 else ''}"
         grid = "×".join(map(str, self.grid))
-        return f"{self.channels[0]} → {self.channels[1]} channels on {grid} points{over if self.steps else ''}"
+        return f"{self.channels[0]} → {self.channels[1]} channels on {grid} points"
 
 
 def layout_of(source: Source, read: Any) -> Layout:
@@ -257,15 +257,11 @@ def _channel_axes(source: Source, shapes: Sequence[tuple[int, ...]], read: Any) 
         return fits[0]
     if no_axis in fits and all(len(set(shape)) == 1 for shape in shapes):
         return no_axis
-    held = zip(source.names, source.arrays, strict=True)
-    what = " and ".join(dict.fromkeys(f"{name} of shape {tuple(arrays[0].shape)}" for name, arrays in held))
-    why = (
-        "which of their axes is that of the channels is not certain"
-        if fits
-        else f"these are no fields on one grid of one to three axes with {_LEAST} points or more on each, so interpolate one"
-    )
+    shapes_of = [f"{name} of shape {tuple(parts[0].shape)}" for name, parts in zip(source.names, source.arrays, strict=True)]
     raise MupError(
-        f"{source.file} holds {what}: {why}. Say where the channels are, read={{'channels': 'first'}}, last or none."
+        f"{source.file} holds {' and '.join(dict.fromkeys(shapes_of))}: "
+        f"{'which of their axes is that of the channels is not certain' if fits else _NO_FIELDS}. Say where the channels "
+        "are, read={'channels': 'first'}, last or none."
     )
 
 
