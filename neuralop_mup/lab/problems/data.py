@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.validation import check_count
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
@@ -130,19 +129,12 @@ class ProblemData(_Splits):
         eval_loaders : dict of DataLoader
             ``{"val": …, "test": …}``, in the stored order.
 
-        Raises
-        ------
-        MupError
-            For a batch size below 1 or a seed that is no non-negative integer.
-
         Examples
         --------
         >>> train, others = data.loaders(batch_size=8, seed=0)
         >>> [len(batch["x"]) for batch in train], list(others)
         ([8, 8, 4], ['val'])
         """
-        check_count("batch_size", batch_size)
-        check_count("seed", seed, least=0)
         return _loaders({name: _Pairs(*pair) for name, pair in self._pairs().items()}, batch_size, seed, collate_fn=dict)
 
     def processor(self) -> Any:

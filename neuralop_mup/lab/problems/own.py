@@ -44,9 +44,55 @@ _FORMS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Read:
-    """How arrays are read and split, whatever they come from; see :class:`OwnData`."""
+class OwnData:
+    """Fields from files of the user's own: input → output on a grid of one to three axes, any number of channels.
 
+    Parameters
+    ----------
+    files : path, sequence or mapping
+        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; folders and patterns such as ``"runs/*.h5"`` stand for the files in
+        them. Several are joined, sample after sample. A mapping from "train", "val" and "test" to files says which is which;
+        without "val" the files of "train" are split further.
+    x, y : str, optional
+        Keys of input and output, several with a plus; where none is given, a common pair such as ``x`` and ``y``. ``y``
+        alone has times after the samples, and the output is a later time of the input.
+    channels : {"first", "last", "none"}, optional
+        Where the channel axis stands after the samples (and time). It need not be said where only one place leaves input
+        and output the same grid.
+    time_step : int, optional
+        For an array with a time axis: every pair of times so many steps apart; default from the first time to the last.
+    split : tuple of float, default (0.8, 0.1, 0.1)
+        Shares of train, val and test; trajectories stay whole.
+    shuffle : bool, default True
+        Draw the splits at random, always the same way: files are often sorted, and their last samples are then of another
+        kind than the first. False: train, val and test follow each other as in the files.
+    crop : bool, default False
+        Drop the last point of each axis with an odd number of points.
+    in_memory : float, default 2.0
+        GB up to which data is read into memory; larger HDF5 files are read batch by batch.
+    arrays : tuple of np.ndarray, optional
+        Input and output, instead of files: what a file with the keys x and y would hold.
+    stamps : tuple, default ()
+        Filled in by itself: size and time of change of each file.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work; for files that are not there, or whose arrays cannot be told apart, do not fit together
+        or are too few.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.problems import OwnData
+    >>> rng = np.random.default_rng(0)
+    >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
+    >>> heat = OwnData(files="heat.npz", split=(0.8, 0.1, 0.1))
+    >>> heat.title, heat.grid_shape, heat.in_channels, heat.load().counts()
+    ('heat', (16,), 1, {'train': 32, 'val': 4, 'test': 4})
+    """
+
+    files: Any = ()
     x: str | None = None
     y: str | None = None
     channels: str | None = None
@@ -55,8 +101,28 @@ class _Read:
     shuffle: bool = True
     crop: bool = False
     in_memory: float = 2.0
+    arrays: Any = field(default=None, compare=False, repr=False)
+    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
+
+    name: ClassVar[str] = "data"
 
     def __post_init__(self) -> None:
+        given = self.files
+        parts = dict(given) if isinstance(given, Mapping) else {"all": given}
+        if isinstance(given, Mapping) and ("train" not in given or not set(given) <= set(SPLITS)):
+            names = ", ".join(map(repr, parts)) or "nothing"
+            raise MupError(f"The files are given for {names}: give those of 'train' and of 'val' or 'test' or both.")
+        if "val" not in parts and "train" in parts:
+            parts["all"] = parts.pop("train")
+        object.__setattr__(self, "files", {name: _expanded(given) for name, given in parts.items()})
+        if not self._all and self.arrays is None:
+            raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+        for path in map(Path, self._all):
+            if path.suffix.lower() not in READERS or not path.is_file():
+                raise MupError(
+                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)}."
+                )
+        object.__setattr__(self, "stamps", self._stamped())
         split = () if isinstance(self.split, (str, float, int)) else tuple(self.split)
         if not all(is_number(share) and share > 0 for share in split) or len(split) != 3 or abs(sum(split) - 1) > 1e-9:
             raise MupError(
@@ -71,6 +137,32 @@ class _Read:
             raise MupError(f"channels is {self.channels!r}; {nearest(str(self.channels), CHANNELS)}")
         if self.time_step is not None:
             check_count("time_step", self.time_step)
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return sum(self.files.values(), ())
+
+    def _stamped(self) -> tuple:
+        return tuple((os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self._all)
+
+    @property
+    def title(self) -> str:
+        """What the data is called in reports: the name of its file, if it has one."""
+        return Path(self._all[0]).stem if self._all else "the data given"
+
+    @cached_property
+    def parts(self) -> dict[str, list[Source]]:
+        """Inputs and outputs by split; "all" for those that are to be split."""
+        if self.arrays is not None:
+            return {"all": [Source("data", ("x", "y"), tuple((values,) for values in self.arrays))]}
+        return {part: [open_source(f, self) for f in files] for part, files in self.files.items()}
+
+    def check_unchanged(self) -> None:
+        """Raise MupError if a file changed since it was first looked at."""
+        if self._stamped() != self.stamps:
+            raise MupError(
+                f"{', '.join(self._all)} changed while it was read: wait until it is written, and give the same call again."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # without what was read
@@ -147,9 +239,6 @@ class _Read:
         counts = ", ".join(f"{len(n) * layout.pairs} {split}" for split, n in self.split_indices.items())
         return {"read as": f"{layout.text}; {counts}", **told, "splits": "; ".join(splits)}
 
-    def check_unchanged(self) -> None:
-        """Raise MupError if what is read is not what it was."""
-
     def load(self) -> ProblemData:
         """The data, float32 and channels first: read batch by batch where the files are too large for anything else.
 
@@ -187,102 +276,6 @@ class _Read:
         return ProblemData(**pairs, trajectory=len(self._layout.steps))
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnData(_Read):
-    """Fields from files of the user's own: input → output on a grid of one to three axes, any number of channels.
-
-    Parameters
-    ----------
-    files : path, sequence or mapping
-        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; folders and patterns such as ``"runs/*.h5"`` stand for the files in
-        them. Several are joined, sample after sample. A mapping from "train", "val" and "test" to files says which is which;
-        without "val" the files of "train" are split further.
-    x, y : str, optional
-        Keys of input and output, several with a plus; where none is given, a common pair such as ``x`` and ``y``. ``y``
-        alone has times after the samples, and the output is a later time of the input.
-    channels : {"first", "last", "none"}, optional
-        Where the channel axis stands after the samples (and time). It need not be said where only one place leaves input
-        and output the same grid.
-    time_step : int, optional
-        For an array with a time axis: every pair of times so many steps apart; default from the first time to the last.
-    split : tuple of float, default (0.8, 0.1, 0.1)
-        Shares of train, val and test; trajectories stay whole.
-    shuffle : bool, default True
-        Draw the splits at random, always the same way: files are often sorted, and their last samples are then of another
-        kind than the first. False: train, val and test follow each other as in the files.
-    crop : bool, default False
-        Drop the last point of each axis with an odd number of points.
-    in_memory : float, default 2.0
-        GB up to which data is read into memory; larger HDF5 files are read batch by batch.
-    stamps : tuple, default ()
-        Filled in by itself: size and time of change of each file.
-
-    Raises
-    ------
-    MupError
-        For a value that cannot work; for files that are not there, or whose arrays cannot be told apart, do not fit together
-        or are too few.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from neuralop_mup.lab.problems import OwnData
-    >>> rng = np.random.default_rng(0)
-    >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
-    >>> heat = OwnData(files="heat.npz", split=(0.8, 0.1, 0.1))
-    >>> heat.title, heat.grid_shape, heat.in_channels, heat.load().counts()
-    ('heat', (16,), 1, {'train': 32, 'val': 4, 'test': 4})
-    """
-
-    files: Any
-    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
-
-    name: ClassVar[str] = "data"
-
-    def __post_init__(self) -> None:
-        given = self.files
-        parts = dict(given) if isinstance(given, Mapping) else {"all": given}
-        if isinstance(given, Mapping) and ("train" not in given or not set(given) <= set(SPLITS)):
-            names = ", ".join(map(repr, parts)) or "nothing"
-            raise MupError(f"The files are given for {names}: give those of 'train' and of 'val' or 'test' or both.")
-        if "val" not in parts and "train" in parts:
-            parts["all"] = parts.pop("train")
-        object.__setattr__(self, "files", {name: _expanded(given) for name, given in parts.items()})
-        super().__post_init__()
-        if not self._all:
-            raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
-        for path in map(Path, self._all):
-            if path.suffix.lower() not in READERS or not path.is_file():
-                raise MupError(
-                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)}."
-                )
-        object.__setattr__(self, "stamps", self._stamped())
-
-    @property
-    def _all(self) -> tuple[str, ...]:
-        return sum(self.files.values(), ())
-
-    def _stamped(self) -> tuple:
-        return tuple((os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self._all)
-
-    @property
-    def title(self) -> str:
-        """What the data is called in reports: the name of its file."""
-        return Path(self._all[0]).stem
-
-    @cached_property
-    def parts(self) -> dict[str, list[Source]]:
-        """Inputs and outputs by split; "all" for those that are to be split."""
-        return {part: [open_source(f, self) for f in files] for part, files in self.files.items()}
-
-    def check_unchanged(self) -> None:
-        """Raise MupError if a file changed since it was first looked at."""
-        if self._stamped() != self.stamps:
-            raise MupError(
-                f"{', '.join(self._all)} changed while it was read: wait until it is written, and give the same call again."
-            )
-
-
 def _expanded(given: Any) -> tuple[str, ...]:
     """The files that are meant, folders and patterns among them."""
     files: list[str] = []
@@ -295,24 +288,10 @@ def _expanded(given: Any) -> tuple[str, ...]:
     return tuple(files)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OwnArrays(_Read):
-    """One pair of arrays, read as a file with the keys x and y is: channels found, split, checked."""
-
-    arrays: tuple[np.ndarray, np.ndarray]
-    title: ClassVar[str] = "the data given"
-
-    @cached_property
-    def parts(self) -> dict[str, list[Source]]:
-        """All in one."""
-        x, y = self.arrays
-        return {"all": [Source("data", ("x", "y"), ((x,), (y,)))]}
-
-
 class Field:
     """Input or output of one split: indexed like a tensor of shape (n, channels, *grid), read when asked."""
 
-    def __init__(self, source: _Read, split: str, which: int) -> None:
+    def __init__(self, source: OwnData, split: str, which: int) -> None:
         self._of, self._which, self._order = source, which, source.split_indices[split]
         self._sources = source.parts.get(split) or source.parts["all"]
         self._layout = source._layout
@@ -393,14 +372,14 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     if not isinstance(read or {}, Mapping):
         raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'channels': 'last'}}.")
     read = dict(read or {})
-    known = {f.name for f in fields(OwnArrays)} - {"arrays"}
+    known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
     if wrong := [name for name in read if name not in known]:
         raise MupError(f"read has no argument {wrong[0]!r}; {nearest(wrong[0], known)}")
     if callable(data) and not isinstance(data, Dataset):
         return _Called(data, read, dtype)
     pair = _pair(data)
     if pair is not None:
-        return OwnArrays(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
+        return OwnData(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
     parts = _parts(data)
     if _all_are(data, (str, Path)) and not parts:
         return OwnData(files=data, **read)
@@ -411,7 +390,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
             "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise: leave it out, and "
             "bring arrays into the form (n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
-    if isinstance(data, (Problem, OwnData, OwnArrays, ProblemData, Loaders)):
+    if isinstance(data, (Problem, OwnData, ProblemData, Loaders)):
         return data
     if not {"train", "val"} <= set(parts):
         raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
