@@ -15,7 +15,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.problems.data import Loaders
-from neuralop_mup.lab.problems.sources import as_source
+from neuralop_mup.lab.problems.own import as_source
 
 
 def fields(n=60, points=16, seed=0):
@@ -86,13 +86,9 @@ def test_what_is_drawn_by_torch_is_the_same_each_time_and_nothing_is_used_up():
     order = torch.Generator().manual_seed(3)
     data = Loaders({"train": loader(sampler=RandomSampler(ALL, generator=order)), "val": loader(shuffle=True)})
     states = [order.get_state(), torch.get_rng_state()]
-    assert fingerprint(data) == fingerprint(data) and len(data.sample()["x"]) == 60
+    assert fingerprint(data) == fingerprint(data) and len(data.sample()["x"]) == 8
     data.check()
     assert all(map(torch.equal, states, [order.get_state(), torch.get_rng_state()]))
-    numbers = np.random.default_rng(0)
-    restless = Loaders({"train": loader(collate_fn=lambda b: {"x": torch.rand(1), "y": numbers.random()}), "val": PLAIN})
-    with pytest.raises(MupError, match="'train' is another one each time it is read"):
-        fingerprint(restless)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab import engines, sweep
 from neuralop_mup.lab.engines import ExecutorEngine, LocalEngine, RayExecutor, cuda_devices, make_engine
 from neuralop_mup.lab.outcome import Unseen
-from neuralop_mup.lab.problems import cache
+from neuralop_mup.lab.problems import get_problem
 from processes import environment
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -343,8 +343,8 @@ def test_it_starts_where_there_is_no_forking(platform, tmp_path, monkeypatch):
         monkeypatch.delattr(os, name)
     engine = LocalEngine(2)
     assert engine._context.get_start_method() == "spawn"
-    with cache.alone("key"):
-        found = quiet(train, tmp_path, [0.5, 0.25], engine=engine, seeds=(0,))
+    get_problem("burgers", n_train=2, n_val=1, n_test=1, grid=16, viscosity=0.1).load(tmp_path / "cache")
+    found = quiet(train, tmp_path, [0.5, 0.25], engine=engine, seeds=(0,))
     assert losses(found) == [(0.25, 0, "complete", 1.0), (0.5, 0, "complete", 2.0)]
 
 

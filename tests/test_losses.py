@@ -11,7 +11,7 @@ from neuralop.losses import LpLoss
 from neuralop.models import FNO
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.darcy import Darcy, solve_darcy
+from neuralop_mup.lab.problems.equations import Darcy, solve_darcy
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.losses.base import relative_l2
 from problems.equations import InitialConditionLoss, NavierStokesEqnLoss, PeriodicBurgersEqnLoss
@@ -39,8 +39,7 @@ def assert_order(errors, order):
 
 def darcy_data(n=16, batch=4):
     """Coefficients 3 and 12 and the solver's solutions on the same grid, with channel axes."""
-    a, u = Darcy(grid=n, solver_grid=n).solve([rng(i) for i in range(batch)])
-    return a[:, None], u[:, None]
+    return Darcy(grid=n, solver_grid=n).solve([rng(i) for i in range(batch)])
 
 
 # --- Darcy
@@ -73,7 +72,7 @@ def test_darcy_data_of_another_scheme_is_warned_of():
 
 @pytest.mark.parametrize("n", [8, 32])
 def test_darcy_data_sampled_from_a_finer_grid_is_warned_of(n):
-    x, y = (values[:, None] for values in Darcy(grid=n, solver_grid=3 * (n - 1) + 1).solve([rng(i) for i in range(2)]))
+    x, y = Darcy(grid=n, solver_grid=3 * (n - 1) + 1).solve([rng(i) for i in range(2)])
     with pytest.warns(UserWarning, match="y was solved on a finer grid.*solve on the data's own grid"):
         assert float(DarcyEqnLoss()(y, x=x, y=y)) > 0.1
     DarcyEqnLoss()(y, x=x)  # nothing to compare with

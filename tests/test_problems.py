@@ -22,12 +22,11 @@ from neuralop_mup.lab.problems import (
     Darcy,
     ProblemData,
     base,
-    cache,
+    equations,
     solve_burgers,
     solve_darcy,
 )
-from neuralop_mup.lab.problems.burgers import periodic_field
-from neuralop_mup.lab.problems.darcy import neumann_field, shell_order
+from neuralop_mup.lab.problems.equations import neumann_field, periodic_field, shell_order
 from problems import get_problem
 
 PI = math.pi
@@ -118,28 +117,17 @@ def test_burgers_moves_with_its_mean():
     assert relative(solve_burgers(u0, 0.05, 0.4), cole_hopf(u0, 0.05, 0.4)) < 1e-6
 
 
-def test_burgers_converges_in_the_grid_faster_than_any_power():
-    reference = cole_hopf(wave(1024), 0.02, 0.5)
-    coarse, fine = (relative(solve_burgers(wave(n), 0.02, 0.5, cfl=0.05), reference[:: 1024 // n]) for n in (64, 128))
-    assert coarse / fine > 2**10
+def test_burgers_converges_in_grid_and_step(monkeypatch):
+    """In the grid faster than any power, with order four in the step; too few points are refused."""
 
+    def error(n, viscosity, cfl):
+        monkeypatch.setattr(equations, "_CFL", cfl)
+        return relative(solve_burgers(wave(n), viscosity, 0.5), cole_hopf(wave(16 * n), viscosity, 0.5)[::16])
 
-def test_burgers_converges_with_order_four_in_the_step():
-    reference = cole_hopf(wave(384), 0.01, 0.5)
-    coarse, fine = (relative(solve_burgers(wave(384), 0.01, 0.5, cfl=cfl), reference) for cfl in (1.0, 0.5))
-    assert 3.5 < math.log2(coarse / fine) < 4.5
-
-
-@pytest.mark.parametrize(
-    ("u0", "arguments", "sentence"),
-    [
-        (2 + wave(256), {"viscosity": 0.01, "cfl": 20}, r"diverges at step \d+ .*CFL number 20"),
-        (wave(64), {"viscosity": 0.001}, r"64 points do not resolve .*at least 3840"),
-    ],
-)
-def test_burgers_says_what_cannot_be_solved(u0, arguments, sentence):
-    with pytest.raises(MupError, match=sentence):
-        solve_burgers(u0, **arguments)
+    assert error(64, 0.02, 0.05) / error(128, 0.02, 0.05) > 2**10
+    assert 3.5 < math.log2(error(384, 0.01, 1.0) / error(384, 0.01, 0.5)) < 4.5
+    with pytest.raises(MupError, match=r"64 points do not resolve .*at least 3840"):
+        solve_burgers(wave(64), viscosity=0.001)
 
 
 @pytest.mark.parametrize("n", [7, 9, 15, 17, 18, 20, 24, 30, 32])
@@ -371,7 +359,6 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("burgers", {"viscosity": math.nan}, "viscosity is .*finite number"),
         ("burgers", {"viscosity": "0.1"}, "viscosity is .*number"),
         ("burgers", {"time": math.inf}, "time is .*finite number"),
-        ("burgers", {"grid": 33}, "grid must be even"),
         ("burgers", {"grid": 4}, "grid is .*whole number, 8 or more"),
         ("burgers", {"grid": 64.0}, "grid is .*whole number"),
         ("burgers", {"grid": 64, "solver_grid": 100}, "try solver_grid=128"),
@@ -382,9 +369,7 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("darcy", {"grid": 32, "solver_grid": 64}, "try solver_grid=94"),
         ("darcy", {"contrast": (3.0, -12.0)}, "contrast is .*finite number above 0"),
         ("darcy", {"contrast": 3.0}, "contrast must be two numbers"),
-        ("burgers-pino", {"time_points": 17}, "time_points must be even .*try 18"),
         ("burgers-pino", {"time_points": 0}, "time_points is .*whole number, 4 or more"),
-        ("burgers-pino", {"grid": 33}, "grid must be even"),
         ("burgers-pino", {"viscosity": math.nan}, "viscosity is .*finite number"),
         ("burgers-pino", {"initial_weight": math.inf}, "initial_weight is .*finite"),
         ("burgers-pino", {"data_weight": 0, "initial_weight": 0, "equation_weight": 0}, "are 0"),
@@ -392,8 +377,6 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("darcy-pino", {"equation_weight": 0, "data_weight": 0}, "are 0"),
         ("darcy-pino", {"grid": 32, "solver_grid": 64}, "try solver_grid=94"),
         ("darcy-pino", {"initial_weight": 1}, "no argument 'initial_weight'"),
-        ("navier-stokes", {"grid": 33}, "grid must be even .*try 34"),
-        ("navier-stokes", {"time_points": 9}, "time_points must be even"),
         ("navier-stokes", {"time_points": 2}, "time_points is .*whole number, 4 or more"),
         ("navier-stokes", {"reynolds": -1}, "reynolds is .*finite number above 0"),
         ("navier-stokes", {"reynolds": "500"}, "reynolds is .*number"),
@@ -404,9 +387,7 @@ def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
         ("navier-stokes", {"equation_weight": -0.1}, "equation_weight is .*not negative"),
         ("navier-stokes", {"data_weight": 0}, "are 0"),
         ("navier-stokes", {"reynold": 1}, "did you mean 'reynolds'"),
-        ("korteweg-de-vries", {"grid": 33}, "grid must be even .*try 34"),
         ("korteweg-de-vries", {"viscosity": 0.1}, "has no argument 'viscosity'"),
-        ("allen-cahn", {"grid": 31}, "grid must be even"),
         ("gray-scot", {}, "did you mean 'gray-scott'"),
     ],
 )
@@ -446,8 +427,6 @@ def test_loaders_keep_pairs_together_and_evaluation_in_order(small):
     for name, evaluation in evals.items():
         for values, letter in zip(getattr(data, name), "xy", strict=True):
             assert torch.equal(torch.cat([batch[letter] for batch in evaluation]), values)
-    with pytest.raises(MupError, match="batch_size is .*whole number, 1 or more"):
-        data.loaders(0, 0)
 
 
 @pytest.mark.parametrize("name", ["burgers", "darcy", "gray-scott"])
@@ -501,43 +480,32 @@ CHANGES = {
 def test_key_follows_every_argument_and_the_version(every, monkeypatch):
     darcy = every.name.startswith("darcy")
     grids = {"grid": 15, "solver_grid": 22} if darcy else {"grid": 2 * every.grid, "solver_grid": 4 * every.fine_grid}
-    keys = {every.key}
+    keys = {every.file_name}
     for field in fields(every):
-        key = small_problem(every.name, **{field.name: {**CHANGES, **grids}[field.name]}).key
+        key = small_problem(every.name, **{field.name: {**CHANGES, **grids}[field.name]}).file_name
         assert (key in keys) == field.name.endswith("_weight"), field.name
         keys.add(key)
-    assert small_problem(every.name, seed=2**60 + 1).key not in keys
+    assert small_problem(every.name, seed=2**60 + 1).file_name not in keys
     if hasattr(every, "solver_grid"):
-        assert small_problem(every.name, solver_grid=every.fine_grid).key == every.key
+        assert small_problem(every.name, solver_grid=every.fine_grid).file_name == every.file_name
     monkeypatch.setattr(type(every), "version", 99)
-    assert every.key not in keys
+    assert every.file_name not in keys
 
 
 def test_equal_values_have_one_key():
-    assert Darcy(contrast=[3, 12]).key == Darcy(contrast=(3.0, 12.0)).key == Darcy(seed=np.int64(0)).key
-    assert len({small_problem("gray-scott", diffusion=kind((1e-4, 5e-5))).key for kind in (list, tuple)}) == 1
+    assert Darcy(contrast=[3, 12]).file_name == Darcy(contrast=(3.0, 12.0)).file_name == Darcy(seed=np.int64(0)).file_name
+    assert len({small_problem("gray-scott", diffusion=kind((1e-4, 5e-5))).file_name for kind in (list, tuple)}) == 1
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
+@pytest.mark.parametrize("damage", ["truncate", "empty"])
 def test_damaged_file_is_made_anew_and_says_so(small, tmp_path, damage):
     first = small.load(tmp_path)
     (path,) = tmp_path.iterdir()
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2
-    content[middle] ^= 1
-    path.write_bytes({"truncate": content[:middle], "flip": content, "empty": b""}[damage])
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2 if damage == "truncate" else 0])
     with pytest.warns(UserWarning, match=f"{path.name} cannot be read .*generated anew"):
         assert same(first, small.load(tmp_path))
     assert same(first, small.load(tmp_path))  # a warning would be an error of the test below
-
-
-def test_file_of_other_arguments_is_not_taken(small, tmp_path):
-    other = small_problem(small.name, seed=5)
-    other.load(tmp_path)
-    (path,) = tmp_path.iterdir()
-    path.rename(path.with_name(path.name.replace(other.key[:24], small.key[:24])))
-    with pytest.warns(UserWarning, match="other arguments"):
-        assert same(small.load(tmp_path), small.generate())
 
 
 def test_folder_that_cannot_be_written_is_named_before_the_work(small, tmp_path, monkeypatch):
@@ -548,8 +516,8 @@ def test_folder_that_cannot_be_written_is_named_before_the_work(small, tmp_path,
 
 
 def test_full_disk_is_an_error_and_leaves_nothing(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "write", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
-    with pytest.raises(MupError, match=f"{tmp_path}: No space left"):
+    monkeypatch.setattr(base, "save_file", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    with pytest.raises(MupError, match=f"{tmp_path}: .*No space left"):
         small.load(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -590,13 +558,6 @@ def test_data_is_generated_with_one_thread_and_says_so_at_once_and_an_interrupt_
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_is_hashed_once_in_a_process_and_mapped(small, tmp_path, monkeypatch):
-    small.load(tmp_path)
-    again = small.load(tmp_path)
-    monkeypatch.setattr(cache, "fingerprint", never)
-    assert same(again, small.load(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("environment", "folder"),
     [
@@ -612,8 +573,8 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path, environment
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value.format(tmp_path))
-    assert cache.cache_folder() == tmp_path / folder
-    assert cache.cache_folder(tmp_path / "given") == tmp_path / "given"
+    assert base.cache_folder() == tmp_path / folder
+    assert base.cache_folder(tmp_path / "given") == tmp_path / "given"
 
 
 def test_importing_problems_adds_no_heavy_module():
@@ -624,29 +585,3 @@ def test_importing_problems_adds_no_heavy_module():
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-def test_a_long_generation_goes_on_where_it_was_killed(tmp_path, monkeypatch):
-    problem = get_problem("burgers", n_train=6, n_val=2, n_test=2, grid=16, viscosity=0.1)
-    monkeypatch.setattr(Burgers, "chunk", 2)
-    whole = problem.generate()
-    monkeypatch.setattr(base, "_KEPT_AFTER", -1.0)
-    solve, calls = Burgers.solve, []
-
-    def killed_at_the_fourth(self, generators):
-        calls.append(len(generators))
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return solve(self, generators)
-
-    monkeypatch.setattr(Burgers, "solve", killed_at_the_fourth)
-    with pytest.raises(KeyboardInterrupt):
-        problem.load(tmp_path)
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 3  # of five chunks; no data file yet
-    damaged = min(tmp_path.rglob("train-*.safetensors"))
-    damaged.write_bytes(damaged.read_bytes()[:100])
-    with pytest.warns(UserWarning, match="cannot be read"):
-        data = problem.load(tmp_path)
-    assert len(calls) == 4 + 3  # the damaged chunk and the two that were missing
-    assert same(data, whole)
-    assert [path.name for path in tmp_path.rglob("*")] == [problem.file_name]

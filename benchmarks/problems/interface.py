@@ -55,7 +55,7 @@ class Interface(Evolution):
     length, amplitude : float
         Correlation length and standard deviation of the initial field.
     grid : int
-        Points per axis, even.
+        Points per axis.
     n_train, n_val, n_test, seed : int
         As for every problem.
 

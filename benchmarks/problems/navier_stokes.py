@@ -12,11 +12,9 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.base import check_even, check_refines
-from neuralop_mup.lab.problems.burgers import rk4_step
-from neuralop_mup.lab.problems.darcy import shell_order
 from neuralop_mup.lab.problems.data import Pair
-from neuralop_mup.validation import check_number, check_positive
+from neuralop_mup.lab.problems.equations import rk4_step, shell_order
+from neuralop_mup.validation import check_count, check_number, check_positive
 from problems.equations import InitialConditionLoss, NavierStokesEqnLoss
 from problems.space_time import SpaceTime
 
@@ -221,9 +219,9 @@ class NavierStokes(SpaceTime):
     Parameters
     ----------
     grid : int, default 16
-        Points of the data per axis of space, even.
+        Points of the data per axis of space.
     time_points : int, default 16
-        Points of the data in time, both ends included; even.
+        Points of the data in time, both ends included.
     solver_grid : int, optional
         Points of the solver per axis, a multiple of ``grid``; default: the smallest that resolves the Reynolds number.
     reynolds : float, default 20.0
@@ -273,14 +271,12 @@ class NavierStokes(SpaceTime):
     chunk: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name in ("reynolds", "time"):
             check_positive(name, getattr(self, name))
+        super().__post_init__()
         for name in ("spin_up", "forcing_amplitude"):
             check_number(name, getattr(self, name))
-        check_even("grid", self.grid)
-        if self.solver_grid is not None:
-            check_refines(self.solver_grid, self.grid, max(least_grid(self.reynolds), self.grid))
+        check_count("solver_grid", self.fine_grid, least=least_grid(self.reynolds))
 
     @property
     def fine_grid(self) -> int:
@@ -313,4 +309,4 @@ class NavierStokes(SpaceTime):
         w = solve_navier_stokes(self.start(generators), self.reynolds, times, forcing=self.forcing(n))
         stride = n // self.grid
         w = w[..., ::stride, ::stride]
-        return w[:, 0], w
+        return w[:, :1], w[:, None]

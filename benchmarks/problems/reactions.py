@@ -158,7 +158,7 @@ class AllenCahn(Evolution):
     width : float
         ε of u_t = ε² Δu + u − u³.
     grid : int
-        Points of the data per axis, even.
+        Points of the data per axis.
     length, amplitude : float
         Correlation length and standard deviation of the initial field, drawn by :func:`smooth_field`.
     n_train, n_val, n_test : int
@@ -254,7 +254,7 @@ class GrayScott(Evolution):
     feed, kill : float
         F and k.
     grid : int
-        Points of the data per axis, even.
+        Points of the data per axis.
     length : float
         Correlation length of the fields.
     n_train, n_val, n_test : int

@@ -11,7 +11,7 @@ import torch
 from neuralop.data.transforms.data_processors import DataProcessor
 
 from neuralop_mup.lab.problems import Burgers
-from neuralop_mup.lab.problems.base import Problem, check_even
+from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, normalizer_of
 from neuralop_mup.losses import PhysicalDataProcessor
 from neuralop_mup.validation import check_count
@@ -25,7 +25,7 @@ class SpaceTime(Problem):
     Parameters
     ----------
     time_points : int
-        Points in time; even.
+        Points in time.
     """
 
     time_points: int
@@ -33,7 +33,6 @@ class SpaceTime(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("time_points", self.time_points, least=4)
-        check_even("time_points", self.time_points)
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -46,11 +45,8 @@ class SpaceTime(Problem):
             return data.processor()
         return PhysicalDataProcessor(*map(normalizer_of, data.train))
 
-    def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
-        # One initial state is kept; it is repeated along time when it is used.
-        return {"x": (n, 1, *self.grid_shape[1:]), "y": (n, 1, *self.grid_shape)}
-
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
+        # One initial state is kept; it is repeated along time when it is used.
         x = {split: tensors[f"{split}_x"].unsqueeze(2).expand(-1, -1, *self.grid_shape) for split in SPLITS}
         return ProblemData(**{split: (x[split], tensors[f"{split}_y"]) for split in SPLITS})
 
@@ -82,4 +78,4 @@ class BurgersPino(SpaceTime, Burgers):
     def solve(self, generators: list[np.random.Generator]) -> Pair:
         """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
         u = self.states(generators, self.time_points - 1)
-        return u[:, 0], u
+        return u[:, 0], u.transpose(1, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.base import Problem, check_even
+from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import Pair
 
 # Points on the circle over which the coefficients of a step are averaged: with 32 the mean is exact to rounding.
@@ -32,10 +32,6 @@ class Evolution(Problem):
     n_test: int = 50
     grid: int = 32
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_even("grid", self.grid)
-
     @property
     def fine_grid(self) -> int:
         """Points per axis that the solver works on."""
@@ -48,8 +44,9 @@ class Evolution(Problem):
 
 
 def on_data_grid(problem: Problem, fields: torch.Tensor) -> torch.Tensor:
-    """Fields on the solver's grid at the points of the data."""
-    return fields[(..., *(slice(None, None, problem.fine_grid // problem.grid),) * problem.n_dim)]
+    """Fields on the solver's grid at the points of the data, with an axis of the channels."""
+    here = fields[(..., *(slice(None, None, problem.fine_grid // problem.grid),) * problem.n_dim)]
+    return here.reshape(len(here), problem.in_channels, *here.shape[-problem.n_dim :])
 
 
 def etdrk4(

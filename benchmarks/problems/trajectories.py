@@ -42,16 +42,12 @@ class InTime(Problem):
     chunk: ClassVar[int] = 10
     grid_shape = Problem.grid_shape  # of space alone
 
-    def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
-        shape = (n, self.states - 1, self.in_channels, *self.grid_shape)
-        return {"x": shape, "y": shape}
-
     def solve(self, generators: list[np.random.Generator]) -> Pair:
         """All states but the last, and all but the first, on the data's grid: the state next to each."""
         states = [self.start(generators)]
         for _ in range(self.states - 1):
             states.append(self.advance(states[-1]))
-        u = on_data_grid(self, torch.stack(states, dim=1))
+        u = torch.stack([on_data_grid(self, state) for state in states], dim=1)
         return u[:, :-1], u[:, 1:]
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:

@@ -21,7 +21,16 @@ from neuralop_mup.lab.problems import PROBLEMS, OwnData
 
 _TAKE = {"FNO": FNO, "data": OwnData, **PROBLEMS}
 #: Arguments that the data decides or that a shell cannot give.
-_NOT_HERE = ("in_channels", "out_channels", "non_linearity", "conv_module", "decomposition_kwargs", "files", "stamps")
+_NOT_HERE = (
+    "in_channels",
+    "out_channels",
+    "non_linearity",
+    "conv_module",
+    "decomposition_kwargs",
+    "files",
+    "arrays",
+    "stamps",
+)
 _OPTION = re.compile(r"--[a-z][\w.-]*(?: (?:[A-Z]+\b|\d[\d.,]*\d|\d))?")
 
 

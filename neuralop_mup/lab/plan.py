@@ -21,7 +21,7 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
-from neuralop_mup.lab.problems.sources import as_source
+from neuralop_mup.lab.problems.own import as_source
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import score_of
@@ -165,7 +165,6 @@ def make_plan(
     models = {"target": _built(build, target, "target")}
     source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     seen = source.load()
-    source = source.fixed(seen) if hasattr(source, "fixed") else source
     with untouched(seen.loaders(1, 0)[0]):
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
@@ -500,7 +499,7 @@ def _readings(source: Any) -> dict[str, Any]:
     """What the report says of how the data was read."""
     if isinstance(source, Problem):
         return {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
-    return {"read as": source.description, **source.readings} if hasattr(source, "readings") else {}
+    return getattr(source, "readings", {})
 
 
 def _notes(
@@ -511,10 +510,9 @@ def _notes(
     notes = data_notes(sample, n_val, *(modes_of({}, models[which]) for which in ("proxy", "target")), compare, energy)
     points = sample["x"].shape[2:] if energy is not None else ()
     if any(n % 2 for n in points) and not odd_grids_work():
-        crop = source.option(crop=True) if hasattr(source, "option") else "read={'crop': True}"
         notes.append(
             f"{'×'.join(map(str, points))} points: the installed neuralop's SpectralConv is wrong on odd numbers of points, "
-            f"so choose an even grid, or leave out the last point of these axes ({crop} for files and arrays)."
+            "so choose an even grid, or leave out the last point of these axes (read={'crop': True} for files and arrays)."
         )
     return notes
 

@@ -1,52 +1,47 @@
-"""What every problem is: a frozen description, from which data is made."""
+"""What every problem is: a frozen description, from which data is made, once, and kept in a cache."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
+import os
+import tempfile
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from filelock import FileLock
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.files import whole_file
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems import cache
 from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of
 from neuralop_mup.validation import check_count, check_number
 
-if TYPE_CHECKING:
-    from neuralop.data.transforms.data_processors import DataProcessor
 
-_KEPT_AFTER = 30.0  # seconds of generating; what takes less is made anew after a kill
-
-
-def check_even(name: str, value: int) -> None:
-    """Raise MupError for an odd number of points."""
-    if value % 2:
-        raise MupError(
-            f"{name} must be even (neuralop's SpectralConv is wrong on odd grids), but it is {value}: try {value + 1}."
-        )
+def cache_folder(folder: str | Path | None = None) -> Path:
+    """The folder given, else ``$NEURALOP_MUP_CACHE``, else ``neuralop_mup`` in the user's cache."""
+    chosen = folder or os.environ.get("NEURALOP_MUP_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    # The XDG specification asks to ignore a relative path.
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "neuralop_mup"
 
 
-def check_refines(solver_grid: Any, grid: int, least: int, last: int = 0) -> None:
-    """Raise MupError unless a solver grid has ``least`` points or more and holds every point of the data.
-
-    A periodic grid leaves out its end point; where it is there, ``last`` is 1, and the cells between points are counted.
-    """
-    check_count("solver_grid", solver_grid, least=least)
-    if (solver_grid - last) % (grid - last):
-        nearby = -(-(solver_grid - last) // (grid - last)) * (grid - last) + last
-        raise MupError(
-            f"solver_grid = {solver_grid} has not every point of the data, which has {grid}: try solver_grid={nearby}."
-        )
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file, mapped: processes that read it share its memory. Nothing, with a warning, if damaged."""
+    try:
+        return load_file(path) if path.is_file() else {}
+    except SafetensorError as error:
+        warnings.warn(f"The cached file {path} cannot be read ({error}); its data is generated anew.", stacklevel=3)
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +86,25 @@ class Problem(ABC):
     seed: int = 0
 
     name: ClassVar[str]
-    data_of: ClassVar[str] = ""  # the problem whose data it has, if not its own
     n_dim: ClassVar[int]
     in_channels: ClassVar[int] = 1
     out_channels: ClassVar[int] = 1
     version: ClassVar[int] = 1  # of the generator: raise it whenever the same arguments give other numbers
     chunk: ClassVar[int] = 50  # samples solved at once
+    ends: ClassVar[int] = 0  # 1 where the grid has both its ends, so that its cells are one less than its points
 
     def __post_init__(self) -> None:
         for argument in ("n_train", "n_val", "n_test"):
             check_count(argument, getattr(self, argument))
         check_count("grid", self.grid, least=8)
         check_count("seed", self.seed, least=0)
+        check_count("solver_grid", self.fine_grid, least=self.grid)
+        cells = self.grid - self.ends
+        if (self.fine_grid - self.ends) % cells:
+            raise MupError(
+                f"solver_grid = {self.fine_grid} has not every point of the data, which has {self.grid}: try "
+                f"solver_grid={-(-(self.fine_grid - self.ends) // cells) * cells + self.ends}."
+            )
         weights = self._weights()
         for argument, weight in weights.items():
             check_number(argument, weight)
@@ -143,7 +145,7 @@ class Problem(ABC):
         """The losses besides that of the data, by name; none here."""
         return {}
 
-    def processor(self, data: ProblemData) -> DataProcessor:
+    def processor(self, data: ProblemData) -> Any:
         """The data processor that the losses need: that of the data, unless a problem with an equation has another.
 
         Parameters
@@ -179,28 +181,15 @@ class Problem(ABC):
         """What makes the data the same: the problem, its arguments and the version of what generates it."""
         return {"problem": self.name, **asdict(self), "solver_grid": self.fine_grid, "generator": self.version}
 
-    def fingerprint_content(self) -> dict[str, Any]:
-        """:meth:`content`: nothing is generated to tell the data from other data."""
-        return self.content()
-
-    @property
-    def key(self) -> str:
-        """Content key (64 hex digits): of the name, the arguments that the data depends on and the generator's version."""
-        arguments = {name: value for name, value in asdict(self).items() if name not in self._weights()}
-        arguments["solver_grid"] = self.fine_grid
-        return fingerprint({"name": self.data_of or self.name, "version": self.version, "arguments": arguments})
-
     @property
     def file_name(self) -> str:
-        """Name of the data's file in the cache folder."""
-        return f"{self.data_of or self.name}-{self.key[:24]}.safetensors"
+        """Name of the data's file in the cache folder: by all that the data depends on."""
+        decisive = {name: value for name, value in self.content().items() if not name.endswith("_weight")}
+        return f"{self.name}-{fingerprint(decisive)[:24]}.safetensors"
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """One input and its solution for each generator: float64, one row a generator.
-
-        The channel axis is the second one; where there is one channel it may be left out.
-        """
+        """One input and its solution for each generator: float64, ``(generators, channels, *grid_shape)``."""
 
     def generate(self) -> ProblemData:
         """Compute the data, on one thread and telling how far it is on stderr; the cache is not touched.
@@ -222,38 +211,29 @@ class Problem(ABC):
         >>> problem.generate().counts()
         {'train': 8, 'val': 2, 'test': 2}
         """
-        return self._data(self._solve_all())
+        return self._data(self._generated())
 
-    def _solve_all(self, parts: Path | None = None) -> dict[str, torch.Tensor]:
-        """Every split; chunks of samples are kept in ``parts`` on the way, once it takes long."""
-        sizes = {split: int(getattr(self, f"n_{split}")) for split in SPLITS}
-        started = time.monotonic()
-        told = {"desc": f"generating {self.name} data", "total": sum(sizes.values()), "unit": " samples"}
-        with _one_thread(), tqdm(**told, leave=sys.stderr.isatty(), mininterval=1 if sys.stderr.isatty() else 10) as bar:
-            tensors = {}
-            for number, (split, size) in enumerate(sizes.items()):
-                chunks = []
-                for indices in chunks_of(size, self.chunk):
-                    path = parts and parts / f"{split}-{indices.start}.safetensors"
-                    chunk = path and cache.read(path, self.key)
-                    if chunk is None:
-                        fields = self.solve([np.random.default_rng((self.seed, number, i)) for i in indices])
-                        pairs = zip(self._shapes(len(indices)).items(), fields, strict=True)
-                        chunk = {letter: values.reshape(shape).float() for (letter, shape), values in pairs}
-                        if path is not None and time.monotonic() - started > _KEPT_AFTER:
-                            cache.store(path, self.key, chunk)
-                    chunks.append(chunk)
-                    bar.update(len(indices))
-                tensors |= {f"{split}_{letter}": torch.cat([chunk[letter] for chunk in chunks]) for letter in "xy"}
+    def _generated(self) -> dict[str, torch.Tensor]:
+        """Every split."""
+        tensors, threads = {}, torch.get_num_threads()
+        total = sum(getattr(self, f"n_{split}") for split in SPLITS)
+        with tqdm(desc=f"generating {self.name} data", total=total, unit=" samples", mininterval=1) as bar:
+            try:
+                # Small solves on many threads of shared cores wait for each other: 26 to 46 times slower.
+                torch.set_num_threads(1)
+                for number, split in enumerate(SPLITS):
+                    chunks = []
+                    for indices in chunks_of(getattr(self, f"n_{split}"), self.chunk):
+                        chunks.append(self.solve([np.random.default_rng((self.seed, number, i)) for i in indices]))
+                        bar.update(len(indices))
+                    for letter, parts in zip("xy", zip(*chunks, strict=True), strict=True):
+                        tensors[f"{split}_{letter}"] = torch.cat(parts).float().contiguous()
+            finally:
+                torch.set_num_threads(threads)
         return tensors
-
-    def _shapes(self, n: int) -> dict[str, tuple[int, ...]]:
-        return {"x": (n, self.in_channels, *self.grid_shape), "y": (n, self.out_channels, *self.grid_shape)}
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
         """The data: from the cache if it is there, else generated and cached.
-
-        A generation of more than half a minute keeps what it has: killed and called again, it goes on from there.
 
         Parameters
         ----------
@@ -283,19 +263,23 @@ class Problem(ABC):
         >>> problem.load("cache").counts()
         {'train': 8, 'val': 2, 'test': 2}
         """
-        folder = cache.cache_folder(cache_dir)
-        path = folder / self.file_name
-        tensors = cache.read(path, self.key)
-        if tensors is None:
-            # Whoever wants the same data at the same time waits until the file is there under its name, and then finds it.
-            # The temporary file is made before the work: a folder that cannot be written is told then.
-            with cache.alone(self.key), cache.atomic(path) as partial:
-                tensors = cache.read(path, self.key)
-                if tensors is None:
-                    parts = path.with_name(f".{path.name}.parts")
-                    tensors = self._solve_all(parts)
-                    shutil.rmtree(parts, ignore_errors=True)
-                cache.write(partial, self.key, tensors)
+        path = cache_folder(cache_dir) / self.file_name
+        tensors = _read(path)
+        # Of the user's own: another's file in a folder that all share cannot be opened. Windows' folder is theirs.
+        lock = Path(tempfile.gettempdir()) / f"{getattr(os, 'getuid', str)()}-{path.name}.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not tensors:
+                # Who wants the same at the same time waits, and then finds it. The file is made before the work, so that a
+                # folder that cannot be written is told then.
+                with FileLock(lock), whole_file(path) as partial:
+                    tensors = _read(path) or self._generated()
+                    save_file(tensors, partial)
+        except (OSError, SafetensorError) as error:
+            raise MupError(
+                f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free some space, or name "
+                "another folder in NEURALOP_MUP_CACHE."
+            ) from error
         return self._data(tensors)
 
     def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
@@ -317,14 +301,3 @@ def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str,
         if argument not in valid:
             raise MupError(f"The problem {name!r} has no argument {argument!r}; {nearest(argument, valid)}")
     return known[name](**arguments)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small solves on many threads of shared cores spend their time waiting for each other: 26 to 46 times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

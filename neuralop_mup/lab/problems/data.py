@@ -5,18 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.validation import check_count
-
-if TYPE_CHECKING:
-    from neuralop.data.transforms.data_processors import DataProcessor
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
@@ -81,7 +76,7 @@ class _Splits:
         Raises
         ------
         MupError
-            If files change while they are read, or an epoch of a loader is another one each time.
+            If files change while they are read.
         """
         content = {name: fingerprint([fingerprint(dict(batch)) for batch in batches]) for name, batches in self._epochs()}
         self.check_unchanged()
@@ -134,22 +129,15 @@ class ProblemData(_Splits):
         eval_loaders : dict of DataLoader
             ``{"val": …, "test": …}``, in the stored order.
 
-        Raises
-        ------
-        MupError
-            For a batch size below 1 or a seed that is no non-negative integer.
-
         Examples
         --------
         >>> train, others = data.loaders(batch_size=8, seed=0)
         >>> [len(batch["x"]) for batch in train], list(others)
         ([8, 8, 4], ['val'])
         """
-        check_count("batch_size", batch_size)
-        check_count("seed", seed, least=0)
         return _loaders({name: _Pairs(*pair) for name, pair in self._pairs().items()}, batch_size, seed, collate_fn=dict)
 
-    def processor(self) -> DataProcessor:
+    def processor(self) -> Any:
         """neuralop's data processor, with x and y normalized per channel by the training data.
 
         In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
@@ -321,9 +309,7 @@ class _Named:
 
     def __init__(self, loader: Iterable) -> None:
         self._loader = loader
-        self.batch_size = getattr(loader, "batch_size", 1)
-        self.generator = getattr(loader, "generator", None)
-        self.dataset = getattr(loader, "dataset", loader)
+        self.batch_size, self.generator = getattr(loader, "batch_size", 1), getattr(loader, "generator", None)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -336,15 +322,13 @@ def _as_dict(batch: Any) -> Mapping[str, Any]:
     """A batch or a sample as a dict with "x" and "y"; MupError where it is neither that nor a pair."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch)):
         batch = dict(zip("xy", batch, strict=True))
-    if not isinstance(batch, Mapping):
-        size = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+    if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
+        has = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
         raise MupError(
-            f"A batch of the data is a {type(batch).__name__}{size}, and which part of it is what is not known: loaders and "
+            f"A batch of the data is a {type(batch).__name__}{has}, and which part of it is what is not known: loaders and "
             "data sets must give dicts with 'x' and 'y' or pairs (x, y) of tensors. For fields in lists give np.asarray of "
             "them."
         )
-    if not {"x", "y"} <= set(batch):
-        raise MupError(f"A batch of the data has {', '.join(map(repr, batch))}: it must have 'x' and 'y'.")
     return batch
 
 
@@ -376,16 +360,10 @@ class Loaders(_Splits):
         return None
 
     def sample(self) -> dict[str, Any]:
-        """Some hundred samples in one batch, where batches are fields of one grid; else the first batch."""
-        batches = _epoch(_loaders(self.parts, _CHUNK, 0)[0])
-        first = next(batches, None)
+        """Some hundred samples of a data set, or a loader's first batch."""
+        first = next(_epoch(_loaders(self.parts, _SOME, 0)[0]), None)
         if first is None:
             raise MupError("The training data gives no batch: it is empty.")
-        if set(first) == {"x", "y"} and all(torch.is_tensor(first[k]) and first[k].ndim > 2 for k in "xy"):
-            few = [first, *islice(batches, _SOME // len(first["x"]))]
-            like = [batch for batch in few if batch["x"].shape[1:] == first["x"].shape[1:]]
-            first = {name: torch.cat([batch[name] for batch in like]) for name in "xy"}
-        batches.close()
         return dict(first)
 
     def counts(self) -> dict[str, int | None]:
@@ -394,14 +372,11 @@ class Loaders(_Splits):
 
     def fingerprint_content(self) -> dict[str, Any]:
         """An epoch of each split, through sampler, ``collate_fn`` and ``drop_last``."""
-        found, again = super().fingerprint_content(), super().fingerprint_content()
-        if changing := [name for name in found if found[name] != again[name]]:
-            raise MupError(
-                f"The data of {changing[0]!r} is another one each time it is read, so that nothing tells what a run was "
-                "trained on: draw it by torch's random numbers, which are seeded here, or once beforehand."
-            )
         # Samples of a data set are batched here, those of a loader are batches already.
-        return {**found, "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)]}
+        return {
+            **super().fingerprint_content(),
+            "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)],
+        }
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         return ((name, _epoch(part)) for name, part in self.parts.items())

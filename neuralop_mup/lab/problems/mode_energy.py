@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from neuralop_mup.errors import MupError
-
 # Share of the targets' energy that a proxy's modes must keep on each axis. On eight problems the best learning rate of Adam
 # was within a factor of 1.2 of the target's from 99.5 % on, and up to 4 times too high below 99 %
 # (docs/howto/proxy.md, `python benchmarks/run.py energy`).
@@ -38,18 +36,17 @@ class ModeEnergy:
     inputs: tuple[tuple[float, ...], ...]
     targets: tuple[tuple[float, ...], ...]
 
-    def kept(self, n_modes: Sequence[int], of: str = "targets") -> tuple[float, ...]:
-        """Share that ``n_modes`` keep, on each axis."""
-        return tuple(share[min(n, len(share) - 1)] for n, share in zip(n_modes, getattr(self, of), strict=True))
+    def kept(self, n_modes: Sequence[int]) -> tuple[float, ...]:
+        """Share of the targets' energy that ``n_modes`` keep, on each axis."""
+        return tuple(share[min(n, len(share) - 1)] for n, share in zip(n_modes, self.targets, strict=True))
 
     def enough(self, share: float = ENOUGH) -> tuple[int, ...]:
         """The smallest even ``n_modes`` on each axis that keep this share of the targets' energy."""
-
-        def of_axis(kept: tuple[float, ...]) -> int:
-            # Rounding may leave the sum of all a little below 1, and an odd number of points has no even n_modes for all.
-            return next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
-
-        return tuple(map(of_axis, self.targets))
+        # Rounding may leave the sum of all a little below 1, and an odd number of points has no even n_modes for all.
+        return tuple(
+            next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
+            for kept in self.targets
+        )
 
 
 def mode_energy(x: torch.Tensor, y: torch.Tensor) -> ModeEnergy:
@@ -59,19 +56,7 @@ def mode_energy(x: torch.Tensor, y: torch.Tensor) -> ModeEnergy:
     ----------
     x, y : torch.Tensor
         Shape ``(n, channels, *grid)``, real or complex. Of many samples some hundred are read.
-
-    Raises
-    ------
-    MupError
-        If the fields have no grid.
     """
-    for name, values in (("x", x), ("y", y)):
-        if not isinstance(values, torch.Tensor) or values.ndim < 3 or min(values.shape) == 0:
-            shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-            raise MupError(
-                f"{name} is {shape}, and fields on a grid have the shape (samples, channels, *grid): the energy of Fourier "
-                "modes is not defined for graphs and meshes, so how many modes a proxy needs has to be tried."
-            )
     return ModeEnergy(_shares(x), _shares(y))
 
 
@@ -114,7 +99,7 @@ def off_grid(sample: Mapping[str, Any]) -> bool:
     return not gridded or fields[0].ndim != fields[1].ndim or any(key in sample for key in _GRAPHS)
 
 
-def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int], flag: str | None = None) -> str:
+def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]) -> str:
     """What to change where a proxy's modes do not resolve the data; empty where they do.
 
     Parameters
@@ -122,28 +107,17 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
     energy : ModeEnergy
     proxy, target : sequence of int
         ``n_modes`` of the two. An axis on which the proxy has as many as the target is no concern: nothing moves there.
-    flag : str, optional
-        The option that sets the proxy's modes, where there is one.
     """
-    if len(proxy) != len(energy.targets) or len(target) != len(energy.targets):
+    if not len(proxy) == len(target) == len(energy.targets):
         return ""
     kept, needed = energy.kept(proxy), energy.enough()
-    short = [i for i, share in enumerate(kept) if proxy[i] < target[i] and share < ENOUGH]
-    if not short:
-        return ""
     better = [
-        max(n, min(need, t)) if i in short else n for i, (n, need, t) in enumerate(zip(proxy, needed, target, strict=True))
+        n if share >= ENOUGH else max(n, min(t, need)) for n, t, need, share in zip(proxy, target, needed, kept, strict=True)
     ]
-    axes = ", ".join(f"{100 * kept[i]:.4g} % on axis {i} (n_modes = {proxy[i]})" for i in short)
-    beyond = [i for i in short if needed[i] > target[i]]
-    text = (
-        f"The proxy's modes keep too little of the targets' spectral energy: {axes}, where {100 * ENOUGH:g} % is needed for "
-        "its best learning rate to be the target's. "
+    if better == list(proxy):
+        return ""
+    return (
+        f"The proxy's n_modes = {', '.join(map(str, proxy))} keep {', '.join(f'{100 * share:.4g} %' for share in kept)} of "
+        f"the targets' spectral energy, axis by axis, where {100 * ENOUGH:g} % is needed for its best rate to be the "
+        f"target's: give it n_modes = {', '.join(map(str, better))}."
     )
-    if tuple(better) != tuple(proxy):
-        option = f"{flag} {better[0] if len(set(better)) == 1 else ','.join(map(str, better))}"
-        text += f"Give it {option if flag else 'n_modes = ' + ', '.join(map(str, better))}."
-    if beyond:
-        what = f"axis {', '.join(map(str, beyond))}"
-        text += f" On {what} the target itself keeps less than that; there the proxy can be narrower, but not coarser."
-    return text

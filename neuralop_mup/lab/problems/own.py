@@ -1,6 +1,7 @@
-"""A user's own data, read from files: ``.npz``, ``.pt`` and HDF5, split into train, val and test.
+"""Data in the forms that people have it: files, arrays, data sets, loaders, or a function that makes one of these.
 
-HDF5 files larger than a bound are read batch by batch and never held as a whole.
+A source has ``load()``, which gives :class:`ProblemData` or :class:`Loaders`, and is what goes to other processes. HDF5
+files larger than a bound are read batch by batch and never held as a whole.
 """
 
 from __future__ import annotations
@@ -8,8 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -17,21 +17,82 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.problems.data import SPLITS, ProblemData, check_finite, check_single, spread
-from neuralop_mup.lab.problems.own_files import CHANNELS, READERS, Layout, Source, channels_text, layout_of, open_source
+from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.problems.base import Problem
+from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_finite, check_single, spread
+from neuralop_mup.lab.problems.own_files import (
+    CHANNELS,
+    READERS,
+    Layout,
+    Source,
+    channels_text,
+    layout_of,
+    numpy_of,
+    open_source,
+)
 from neuralop_mup.validation import check_count, check_flag, check_number, is_number
 
 _LEAST = 10  # samples
-#: Files with such a word in their name hold that split.
-_NAMED = re.compile(r"(?:^|[^a-z])(train|val|valid|validation|test)(?:ing)?(?:[^a-z]|$)")
+_ARRAYS = (torch.Tensor, np.ndarray)
+_FORMS = (
+    "give the path of a file, arrays (x, y), a pair (train, val) or dict with 'train' and 'val' of files, loaders, data "
+    "sets or (x, y) arrays, or a function that returns one of these"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Read:
-    """How arrays are read and split, whatever they come from; see :class:`OwnData`."""
+class OwnData:
+    """Fields from files of the user's own: input → output on a grid of one to three axes, any number of channels.
 
+    Parameters
+    ----------
+    files : path, sequence or mapping
+        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; folders and patterns such as ``"runs/*.h5"`` stand for the files in
+        them. Several are joined, sample after sample. A mapping from "train", "val" and "test" to files says which is which;
+        without "val" the files of "train" are split further.
+    x, y : str, optional
+        Keys of input and output, several with a plus; where none is given, a common pair such as ``x`` and ``y``. ``y``
+        alone has times after the samples, and the output is a later time of the input.
+    channels : {"first", "last", "none"}, optional
+        Where the channel axis stands after the samples (and time). It need not be said where only one place leaves input
+        and output the same grid.
+    time_step : int, optional
+        For an array with a time axis: every pair of times so many steps apart; default from the first time to the last.
+    split : tuple of float, default (0.8, 0.1, 0.1)
+        Shares of train, val and test; trajectories stay whole.
+    shuffle : bool, default True
+        Draw the splits at random, always the same way: files are often sorted, and their last samples are then of another
+        kind than the first. False: train, val and test follow each other as in the files.
+    crop : bool, default False
+        Drop the last point of each axis with an odd number of points.
+    in_memory : float, default 2.0
+        GB up to which data is read into memory; larger HDF5 files are read batch by batch.
+    arrays : tuple of np.ndarray, optional
+        Input and output, instead of files: what a file with the keys x and y would hold.
+    stamps : tuple, default ()
+        Filled in by itself: size and time of change of each file.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work; for files that are not there, or whose arrays cannot be told apart, do not fit together
+        or are too few.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.problems import OwnData
+    >>> rng = np.random.default_rng(0)
+    >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
+    >>> heat = OwnData(files="heat.npz", split=(0.8, 0.1, 0.1))
+    >>> heat.title, heat.grid_shape, heat.in_channels, heat.load().counts()
+    ('heat', (16,), 1, {'train': 32, 'val': 4, 'test': 4})
+    """
+
+    files: Any = ()
     x: str | None = None
     y: str | None = None
     channels: str | None = None
@@ -40,8 +101,28 @@ class _Read:
     shuffle: bool = True
     crop: bool = False
     in_memory: float = 2.0
+    arrays: Any = field(default=None, compare=False, repr=False)
+    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
+
+    name: ClassVar[str] = "data"
 
     def __post_init__(self) -> None:
+        given = self.files
+        parts = dict(given) if isinstance(given, Mapping) else {"all": given}
+        if isinstance(given, Mapping) and ("train" not in given or not set(given) <= set(SPLITS)):
+            names = ", ".join(map(repr, parts)) or "nothing"
+            raise MupError(f"The files are given for {names}: give those of 'train' and of 'val' or 'test' or both.")
+        if "val" not in parts and "train" in parts:
+            parts["all"] = parts.pop("train")
+        object.__setattr__(self, "files", {name: _expanded(given) for name, given in parts.items()})
+        if not self._all and self.arrays is None:
+            raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+        for path in map(Path, self._all):
+            if path.suffix.lower() not in READERS or not path.is_file():
+                raise MupError(
+                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)}."
+                )
+        object.__setattr__(self, "stamps", self._stamped())
         split = () if isinstance(self.split, (str, float, int)) else tuple(self.split)
         if not all(is_number(share) and share > 0 for share in split) or len(split) != 3 or abs(sum(split) - 1) > 1e-9:
             raise MupError(
@@ -49,25 +130,42 @@ class _Read:
                 "(0.8, 0.1, 0.1)."
             )
         object.__setattr__(self, "split", tuple(map(float, split)))
-        check_flag("shuffle", self.shuffle)
-        check_flag("crop", self.crop)
+        for flag in ("shuffle", "crop"):
+            check_flag(flag, getattr(self, flag))
         check_number("in_memory", self.in_memory)
         if self.channels not in (None, *CHANNELS):
             raise MupError(f"channels is {self.channels!r}; {nearest(str(self.channels), CHANNELS)}")
         if self.time_step is not None:
             check_count("time_step", self.time_step)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # without what was read
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return sum(self.files.values(), ())
 
-    def option(self, **said: Any) -> str:
-        """How a user says something of the data: an argument in Python."""
-        return f"read={said!r}"
+    def _stamped(self) -> tuple:
+        return tuple((os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self._all)
+
+    @property
+    def title(self) -> str:
+        """What the data is called in reports: the name of its file, if it has one."""
+        return Path(self._all[0]).stem if self._all else "the data given"
 
     @cached_property
     def parts(self) -> dict[str, list[Source]]:
         """Inputs and outputs by split; "all" for those that are to be split."""
-        raise NotImplementedError
+        if self.arrays is not None:
+            return {"all": [Source("data", ("x", "y"), tuple((values,) for values in self.arrays))]}
+        return {part: [open_source(f, self) for f in files] for part, files in self.files.items()}
+
+    def check_unchanged(self) -> None:
+        """Raise MupError if a file changed since it was first looked at."""
+        if self._stamped() != self.stamps:
+            raise MupError(
+                f"{', '.join(self._all)} changed while it was read: wait until it is written, and give the same call again."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # without what was read
 
     @cached_property
     def _layout(self) -> Layout:
@@ -107,9 +205,8 @@ class _Read:
         other, or in those of a split that has its own."""
         sizes = {name: sum(s.n for s in group) for name, group in self.parts.items()}
         if sum(sizes.values()) < _LEAST:
-            files = dict.fromkeys(s.file for group in self.parts.values() for s in group)
             raise MupError(
-                f"{', '.join(files)} has {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are "
+                f"{self.title} has {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are "
                 "needed to train, choose and test. If the first axis is not that of the samples, move it to the front."
             )
         found = {name: np.arange(n) for name, n in sizes.items() if name != "all"}
@@ -126,12 +223,6 @@ class _Read:
         return {name: found[name] for name in SPLITS if name in found}
 
     @property
-    def description(self) -> str:
-        """How the data was read, in a line."""
-        counts = ", ".join(f"{len(n) * self._layout.pairs} {split}" for split, n in self.split_indices.items())
-        return f"{self._layout.text}; {counts}"
-
-    @property
     def readings(self) -> dict[str, str]:
         """What was found or said of the data, by what it is about: each array and its channels, and the splits."""
         layout, source = self._layout, next(iter(self.parts.values()))[0]
@@ -141,15 +232,12 @@ class _Read:
             told = {"fields": f"{source.names[1]} (second axis: time; {channels[1]})"}
         if source.unused:
             told["unused"] = ", ".join(source.unused)
-        own = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self.parts.items() if k != "all"]
+        splits = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self.parts.items() if k != "all"]
         if "all" in self.parts:
-            whole = " of whole trajectories" if layout.pairs > 1 else ""
-            drawn = f"drawn at random{whole}, the same in every run; {self.option(shuffle=False)} takes them in file order"
-            own.append(("the others " if own else "") + (drawn if self.shuffle else f"in file order{whole}"))
-        return {**told, "splits": "; ".join(own)}
-
-    def check_unchanged(self) -> None:
-        """Raise MupError if what is read is not what it was."""
+            drawn = "drawn at random, the same in every run; read={'shuffle': False} takes them in file order"
+            splits.append(("the others " if splits else "") + (drawn if self.shuffle else "in file order"))
+        counts = ", ".join(f"{len(n) * layout.pairs} {split}" for split, n in self.split_indices.items())
+        return {"read as": f"{layout.text}; {counts}", **told, "splits": "; ".join(splits)}
 
     def load(self) -> ProblemData:
         """The data, float32 and channels first: read batch by batch where the files are too large for anything else.
@@ -188,122 +276,6 @@ class _Read:
         return ProblemData(**pairs, trajectory=len(self._layout.steps))
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnData(_Read):
-    """Fields from files of the user's own: input → output on a grid of one to three axes, any number of channels.
-
-    Parameters
-    ----------
-    files : path, sequence or mapping
-        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; folders and patterns such as ``"runs/*.h5"`` stand for the files in
-        them. Several are joined, sample after sample; files with "train", "val" or "test" as a word in their name hold that
-        split, where others do not. A mapping from "train", "val" and "test" to files says which is which; without "val"
-        the files of "train" are split further.
-    x, y : str, optional
-        Keys of input and output, several with a plus; where none is given, a common pair such as ``x`` and ``y``. ``y``
-        alone has times after the samples, and the output is a later time of the input.
-    channels : {"first", "last", "none"}, optional
-        Where the channel axis stands after the samples (and time). It need not be said where only one place leaves input
-        and output the same grid.
-    time_step : int, optional
-        For an array with a time axis: every pair of times so many steps apart; default from the first time to the last.
-    split : tuple of float, default (0.8, 0.1, 0.1)
-        Shares of train, val and test; trajectories stay whole.
-    shuffle : bool, default True
-        Draw the splits at random, always the same way: files are often sorted, and their last samples are then of another
-        kind than the first. False: train, val and test follow each other as in the files.
-    crop : bool, default False
-        Drop the last point of each axis with an odd number of points.
-    in_memory : float, default 2.0
-        GB up to which data is read into memory; larger HDF5 files are read batch by batch.
-    stamps : tuple, default ()
-        Filled in by itself: size and time of change of each file.
-
-    Raises
-    ------
-    MupError
-        For a value that cannot work; for files that are not there, or whose arrays cannot be told apart, do not fit together
-        or are too few.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from neuralop_mup.lab.problems import OwnData
-    >>> rng = np.random.default_rng(0)
-    >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
-    >>> heat = OwnData(files="heat.npz", split=(0.8, 0.1, 0.1))
-    >>> heat.title, heat.grid_shape, heat.in_channels, heat.load().counts()
-    ('heat', (16,), 1, {'train': 32, 'val': 4, 'test': 4})
-    """
-
-    files: Any
-    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
-
-    name: ClassVar[str] = "data"
-
-    def __post_init__(self) -> None:
-        given = self.files
-        if isinstance(given, Mapping):
-            if "train" not in given or not set(given) <= set(SPLITS):
-                names = ", ".join(map(repr, given)) or "nothing"
-                raise MupError(f"The files are given for {names}: give those of 'train' and of 'val' or 'test' or both.")
-            object.__setattr__(self, "files", {name: _expanded(given[name]) for name in SPLITS if name in given})
-        else:
-            object.__setattr__(self, "files", _expanded(given))
-        super().__post_init__()
-        if not self._all:
-            raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
-        for path in map(Path, self._all):
-            if path.suffix.lower() not in READERS or not path.is_file():
-                there = ", ".join(sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in READERS)[:3])
-                raise MupError(
-                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)} (the "
-                    f"folder has {there or 'no such'})."
-                )
-        object.__setattr__(self, "stamps", self._stamped())
-
-    @property
-    def _all(self) -> tuple[str, ...]:
-        return sum(self.files.values(), ()) if isinstance(self.files, Mapping) else self.files
-
-    def _stamped(self) -> tuple:
-        return tuple((os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in self._all)
-
-    @property
-    def title(self) -> str:
-        """What the data is called in reports: the name of its file."""
-        return Path(self._all[0]).stem
-
-    @cached_property
-    def parts(self) -> dict[str, list[Source]]:
-        """Inputs and outputs by split; "all" for those that are to be split."""
-        if isinstance(self.files, Mapping):
-            parts = {"all" if name == "train" and "val" not in self.files else name: f for name, f in self.files.items()}
-        else:
-            words = list(map(_split_of, self.files))
-            # "train" beside "test" alone, or beside files that name no split, is what is split further.
-            whole = "val" not in words or None in words
-            parts = {}
-            for file, word in zip(self.files, words, strict=True):
-                parts.setdefault("all" if word is None or (whole and word == "train") else word, []).append(file)
-            if len(parts) == 1:
-                parts = {"all": self.files}
-        return {part: [open_source(f, self) for f in files] for part, files in parts.items()}
-
-    def check_unchanged(self) -> None:
-        """Raise MupError if a file changed since it was first looked at."""
-        if self._stamped() != self.stamps:
-            raise MupError(
-                f"{', '.join(self._all)} changed while it was read: wait until it is written, and give the same call again."
-            )
-
-
-def _split_of(file: str) -> str | None:
-    """The split that a word of the file's name says."""
-    found = _NAMED.search(Path(file).stem.lower())
-    return found and next(split for split in SPLITS if found[1].startswith(split[:3]))
-
-
 def _expanded(given: Any) -> tuple[str, ...]:
     """The files that are meant, folders and patterns among them."""
     files: list[str] = []
@@ -316,24 +288,10 @@ def _expanded(given: Any) -> tuple[str, ...]:
     return tuple(files)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OwnArrays(_Read):
-    """One pair of arrays, read as a file with the keys x and y is: channels found, split, checked."""
-
-    arrays: tuple[np.ndarray, np.ndarray]
-    title: ClassVar[str] = "the data given"
-
-    @cached_property
-    def parts(self) -> dict[str, list[Source]]:
-        """All in one."""
-        x, y = self.arrays
-        return {"all": [Source("data", ("x", "y"), ((x,), (y,)))]}
-
-
 class Field:
     """Input or output of one split: indexed like a tensor of shape (n, channels, *grid), read when asked."""
 
-    def __init__(self, source: _Read, split: str, which: int) -> None:
+    def __init__(self, source: OwnData, split: str, which: int) -> None:
         self._of, self._which, self._order = source, which, source.split_indices[split]
         self._sources = source.parts.get(split) or source.parts["all"]
         self._layout = source._layout
@@ -368,3 +326,133 @@ class Field:
         for here, values in found:
             result[here] = values
         return result
+
+
+class _Called:
+    """A function that every process calls, and that must give the same data each time.
+
+    Parameters
+    ----------
+    function : callable
+    read, dtype
+        As for :func:`as_source`.
+    """
+
+    def __init__(self, function: Callable[[], Any], read: Mapping[str, Any] | None, dtype: torch.dtype | None) -> None:
+        self.function, self.read, self.dtype, self.digest = function, read, dtype, ""
+        self.title = getattr(function, "__name__", "the data given")
+
+    def load(self) -> ProblemData | Loaders:
+        """What the function gives now; MupError if it is not what it gave first."""
+        data = as_source(self.function(), self.read, self.dtype).load()
+        digest = fingerprint(data)
+        if digest != (self.digest or digest):
+            raise MupError(f"{self.title}() gives other data than when the study began: it must give the same each time.")
+        self.digest = digest
+        return data
+
+
+def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:
+    """The data in any form, as something that can be loaded.
+
+    Parameters
+    ----------
+    data : Any
+        In one of the forms of :func:`neuralop_mup.tune`.
+    read : mapping, optional
+        How files or one pair of arrays are read: arguments of :class:`OwnData`.
+    dtype : torch.dtype, optional
+        Real precision to which arrays of given splits are cast, the model's; None leaves them as they are.
+
+    Raises
+    ------
+    MupError
+        For what is in none of these forms, and for arrays that cannot be what they are given as.
+    """
+    if not isinstance(read or {}, Mapping):
+        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'channels': 'last'}}.")
+    read = dict(read or {})
+    known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
+    if wrong := [name for name in read if name not in known]:
+        raise MupError(f"read has no argument {wrong[0]!r}; {nearest(wrong[0], known)}")
+    if callable(data) and not isinstance(data, Dataset):
+        return _Called(data, read, dtype)
+    pair = _pair(data)
+    if pair is not None:
+        return OwnData(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
+    parts = _parts(data)
+    if _all_are(data, (str, Path)) and not parts:
+        return OwnData(files=data, **read)
+    if parts and all(_all_are(part, (str, Path)) for part in parts.values()):
+        return OwnData(files=parts, **read)
+    if read:
+        raise MupError(
+            "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise: leave it out, and "
+            "bring arrays into the form (n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
+        )
+    if isinstance(data, (Problem, OwnData, ProblemData, Loaders)):
+        return data
+    if not {"train", "val"} <= set(parts):
+        raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
+    pairs = {name: _pair(part) for name, part in parts.items()}
+    if not any(pairs.values()) and not any(isinstance(part, _ARRAYS) for part in parts.values()):
+        return Loaders(parts)
+    if not all(pairs.values()):
+        kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
+        raise MupError(
+            f"{', '.join(kinds)}: give each split alike, as a pair of arrays (x, y) of input and output, or as a loader."
+        )
+    made = {
+        name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
+    }
+    for name, (x, y) in made.items():
+        if len(x) != len(y) or not len(x):
+            raise MupError(
+                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples of "
+                "each, one or more and samples first, (n, channels, *grid)."
+            )
+        for letter, values, like in zip("xy", (x, y), made["train"], strict=True):
+            if values.shape[1] != like.shape[1] or values.ndim != like.ndim:
+                raise MupError(
+                    f"{letter} of {name} has the shape {tuple(values.shape)}, and that of train {tuple(like.shape)}: they "
+                    "must have the same channels and axes."
+                )
+    return ProblemData(**made)
+
+
+def _parts(data: Any) -> dict[str, Any]:
+    """What is given for train, val and test; empty where that cannot be seen."""
+    if isinstance(data, Mapping):
+        if wrong := [name for name in data if name not in SPLITS]:
+            raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
+        return dict(data)
+    joined = isinstance(data, list) and _all_are(data, (str, Path))
+    is_splits = isinstance(data, (tuple, list)) and len(data) in (2, 3) and not joined
+    return dict(zip(SPLITS, data, strict=False)) if is_splits else {}
+
+
+def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a value is of these kinds, or a sequence of such."""
+    entries = value if isinstance(value, (tuple, list)) else [value]
+    return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
+
+
+def _pair(part: Any) -> tuple[Any, Any] | None:
+    """Input and output where both are given as arrays."""
+    if isinstance(part, Mapping) and {"x", "y"} <= set(part):
+        part = (part["x"], part["y"])
+    return tuple(part) if isinstance(part, (tuple, list)) and len(part) == 2 and _all_are(part, _ARRAYS) else None
+
+
+def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """Input or output of one split as a tensor."""
+    values = torch.as_tensor(values).detach()
+    if values.ndim < 3:
+        raise MupError(
+            f"{name} has the shape {tuple(values.shape)}, but fields are (n, channels, *grid): give the axis of the one "
+            f"channel, {name[0]}[:, None]."
+        )
+    real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
+    if real == torch.float32 and len(values):
+        check_single(name, values[spread(len(values))])
+    return values.to(real.to_complex() if values.is_complex() else real)

@@ -5,7 +5,7 @@ A reader gives the arrays of a file by their keys. What a file does not say for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from neuralop_mup.errors import MupError, nearest
 
 CHANNELS = {"first": 0, "last": -1, "none": None}  # words for the axis of the channels, after the samples (and times)
 _LEAST = 4  # points on an axis of a grid
+_NO_FIELDS = f"these are no fields on one grid of one to three axes with {_LEAST} points or more on each, so interpolate one"
 #: Pairs of keys that are taken for input and output where the user names none.
 _PAIRS = (
     *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
@@ -112,15 +113,11 @@ class Source:
     def __post_init__(self) -> None:
         for name, arrays in zip(self.names, self.arrays, strict=True):
             kinds, shapes = {np.dtype(values.dtype).kind for values in arrays}, {tuple(values.shape) for values in arrays}
-            if "c" in kinds:
-                raise MupError(
-                    f"{name} in {self.file} is complex; give its real and imaginary parts as two channels, "
-                    "np.stack([u.real, u.imag], axis=1), or for a model of complex data (train, val) of (x, y) arrays."
-                )
             if not kinds <= set("biuf") or len(shapes) > 1 or arrays[0].ndim < 2:
                 raise MupError(
                     f"{name} in {self.file} is no field, {arrays[0].dtype} of shape {', '.join(map(str, shapes))}: fields "
-                    "are numbers on a grid after the axis of the samples, and parts that are joined have one shape."
+                    "are real numbers on a grid after the axis of the samples, parts that are joined have one shape, and "
+                    "of complex ones the real and imaginary parts are two channels, np.stack([u.real, u.imag], axis=1)."
                 )
         counts = [arrays[0].shape[0] for arrays in self.arrays]
         if counts[0] != counts[1]:
@@ -161,8 +158,7 @@ def open_source(file: str, read: Any) -> Source:
     ----------
     file : str
     read
-        How: ``x`` and ``y``, keys of input and output, several with a plus (``y`` alone has times after the samples);
-        ``option(x=…)``, how a user says such a thing.
+        How: ``x`` and ``y``, keys of input and output, several with a plus (``y`` alone has times after the samples).
 
     Raises
     ------
@@ -181,7 +177,11 @@ def open_source(file: str, read: Any) -> Source:
         if y is None and read.time_step is not None and len(fields) == 1:
             y = fields[0]
     if y is None:
-        raise MupError(_question(file, content, read.option))
+        held = ", ".join(f"{key} {tuple(values.shape)}" for key, values in content.items()) or "no array"
+        raise MupError(
+            f"The file {file} holds {held}: which is the input and which the output? Name them, several with a plus, "
+            "such as read={'x': 'a+b', 'y': 'u'}; one state whose second axis is time has no input, read={'y': 'u'}."
+        )
     names = (x or y, y)
     taken = "+".join(names).split("+")
     for part in taken:
@@ -190,19 +190,6 @@ def open_source(file: str, read: Any) -> Source:
     arrays = tuple(tuple(content[part] for part in name.split("+")) for name in names)
     unused = tuple(key for key, values in content.items() if values.ndim > 1 and key not in taken)
     return Source(file, names, arrays, not x, unused)
-
-
-def _question(file: str, content: Mapping[str, Any], said: Callable[..., str]) -> str:
-    """What to ask where nothing says which array is what: with the lines that would answer it."""
-    held = ", ".join(f"{key} {tuple(values.shape)}" for key, values in content.items()) or "no array"
-    fields = [key for key, values in content.items() if values.ndim > 1]
-    if not fields:
-        return f"The file {file} holds {held}: no array of fields, whose first axis is that of the samples."
-    *inputs, output = fields if len(fields) > 1 else ("INPUT", fields[0])
-    return (
-        f"The file {file} holds {held}: which is the input and which the output? Name them, several with a plus, such as "
-        f"{said(x='+'.join(inputs), y=output)}; one state whose second axis is time has no input, {said(y=output)}."
-    )
 
 
 @dataclass(frozen=True)
@@ -222,13 +209,12 @@ class Layout:
     @property
     def text(self) -> str:
         """``1 → 2 channels on 64×64 points``."""
-        over = f", times {', '.join(f'{a} → {b}' for a, b in self.steps[:3])}{' …' if len(self.steps) > 3 else ''}"
         grid = "×".join(map(str, self.grid))
-        return f"{self.channels[0]} → {self.channels[1]} channels on {grid} points{over if self.steps else ''}"
+        return f"{self.channels[0]} → {self.channels[1]} channels on {grid} points"
 
 
 def layout_of(source: Source, read: Any) -> Layout:
-    """How the arrays of a file are laid out; ``read`` has ``channels``, ``time_step``, ``crop`` and ``option``."""
+    """How the arrays of a file are laid out; ``read`` has ``channels``, ``time_step``, and ``crop``."""
     shapes = [tuple(arrays[0].shape[1:]) for arrays in source.arrays]
     steps: tuple[tuple[int, int], ...] = ()
     if source.in_time:
@@ -237,8 +223,8 @@ def layout_of(source: Source, read: Any) -> Layout:
         if len(shapes[0]) < 2 or not 0 < step < times:
             raise MupError(
                 f"{source.names[1]} in {source.file} has the shape {(source.n, *shapes[0])}, and must have times after the "
-                f"samples, more than time_step = {step}: name input and output ({read.option(x='KEY', y='KEY')}), or take a "
-                "smaller time_step."
+                f"samples, more than time_step = {step}: name input and output, read={{'x': …, 'y': …}}, or take a smaller "
+                "time_step."
             )
         shapes = [shape[1:] for shape in shapes]
         steps = tuple((t, t + step) for t in range(0, times - step, step))
@@ -271,15 +257,11 @@ def _channel_axes(source: Source, shapes: Sequence[tuple[int, ...]], read: Any) 
         return fits[0]
     if no_axis in fits and all(len(set(shape)) == 1 for shape in shapes):
         return no_axis
-    held = zip(source.names, source.arrays, strict=True)
-    what = " and ".join(dict.fromkeys(f"{name} of shape {tuple(arrays[0].shape)}" for name, arrays in held))
-    why = (
-        "which of their axes is that of the channels is not certain"
-        if fits
-        else f"these are no fields on one grid of one to three axes with {_LEAST} points or more on each, so interpolate one"
-    )
+    shapes_of = [f"{name} of shape {tuple(parts[0].shape)}" for name, parts in zip(source.names, source.arrays, strict=True)]
     raise MupError(
-        f"{source.file} holds {what}: {why}. Say where the channels are, {read.option(channels='first')}, last or none."
+        f"{source.file} holds {' and '.join(dict.fromkeys(shapes_of))}: "
+        f"{'which of their axes is that of the channels is not certain' if fits else _NO_FIELDS}. Say where the channels "
+        "are, read={'channels': 'first'}, last or none."
     )
 
 
