@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import whole_file
-from neuralop_mup.lab.files import remove_file
+from neuralop_mup.lab.files import put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import Kind, is_complete, is_final
 
@@ -91,27 +90,9 @@ def described(value: Any) -> Any:
         return f"unknown {uuid.uuid4().hex}"
 
 
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn a failed write (no permission, full disk) into a sentence that names the folder.
-
-    Raises
-    ------
-    MupError
-    """
-    try:
-        yield
-    except OSError as error:
-        raise MupError(
-            f"Cannot write to the study folder {folder}: {error.strerror or error}. Free space there or choose another "
-            "folder; finished runs are kept and the same command resumes."
-        ) from error
-
-
-def put(folder: Path, path: str | Path, content: str | bytes) -> None:
-    """Write a file of the study folder as a whole."""
-    with writing(folder), whole_file(path) as part:
-        part.write_bytes(content) if isinstance(content, bytes) else part.write_text(content, encoding="utf-8")
+def params_key(params: Mapping[str, Any]) -> str:
+    """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
+    return json.dumps(described(params), sort_keys=True)
 
 
 class Records:
@@ -136,6 +117,7 @@ class Records:
         self._read: dict[str, dict[str, Any] | None] = {}
         self._proposed: dict[str, list[dict[str, Any]]] = {}
         self._given_up: set[str] = set()
+        self.ended: dict[tuple, list[dict[str, Any]]] = {}  # what points gave that a study found done, by their runs
         self._written: set[str] = set()  # by this command, which trains no run twice for its weights
         if self.folder.exists() and not self.folder.is_dir():
             raise MupError(f"{self.folder} is a file, and not a folder for results: choose another.")
@@ -194,7 +176,7 @@ class Records:
         A complete run whose weights are wanted, and are not here or damaged, is to be trained again.
         """
         record = self.read(run)
-        if record is None or (not is_final(record) and run.id not in self._given_up):
+        if record is None or (record["outcome"] == Kind.FAILED.value and run.id not in self._given_up):
             return None if self.known is None else self.known.get(run)
         if run.keep and is_complete(record) and run.id not in self._written:
             return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # as torch writes them

@@ -135,7 +135,7 @@ def sweep(
     name : str, default "sweep"
         What the study is called in progress and reports.
     sampler : str or optuna.samplers.BaseSampler, optional
-        Proposes the points of a search: "tpe" (default), "random", "qmc", "gp", "cmaes", or a sampler.
+        Proposes the points of a search: "tpe" (default), or one of ``optuna.samplers``.
     engine : {"local", "ray"} or Engine, optional
         Where runs are executed; see :mod:`neuralop_mup.lab.engines`.
     executor : concurrent.futures.Executor or callable, optional
