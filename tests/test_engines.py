@@ -25,7 +25,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import engines, sweep
 from neuralop_mup.lab.engines import ExecutorEngine, LocalEngine, RayExecutor, cuda_devices, make_engine
-from neuralop_mup.lab.outcome import Stored, execute
+from neuralop_mup.lab.outcome import execute
 from neuralop_mup.lab.problems import cache
 from processes import environment
 
@@ -218,7 +218,7 @@ def test_arrays_do_not_travel_with_each_run(tmp_path):
     assert len(engine.sent) == 2 and max(engine.sent) < 1e6 and not list(tmp_path.glob("*.pt"))
 
 
-@pytest.mark.parametrize("call", [{"train": Stored(Path("/elsewhere/train-0.pt"))}, {"train": train, "place": "/elsewhere"}])
+@pytest.mark.parametrize("call", [{"train": Path("/elsewhere/train-0.pt")}, {"train": train, "place": "/elsewhere"}])
 def test_a_machine_that_does_not_see_the_folder_is_told(call):
     with pytest.raises(MupError, match="A worker .* /elsewhere.*choose a folder that every machine sees"):
         execute(__version__, config={}, **call)

@@ -69,7 +69,7 @@ def test_the_base_comes_first_seed_by_seed_and_then_what_follows_from_its_best()
     done = train(study, records, lambda c: abs(c["lr"] - 2) + c["model"]["w"])
     assert done[:6] == [("proxy", "operator-norm", lr, s) for s in (0, 1) for lr in LRS]
     assert done[6:] == [("target", rule, 2.0, s) for s in (0, 1) for rule in ("operator-norm", "standard")]
-    assert Counter(size for size, *_ in done) == study.planned() and not study.left(records).total()
+    assert not study.left(records).total()
 
 
 def test_what_runs_may_start_now():
@@ -207,7 +207,7 @@ def test_a_study_is_read_back_from_its_folder(tmp_path):
         with Records(tmp_path / str(trials)).held() as records:
             study.save(records)
         again, rows = Study.load(records.folder)
-        assert again.planned() == study.planned() and rows == [] and (again == study or trials)
+        assert rows == [] and (again == study or trials)
 
 
 # Searches

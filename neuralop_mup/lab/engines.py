@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,8 +28,8 @@ _STARTS = 4  # so often a process may be killed before its run begins
 _LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
 
 
-class Engine(Protocol):
-    """What the loop needs of the place where runs are executed.
+class InlineEngine:
+    """One run at a time, in this process and with its own thread settings. An engine of one's own has the same members.
 
     Attributes
     ----------
@@ -40,37 +40,20 @@ class Engine(Protocol):
 
     Examples
     --------
-    An engine of one's own, which executes runs one by one:
+    An engine of one's own, which says what it is sent:
 
-    >>> from concurrent.futures import Future
     >>> import neuralop_mup as nm
-    >>> class Here:
-    ...     capacity, loses_together = 1, False
+    >>> from neuralop_mup.lab.engines import InlineEngine
+    >>> class Here(InlineEngine):
     ...     def submit(self, function, /, *args, **kwargs):
-    ...         future = Future()
-    ...         future.set_result(function(*args, **kwargs))
-    ...         return future
-    ...     def close(self):
-    ...         pass
+    ...         print("one more run")
+    ...         return super().submit(function, *args, **kwargs)
     >>> how = {"engine": Here(), "folder": "runs", "progress": False}
     >>> nm.sweep(lambda config: config["lr"] ** 2, {"lr": [0.25, 0.5]}, **how).best
+    one more run
+    one more run
     {'lr': 0.25}
     """
-
-    capacity: int
-    loses_together: bool
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Execute one run; the future gives what the function returns, or raises if its process ended."""
-        ...
-
-    def close(self) -> None:
-        """Stop everything that runs."""
-        ...
-
-
-class InlineEngine:
-    """One run at a time, in this process and with its own thread settings."""
 
     capacity = 1
     loses_together = False
@@ -79,13 +62,13 @@ class InlineEngine:
         self.note = note  # why there are no processes, to be shown
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function now."""
+        """Execute one run; the future gives what the function returns, or raises if its process ended."""
         future: Future = Future()
         future.set_result(function(*args, **kwargs))
         return future
 
     def close(self) -> None:
-        """Nothing is left running."""
+        """Stop everything that runs."""
 
 
 class LocalEngine:
@@ -292,18 +275,18 @@ class RayExecutor(Executor):
 
 
 def make_engine(
-    engine: str | Engine | None,
+    engine: Any,
     executor: Any,
     train: Callable[..., Any],
     runs: int,
     n_workers: int | None = None,
     devices: Sequence[str] = (),
-) -> Engine:
+) -> Any:
     """The engine that the arguments ask for.
 
     Parameters
     ----------
-    engine : {"local", "ray"} or Engine, optional
+    engine : {"local", "ray"} or object like InlineEngine, optional
     executor : concurrent.futures.Executor or callable, optional
         An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
     train : callable
@@ -328,7 +311,7 @@ def make_engine(
     if executor is not None and engine is not None:
         raise MupError("engine and executor are two ways to say where runs are executed; give one of them.")
     if executor is not None or engine == "ray":
-        made: Engine = ExecutorEngine(executor or RayExecutor, n_workers)
+        made: Any = ExecutorEngine(executor or RayExecutor, n_workers)
         sends = isinstance(made.executor, ProcessPoolExecutor)  # others have their own ways to send what pickle cannot
     elif engine not in (None, "local"):
         if isinstance(engine, str):

@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
@@ -90,16 +89,16 @@ def same_random_state() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
     """Run once; whatever ``train`` raises becomes part of the outcome.
 
     Parameters
     ----------
     version : str
         Of the package that sends the run: a worker of another one would give other numbers.
-    train : callable
-        A copy of it is called, so that nothing that it holds carries over to another run, with a copy of ``config`` and with
-        ``how``.
+    train : callable or Path
+        Or the file that holds it. A copy of it is called, so that nothing that it holds carries over to another run, with a
+        copy of ``config`` and with ``how``.
 
     Raises
     ------
@@ -113,7 +112,7 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
         )
     if "place" in how and not Path(how["place"]).is_dir():
         raise MupError(f"A worker does not see {how['place']}: choose a folder that every machine sees.")
-    train = train.load() if isinstance(train, Stored) else copied(train)
+    train = _stored(train) if isinstance(train, Path) else copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
@@ -131,21 +130,15 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     return outcome
 
 
-@dataclass(frozen=True)
-class Stored:
+def _stored(path: Path) -> Callable[..., Any]:
     """A train function in a file, for runs in other processes: its tensors are mapped, so that these share their memory."""
-
-    path: Path
-
-    def load(self) -> Callable[..., Any]:
-        """The train function; MupError where this machine does not see the folder, or cannot import what it is made of."""
-        try:
-            return torch.load(self.path, mmap=True, weights_only=False)
-        except Exception as error:  # whatever reading a file and unpickling raise
-            raise MupError(
-                f"A worker cannot read the train function from {self.path} ({error}): choose a folder that every machine "
-                "sees, and define the function in a file that each of them can import."
-            ) from error
+    try:
+        return torch.load(path, mmap=True, weights_only=False)
+    except Exception as error:  # whatever reading a file and unpickling raise
+        raise MupError(
+            f"A worker cannot read the train function from {path} ({error}): choose a folder that every machine sees, and "
+            "define the function in a file that each of them can import."
+        ) from error
 
 
 def copied(value: Any) -> Any:

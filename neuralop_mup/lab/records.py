@@ -115,7 +115,6 @@ class Records:
         self.known = known
         self.notes: list[str] = []  # what was found damaged
         self._read: dict[str, dict[str, Any] | None] = {}
-        self._proposed: dict[str, list[dict[str, Any]]] = {}
         self._given_up: set[str] = set()
         self.ended: dict[tuple, list[dict[str, Any]]] = {}  # what points gave that a study found done, by their runs
         self._written: set[str] = set()  # by this command, which trains no run twice for its weights
@@ -214,21 +213,17 @@ class Records:
     def proposals(self, search: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The points that a sampler proposed in a search, in their order."""
         path = self._path(search)
-        if path.name not in self._proposed:
-            try:
-                self._proposed[path.name] = json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else []
-            except (ValueError, KeyError, TypeError) as error:
-                raise MupError(
-                    f"{path} is damaged ({type(error).__name__}), and it says which points the search has asked for: "
-                    "restore it from a copy, or remove it to search anew; finished runs are kept."
-                ) from error
-        return self._proposed[path.name]
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else []
+        except (ValueError, KeyError, TypeError) as error:
+            raise MupError(
+                f"{path} is damaged ({type(error).__name__}), and it says which points the search has asked for: restore it "
+                "from a copy, or remove it to search anew; finished runs are kept."
+            ) from error
 
     def propose(self, search: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
         """Keep the proposals of a search."""
-        kept = {"search": described(search), "points": list(points)}
-        put(self.folder, self._path(search), json.dumps(kept))
-        self._proposed[self._path(search).name] = kept["points"]
+        put(self.folder, self._path(search), json.dumps({"search": described(search), "points": list(points)}))
 
     def _path(self, search: Mapping[str, Any]) -> Path:
         return self.folder / f"search-{Run(search, {}).id}.json"

@@ -107,8 +107,6 @@ class Study:
     >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1), fixed={"epochs": 5})
     >>> study.config(study.tuning()[0], seed=1)
     {'epochs': 5, 'lr': 0.25, 'seed': 1}
-    >>> study.planned().total()
-    4
     """
 
     name: str
@@ -196,11 +194,6 @@ class Study:
         if self.base == self.target:
             return []
         return [self.point(self.target, rule, centre, self.keeps and rule == self.rules[0]) for rule in self.rules]
-
-    def planned(self) -> Counter:
-        """Size → number of runs of the whole study."""
-        tuning, rest = self.n_trials or len(self.tuning()), len(self.rest(self.example))
-        return Counter({self.base: tuning * len(self.seeds)}) + Counter({self.target: rest * len(self.seeds)})
 
     def as_given(self, params: Params) -> Params:
         """The point of the grid that JSON shows so: it turns tuples into lists."""
