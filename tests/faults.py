@@ -73,10 +73,11 @@ class Train:
 def studies(train: Train) -> list[Study]:
     """A transfer with a grid, and a search, which share a folder."""
     from optuna.distributions import FloatDistribution
+    from optuna.samplers import RandomSampler
 
     grid = {"lr": [2.0**-k for k in range(2, 7)]}
     asked = {"proxy": SIZES["proxy"], "target": SIZES["target"], "space": grid, "seeds": (0, 1)}
-    search = checked({"lr": FloatDistribution(1e-3, 1.0, log=True)}, None, (0, 1), 4, "random", ())
+    search = checked({"lr": FloatDistribution(1e-3, 1.0, log=True)}, None, (0, 1), 4, RandomSampler(), ())
     return [transfer_study(**asked, name="grid", keeps=True, train=train), Study(name="search", train=train, **search)]
 
 

@@ -21,10 +21,11 @@ import pytest
 import torch
 
 from engine_runs import LRS, always_killed, drawn, killed_once, slow, surroundings, train
+from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import engines, sweep
 from neuralop_mup.lab.engines import ExecutorEngine, LocalEngine, RayExecutor, cuda_devices, make_engine
-from neuralop_mup.lab.outcome import Unseen
+from neuralop_mup.lab.outcome import execute
 from neuralop_mup.lab.problems import get_problem
 from processes import environment
 
@@ -145,7 +146,7 @@ def test_the_devices_of_this_process(monkeypatch):
 def test_a_run_that_dies_twice_has_failed_and_the_sweep_goes_on(tmp_path, fixed):
     found = quiet(always_killed, tmp_path, n_workers=2, seeds=(0,), fixed=fixed)
     (lost,) = [r for r in found.records if r["outcome"] != "complete"]
-    assert lost["params"] == {"lr": 0.25} and lost["outcome"] == "failed" and "killed by signal 9" in lost["error"]
+    assert lost["params"] == {"lr": 0.25} and lost["outcome"] == "failed" and "terminated abruptly" in lost["error"]
     assert len(found.records) == len(LRS)
 
 
@@ -191,16 +192,13 @@ class Here:
 
     capacity, loses_together = 1, False
 
-    def __init__(self, sees=True):
-        self.sent, self.sees = [], sees
+    def __init__(self):
+        self.sent = []
 
     def submit(self, function, /, *args, **kwargs):
         self.sent.append(len(pickle.dumps((args, kwargs))))
         future = Future()
-        if not self.sees and self.sent[-1] < 1e6:
-            future.set_exception(Unseen("another machine"))
-        else:
-            future.set_result(function(*args, **kwargs))
+        future.set_result(function(*args, **kwargs))
         return future
 
     def close(self):
@@ -212,14 +210,18 @@ def of_arrays(config, values):
 
 
 def test_arrays_do_not_travel_with_each_run(tmp_path):
-    """They lie in the folder meanwhile; where a worker does not see it, they travel after all."""
-    values = torch.ones(1 << 19)
-    for sees in (True, False):
-        engine = Here(sees)
-        found = quiet(functools.partial(of_arrays, values=values), tmp_path / str(sees), [1, 2], seeds=(0,), engine=engine)
-        assert [r["loss"] for r in found.records] == [2**19, 2**20]
-        assert [size > 1e6 for size in engine.sent] == ([False, False] if sees else [False, True, True])
-        assert not list((tmp_path / str(sees)).glob("*.pt"))
+    """They lie in the folder meanwhile."""
+    engine = Here()
+    train = functools.partial(of_arrays, values=torch.ones(1 << 19))
+    found = quiet(train, tmp_path, [1, 2], seeds=(0,), engine=engine)
+    assert [r["loss"] for r in found.records] == [2**19, 2**20]
+    assert len(engine.sent) == 2 and max(engine.sent) < 1e6 and not list(tmp_path.glob("*.pt"))
+
+
+@pytest.mark.parametrize("call", [{"train": Path("/elsewhere/train-0.pt")}, {"train": train, "place": "/elsewhere"}])
+def test_a_machine_that_does_not_see_the_folder_is_told(call):
+    with pytest.raises(MupError, match="A worker .* /elsewhere.*choose a folder that every machine sees"):
+        execute(__version__, config={}, **call)
 
 
 class Counts:
@@ -259,14 +261,14 @@ SWEEP = "sweep(train, {'lr': [1, 2]}, folder=folder, n_workers=2, progress=False
 
 def test_a_script_without_main_guard_is_told_so(tmp_path):
     done, last = script(tmp_path, f"def train(config): return 1.0\n{SWEEP}")
-    assert done.returncode == 1 and "cannot start" in last and "__main__" in last
+    assert done.returncode == 1 and "cannot start: each ended before its first run" in done.stderr and "__main__" in last
 
 
 def test_a_program_from_standard_input_is_told_so_without_a_traceback_of_each_process(tmp_path):
     program = f"from engine_runs import train\nfrom neuralop_mup.lab import sweep\nfolder = {str(tmp_path)!r}\n{SWEEP}"
     done = subprocess.run([sys.executable, "-"], input=program, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("Traceback") == 1
-    assert "cannot start: this program was read from <stdin>" in done.stderr.splitlines()[-1]
+    assert "this program was read from <stdin>" in done.stderr.splitlines()[-1]
 
 
 KILLED = """
@@ -287,9 +289,7 @@ else:  # a process imports this script before its run
 """
 
 
-@pytest.mark.parametrize(
-    ("kills", "told"), [(3, ""), (100, "The worker processes cannot start: one ended with exit code -9")]
-)
+@pytest.mark.parametrize(("kills", "told"), [(3, ""), (100, "The worker processes cannot start: each ended before")])
 def test_a_process_that_is_killed_before_its_run_begins_is_no_death_of_the_run(tmp_path, kills, told):
     done, last = script(tmp_path, KILLED.format(kills=kills, sweep=SWEEP))
     assert (done.returncode == 0) == (not told) and told in done.stderr
@@ -335,10 +335,9 @@ def _lives(pid):
         return False
 
 
-@pytest.mark.parametrize("platform", ["darwin", "win32"])
-def test_it_starts_where_there_is_no_forking(platform, tmp_path, monkeypatch):
+def test_it_starts_where_there_is_no_forking(tmp_path, monkeypatch):
     """Neither SC_AVPHYS_PAGES nor getuid, which macOS and Windows lack, is asked for; processes are spawned."""
-    monkeypatch.setattr(engines.sys, "platform", platform)
+    monkeypatch.setattr(engines.sys, "platform", "darwin")
     for name in ("getuid", "sysconf", "sched_getaffinity"):
         monkeypatch.delattr(os, name)
     engine = LocalEngine(2)

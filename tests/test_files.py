@@ -7,7 +7,7 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
-from neuralop_mup.lab.files import remove_file, save_torch, write_atomically
+from neuralop_mup.lab.files import put, remove_file, save_torch
 
 
 def _write(path, error=None):
@@ -36,15 +36,15 @@ def test_a_folder_that_is_missing_is_named(tmp_path):
 
 def test_a_file_of_text_in_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(MupError, match=r"Cannot write results.jsonl to .*file/results.jsonl.: Not a directory"):
-        write_atomically(tmp_path / "file" / "results.jsonl", "text")
+    with pytest.raises(MupError, match="Cannot write to the folder .*file: Not a directory"):
+        put(tmp_path / "file", tmp_path / "file" / "results.jsonl", "text")
 
 
 def test_several_at_once_each_write_a_whole_file(tmp_path):
     path = tmp_path / "file"
     texts = [str(i) * 10_000 for i in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda i: write_atomically(path, texts[i % 4]), range(200)))
+        list(pool.map(lambda i: put(tmp_path, path, texts[i % 4]), range(200)))
     assert path.read_text() in texts and [p.name for p in tmp_path.iterdir()] == ["file"]
 
 

@@ -5,7 +5,7 @@ import re
 import time
 from collections import Counter
 
-from neuralop_mup.lab.progress import Progress, format_seconds
+from neuralop_mup.lab.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -50,7 +50,3 @@ def test_a_silent_sweep(monkeypatch):
     progress.note("a word")
     progress.close()
     assert terminal.getvalue() == ""
-
-
-def test_long_times_in_words():
-    assert [format_seconds(s) for s in (30, 3 * 3600, 72 * 3600)] == ["30 s", "3.0 h", "3.0 days"]

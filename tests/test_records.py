@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_the_former_record(records, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        with pytest.raises(MupError, match="Cannot write to the study folder .*No space left on device"):
+        with pytest.raises(MupError, match="Cannot write to the folder .*No space left on device"):
             records.write(run_of(), complete(2.0))
     assert again(records).get(run_of())["loss"] == 1.0
 
@@ -240,5 +240,5 @@ def test_a_lock_that_a_killed_command_left_to_its_children_for_a_moment_is_waite
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(MupError, match="Cannot write to the study folder .*file"), Records(tmp_path / "file" / "s").held():
+    with pytest.raises(MupError, match="Cannot write to the folder .*file"), Records(tmp_path / "file" / "s").held():
         pass

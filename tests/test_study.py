@@ -41,7 +41,7 @@ def ended(loss):
     if loss is None:
         return {**failed("no luck"), "outcome": "refused"}
     kind = "complete" if math.isfinite(loss) else "diverged"
-    return {**failed(""), "outcome": kind, "error": None, "loss": loss if math.isfinite(loss) else None}
+    return {**failed(""), "date": "", "outcome": kind, "error": None, "loss": loss if math.isfinite(loss) else None}
 
 
 def transfer(**changes):
@@ -69,7 +69,7 @@ def test_the_base_comes_first_seed_by_seed_and_then_what_follows_from_its_best()
     done = train(study, records, lambda c: abs(c["lr"] - 2) + c["model"]["w"])
     assert done[:6] == [("proxy", "operator-norm", lr, s) for s in (0, 1) for lr in LRS]
     assert done[6:] == [("target", rule, 2.0, s) for s in (0, 1) for rule in ("operator-norm", "standard")]
-    assert Counter(size for size, *_ in done) == study.planned() and not study.left(records).total()
+    assert not study.left(records).total()
 
 
 def test_what_runs_may_start_now():
@@ -207,7 +207,7 @@ def test_a_study_is_read_back_from_its_folder(tmp_path):
         with Records(tmp_path / str(trials)).held() as records:
             study.save(records)
         again, rows = Study.load(records.folder)
-        assert again.planned() == study.planned() and rows == [] and (again == study or trials)
+        assert rows == [] and (again == study or trials)
 
 
 # Searches
@@ -232,12 +232,10 @@ def valley(config):
     return math.inf if config["lr"] > 0.5 else (math.log10(config["lr"]) + 2) ** 2
 
 
-@pytest.mark.parametrize("sampler", [None, "random", "qmc", "gp"])
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_search_that_is_interrupted_goes_on_and_proposes_no_point_twice(sampler):
+def test_a_search_that_is_interrupted_goes_on_and_proposes_no_point_twice():
     records = Memory()
-    first = propose(search(4, sampler), records, valley)
-    more = propose(search(9, sampler), records, valley)
+    first = propose(search(4), records, valley)
+    more = propose(search(9), records, valley)
     assert len(set(first)) == 4 and len(set(more)) == 9 and set(first) < set(more)
 
 
@@ -260,14 +258,12 @@ def test_several_points_are_under_way_at_once():
         assert study.propose(records) and len(study.wanted(records)) == n
 
 
-def test_a_sampler_that_does_not_exist_or_is_not_installed_is_told(monkeypatch):
-    import sys
+def test_a_sampler_of_optuna_is_taken_and_anything_else_refused():
+    from optuna.samplers import RandomSampler
 
-    with pytest.raises(MupError, match="no sampler 'tpee'; did you mean 'tpe'"):
+    assert propose(search(4, RandomSampler(seed=1)), Memory(), valley) != propose(search(4), Memory(), valley)
+    with pytest.raises(MupError, match="sampler='tpee' is none: give an object of optuna.samplers"):
         search(3, "tpee")
-    monkeypatch.setitem(sys.modules, "cmaes", None)
-    with pytest.raises(MupError, match="pip install cmaes"):
-        search(3, "cmaes")
     with pytest.raises(MupError, match="sampler='tpe' are for spaces with Optuna distributions"):
         transfer(sampler="tpe")
 

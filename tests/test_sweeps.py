@@ -119,7 +119,7 @@ def test_how_runs_end_whose_fault_it_is_and_what_is_tried_again(tmp_path, fixed,
         **finals,
         "killed once": "complete",
     }
-    assert "ended with exit code 3; it may need more memory" in got["dies"]["error"]
+    assert "terminated abruptly while" in got["dies"]["error"]
     assert got["bug"]["error"] == "ValueError: oops" and "Traceback" in got["bug"]["traceback"]
     assert got["complete"]["metrics"] == {"loss": 1.0, "train_loss": None}
     assert got["inf"]["loss"] is None and got["inf"]["error"] == "the loss is inf"
@@ -192,7 +192,7 @@ def test_a_disk_that_is_full_once_and_free_again(tmp_path, fixed, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
-        with pytest.raises(MupError, match="Cannot write to the study folder .*No space left on device. Free space there"):
+        with pytest.raises(MupError, match="Cannot write to the folder .*No space left on device. Free space there"):
             quiet(train, {"lr": LRS}, tmp_path / "s", fixed=fixed)
     assert len(quiet(train, {"lr": LRS}, tmp_path / "s", fixed=fixed).records) == 6
     assert sorted(executions(fixed).values()) == [1, 1, 1, 1, 1, 2]

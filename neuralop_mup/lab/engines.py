@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
 import pickle
 import signal
@@ -17,9 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol
+from typing import Any
+
+import torch
 
 from neuralop_mup.errors import MupError, nearest
 
@@ -28,8 +28,8 @@ _STARTS = 4  # so often a process may be killed before its run begins
 _LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
 
 
-class Engine(Protocol):
-    """What the loop needs of the place where runs are executed.
+class InlineEngine:
+    """One run at a time, in this process and with its own thread settings. An engine of one's own has the same members.
 
     Attributes
     ----------
@@ -40,37 +40,20 @@ class Engine(Protocol):
 
     Examples
     --------
-    An engine of one's own, which executes runs one by one:
+    An engine of one's own, which says what it is sent:
 
-    >>> from concurrent.futures import Future
     >>> import neuralop_mup as nm
-    >>> class Here:
-    ...     capacity, loses_together = 1, False
+    >>> from neuralop_mup.lab.engines import InlineEngine
+    >>> class Here(InlineEngine):
     ...     def submit(self, function, /, *args, **kwargs):
-    ...         future = Future()
-    ...         future.set_result(function(*args, **kwargs))
-    ...         return future
-    ...     def close(self):
-    ...         pass
+    ...         print("one more run")
+    ...         return super().submit(function, *args, **kwargs)
     >>> how = {"engine": Here(), "folder": "runs", "progress": False}
     >>> nm.sweep(lambda config: config["lr"] ** 2, {"lr": [0.25, 0.5]}, **how).best
+    one more run
+    one more run
     {'lr': 0.25}
     """
-
-    capacity: int
-    loses_together: bool
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Execute one run; the future gives what the function returns, or raises if its process ended."""
-        ...
-
-    def close(self) -> None:
-        """Stop everything that runs."""
-        ...
-
-
-class InlineEngine:
-    """One run at a time, in this process and with its own thread settings."""
 
     capacity = 1
     loses_together = False
@@ -79,13 +62,13 @@ class InlineEngine:
         self.note = note  # why there are no processes, to be shown
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function now."""
+        """Execute one run; the future gives what the function returns, or raises if its process ended."""
         future: Future = Future()
         future.set_result(function(*args, **kwargs))
         return future
 
     def close(self) -> None:
-        """Nothing is left running."""
+        """Stop everything that runs."""
 
 
 class LocalEngine:
@@ -120,10 +103,6 @@ class LocalEngine:
                 "A worker process imported this script and met the same call again; put the call under "
                 "`if __name__ == '__main__':`, or pass n_workers=1."
             )
-        # Processes run the main program again from its file; without this each would say with a traceback that it cannot.
-        program = _program()
-        if program and not os.path.exists(program):
-            raise _cannot_start(f"this program was read from {program}, which they cannot import")
         # Elsewhere forking a process that has torch's libraries loaded is not safe, or there is no forking.
         self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
@@ -132,110 +111,64 @@ class LocalEngine:
         self._threads = max(1, cores() // capacity)
         self._free = [{"CUDA_VISIBLE_DEVICES": devices[i % len(devices)]} if devices else {} for i in range(capacity)]
         self._watching = ThreadPoolExecutor(capacity)
-        self._processes: set[Any] = set()
-        self._lock = threading.Lock()
-        self._closed = False
+        self._there, self._here = self._context.Pipe(duplex=False)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Call the function in a fresh process."""
-        return self._watching.submit(self._call, (function, args, kwargs))
+        return self._watching.submit(self._call, function, *args, **kwargs)
 
-    def _call(self, call: tuple) -> Any:
-        """What the function returns or raises, or what became of its process."""
+    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """In a pool of one process, which breaks for this run alone."""
         own = self._free.pop(0)
+        # A forked process has the environment of the one that it is forked from.
+        began = {**os.environ, **own}, self._threads, self._there
         try:
             for _ in range(_STARTS):
-                received, code = self._in_a_process(own, call)
-                if received or self._closed or code >= 0:
-                    break  # else it was killed (for its memory, by a user) before its run began: no death of the run
-        except Exception as error:
-            raise _cannot_start(f"{type(error).__name__}: {error}") from error
+                with ProcessPoolExecutor(1, self._context, _begin, began) as pool:
+                    try:
+                        pool.submit(int).result()
+                    except BrokenExecutor:  # killed (for its memory, by a user) before its run began: no death of the run
+                        continue
+                    return pool.submit(function, *args, **kwargs).result()
         finally:
             self._free.append(own)
-        if len(received) == 2:
-            value, error = received[1]
-            if error is not None:
-                raise error
-            return value
-        if self._closed or received:
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise RuntimeError(f"its process {how}")
-        raise _cannot_start(f"one ended with exit code {code} before its first run (see above)")
-
-    def _in_a_process(self, own: Mapping[str, str], call: tuple) -> tuple[list[Any], int]:
-        """What a process sent until it ended, and its exit code."""
-        here, there = self._context.Pipe(duplex=False)
-        # A forked process has the environment of the one that it is forked from.
-        process = self._context.Process(target=_run, args=(there, {**os.environ, **own}, self._threads, *call))
-        with self._lock:
-            process.start()
-            self._processes.add(process)
-            if self._closed:
-                process.kill()
-        there.close()
-        received = []
-        with suppress(EOFError, OSError):
-            while True:
-                received.append(here.recv())
-        multiprocessing.connection.wait([process.sentinel])
-        with self._lock:  # starting another process asks for this one's exit code, too, which can be read once
-            self._processes.discard(process)
-            return received, process.exitcode
+        raise MupError(
+            "The worker processes cannot start: each ended before its first run (see above). Define the train function at "
+            "module level of a file that can be imported, call this under `if __name__ == '__main__':`, or pass n_workers=1."
+        )
 
     def close(self) -> None:
         """End every process."""
-        with self._lock:
-            self._closed = True
-            for process in self._processes:
-                process.kill()
+        self._here.close()
         self._watching.shutdown(wait=False)
 
 
-def _run(
-    there: Any, environment: Mapping[str, str], threads: int, function: Callable[..., Any], args: tuple, kwargs: dict
-) -> None:
-    """What a process does; it ends with the one that wanted it."""
+def _begin(environment: Mapping[str, str], threads: int, engine: Any) -> None:
+    """What a process does before its run."""
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with, args=(engine,), daemon=True).start()
     os.environ.update(environment)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(threads)
-    there.send("begun")
-    try:
-        result = function(*args, **kwargs), None
-    except Exception as error:
-        result = None, error
-    there.send(result)
+    torch.set_num_threads(threads)
 
 
-def _die_with_parent() -> None:
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+def _end_with(engine: Any) -> None:
+    """End this process once the engine is closed, or its process has ended: the other end of the pipe is there alone."""
+    engine.poll(None)
     os._exit(1)
-
-
-def _program() -> str | None:
-    """The file from which the main program is run, which other processes import; None for a module or without one."""
-    main = sys.modules["__main__"]
-    return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
-
-
-def _cannot_start(why: str) -> MupError:
-    return MupError(
-        f"The worker processes cannot start: {why}. Define the train function at module level of a file that can "
-        "be imported, call this under `if __name__ == '__main__':`, or pass n_workers=1."
-    )
 
 
 def _not_sent(train: Any) -> str:
     """Why a train function cannot be sent to other processes; empty where it can."""
+    main = sys.modules["__main__"]
+    file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
+    if file and not os.path.exists(file):  # which each process would tell with a traceback
+        return f"this program was read from {file}, which they cannot import"
     try:
         sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return str(error)
-    main = sys.modules["__main__"]
-    in_notebook = not hasattr(main, "__file__") and getattr(main, "__spec__", None) is None
-    return "it stands in a notebook or a session, which they cannot import" if in_notebook and b"__main__" in sent else ""
+    return "it stands in a notebook or a session, which they cannot import" if file is None and b"__main__" in sent else ""
 
 
 class ExecutorEngine:
@@ -342,18 +275,18 @@ class RayExecutor(Executor):
 
 
 def make_engine(
-    engine: str | Engine | None,
+    engine: Any,
     executor: Any,
     train: Callable[..., Any],
     runs: int,
     n_workers: int | None = None,
     devices: Sequence[str] = (),
-) -> Engine:
+) -> Any:
     """The engine that the arguments ask for.
 
     Parameters
     ----------
-    engine : {"local", "ray"} or Engine, optional
+    engine : {"local", "ray"} or object like InlineEngine, optional
     executor : concurrent.futures.Executor or callable, optional
         An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
     train : callable
@@ -378,30 +311,26 @@ def make_engine(
     if executor is not None and engine is not None:
         raise MupError("engine and executor are two ways to say where runs are executed; give one of them.")
     if executor is not None or engine == "ray":
-        made = ExecutorEngine(executor or RayExecutor, n_workers)
-        if isinstance(made.executor, ProcessPoolExecutor) and (why := _not_sent(train)):
-            raise _refused(why)
-        return made
-    if engine not in (None, "local"):
+        made: Any = ExecutorEngine(executor or RayExecutor, n_workers)
+        sends = isinstance(made.executor, ProcessPoolExecutor)  # others have their own ways to send what pickle cannot
+    elif engine not in (None, "local"):
         if isinstance(engine, str):
             raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray'))}")
         return engine
-    size = max(1, min(n_workers or len(devices) or cores(), runs))
-    if n_workers == 1 or (size == 1 and len(devices) < 2):
-        return InlineEngine()
-    local, why = LocalEngine(size, devices), _not_sent(train)
-    if why and n_workers is not None:
-        raise _refused(why)
-    if why:
+    else:
+        size = max(1, min(n_workers or len(devices) or cores(), runs))
+        if n_workers == 1 or (size == 1 and len(devices) < 2):
+            return InlineEngine()
+        made, sends = LocalEngine(size, devices), True
+    why = _not_sent(train) if sends else ""
+    if why and n_workers is executor is None:
         return InlineEngine(f"runs are trained one by one, since the train function cannot be sent to processes: {why}")
-    return local
-
-
-def _refused(why: str) -> MupError:
-    return MupError(
-        f"The train function cannot be sent to worker processes ({why}); define it at module level of a file, or pass "
-        "n_workers=1."
-    )
+    if why:
+        raise MupError(
+            f"The train function cannot be sent to worker processes ({why}); define it at module level of a file, or pass "
+            "n_workers=1."
+        )
+    return made
 
 
 def cores() -> int:
@@ -414,8 +343,6 @@ def cuda_devices(device: str = "cuda") -> list[str]:
     CUDA, nor for a ``device`` that names a single one or the CPU."""
     if device not in ("auto", "cuda"):
         return []
-    import torch
-
     if not torch.cuda.is_available():
         return []
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

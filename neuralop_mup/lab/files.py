@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from neuralop_mup.files import replace_file
+import torch
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.files import whole_file
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file of text as a whole, so that a reader never sees half of it.
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failed write (no permission, full disk) into a sentence that names the folder.
 
     Raises
     ------
     MupError
-        If the file cannot be written.
     """
-    with replace_file(path, path.name) as part:
-        part.write_text(text, encoding="utf-8")
+    try:
+        yield
+    except OSError as error:
+        raise MupError(
+            f"Cannot write to the folder {folder}: {error.strerror or error}. Free space there or choose another folder; "
+            "finished runs are kept and the same command resumes."
+        ) from error
+
+
+def put(folder: Path, path: Path, content: str) -> None:
+    """Write a file of a folder as a whole, so that a reader never sees half of it; MupError if it cannot be written."""
+    with writing(folder), whole_file(path) as part:
+        part.write_text(content, encoding="utf-8")
 
 
 def save_torch(content: Any, path: Path) -> None:
     """``torch.save``, whose own writer tells of a full disk by a RuntimeError, with the OSError that others raise."""
-    import torch
-
     try:
         torch.save(content, path)
     except RuntimeError as error:

@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
@@ -62,10 +61,9 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
     """The outcome of a run that ended without telling how, with the keys of any outcome.
 
     ``outcome`` is a value of :class:`Kind`; ``again``: whether its surroundings are to blame, so that the same run may end
-    otherwise at once; ``weights``: those of a run whose folder cannot be seen from where it was trained, as bytes;
-    ``versions``, ``host`` and ``date``: of the process in which it ended.
+    otherwise at once; ``versions``, ``host`` and ``date``: of the process in which it ended.
     """
-    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}, "traceback": None, "weights": None}
+    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}, "traceback": None}
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return {**text, "seconds": 0.0, "again": again, "versions": versions(), "host": platform.node(), "date": date}
 
@@ -73,13 +71,9 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of every package that decides the numbers of a run."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return {**found, "neuralop-mup": __version__}  # of the code that runs, which need not be installed
+    installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
+    found = {name: installed.get(name, "not installed") for name in _PACKAGES}
+    return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
 
 
 @contextmanager
@@ -95,30 +89,30 @@ def same_random_state() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
     """Run once; whatever ``train`` raises becomes part of the outcome.
 
     Parameters
     ----------
     version : str
         Of the package that sends the run: a worker of another one would give other numbers.
-    train : callable
-        A copy of it is called, so that nothing that it holds carries over to another run, with a copy of ``config`` and with
-        ``how``.
+    train : callable or Path
+        Or the file that holds it. A copy of it is called, so that nothing that it holds carries over to another run, with a
+        copy of ``config`` and with ``how``.
 
     Raises
     ------
     MupError
-        If this process has another version of the package, or is training another run at this moment.
-    Unseen
-        If the train function was left in a folder that is not seen here.
+        If this process has another version of the package, does not see the folder, or is training another run just now.
     """
     if __version__ != version:
         raise MupError(
             f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
             "would differ. Install the same version everywhere."
         )
-    train = train.load() if isinstance(train, Stored) else _copied(train)
+    if "place" in how and not Path(how["place"]).is_dir():
+        raise MupError(f"A worker does not see {how['place']}: choose a folder that every machine sees.")
+    train = _stored(train) if isinstance(train, Path) else copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
@@ -127,7 +121,7 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     start = time.perf_counter()
     try:
         with same_random_state():
-            outcome = _ended(train(_copied(dict(config)), **how))
+            outcome = _ended(train(copied(dict(config)), **how))
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:
@@ -136,25 +130,18 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     return outcome
 
 
-class Unseen(Exception):
-    """What a :class:`Stored` train function was left in cannot be read here."""
-
-
-@dataclass(frozen=True)
-class Stored:
+def _stored(path: Path) -> Callable[..., Any]:
     """A train function in a file, for runs in other processes: its tensors are mapped, so that these share their memory."""
-
-    path: Path
-
-    def load(self) -> Callable[..., Any]:
-        """The train function; Unseen where the folder is another machine's, or its modules cannot be imported."""
-        try:
-            return torch.load(self.path, mmap=True, weights_only=False)
-        except Exception as error:  # whatever reading a file and unpickling raise
-            raise Unseen(str(error)) from error
+    try:
+        return torch.load(path, mmap=True, weights_only=False)
+    except Exception as error:  # whatever reading a file and unpickling raise
+        raise MupError(
+            f"A worker cannot read the train function from {path} ({error}): choose a folder that every machine sees, and "
+            "define the function in a file that each of them can import."
+        ) from error
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """A copy down to the last value; what cannot be copied, such as an open file, is given as it is."""
     try:
         return copy.deepcopy(value)
@@ -165,7 +152,6 @@ def _copied(value: Any) -> Any:
 def _ended(value: Any) -> dict[str, Any]:
     """The outcome of what ``train`` returned."""
     metrics = dict(value) if isinstance(value, Mapping) else {"loss": value}
-    weights = metrics.pop("weights", None) if isinstance(metrics.get("weights"), (bytes, type(None))) else None
     if "loss" not in metrics:
         raise TypeError(f"train returned the keys {', '.join(map(str, metrics))}, but no 'loss'; add it.")
     try:
@@ -174,7 +160,7 @@ def _ended(value: Any) -> dict[str, Any]:
         raise TypeError(
             f"train returned {metrics['loss']!r} as the loss; return a number, or a dict with one under 'loss'."
         ) from None
-    outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics), "weights": weights}
+    outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics)}
     if math.isfinite(loss):
         return {**outcome, "outcome": Kind.COMPLETE.value, "error": None, "loss": loss}
     return {**outcome, "outcome": Kind.DIVERGED.value}
@@ -191,11 +177,11 @@ def _raised(error: BaseException) -> dict[str, Any]:
     return {**outcome, "outcome": kind.value, "traceback": "".join(trace) or None}
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _causes(error: BaseException | None) -> list[BaseException]:
     """The error and what it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if error is None:
+        return []
+    return [error, *_causes(error.__cause__ or (None if error.__suppress_context__ else error.__context__))]
 
 
 def plain(value: Any) -> Any:

@@ -14,15 +14,6 @@ from neuralop_mup.lab.outcome import is_complete
 _SILENCE = 30.0  # seconds between two lines where the bar cannot be drawn anew
 
 
-def format_seconds(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``, ``6.0 days``: as exact as an estimate deserves."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
-
-
 def format_params(params: Mapping[str, Any]) -> str:
     """``lr=0.004, batch_size=20``."""
     return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())

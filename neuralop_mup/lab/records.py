@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import whole_file
-from neuralop_mup.lab.files import remove_file
+from neuralop_mup.lab.files import put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import Kind, is_complete, is_final
 
@@ -91,27 +90,9 @@ def described(value: Any) -> Any:
         return f"unknown {uuid.uuid4().hex}"
 
 
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn a failed write (no permission, full disk) into a sentence that names the folder.
-
-    Raises
-    ------
-    MupError
-    """
-    try:
-        yield
-    except OSError as error:
-        raise MupError(
-            f"Cannot write to the study folder {folder}: {error.strerror or error}. Free space there or choose another "
-            "folder; finished runs are kept and the same command resumes."
-        ) from error
-
-
-def put(folder: Path, path: str | Path, content: str | bytes) -> None:
-    """Write a file of the study folder as a whole."""
-    with writing(folder), whole_file(path) as part:
-        part.write_bytes(content) if isinstance(content, bytes) else part.write_text(content, encoding="utf-8")
+def params_key(params: Mapping[str, Any]) -> str:
+    """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
+    return json.dumps(described(params), sort_keys=True)
 
 
 class Records:
@@ -134,8 +115,8 @@ class Records:
         self.known = known
         self.notes: list[str] = []  # what was found damaged
         self._read: dict[str, dict[str, Any] | None] = {}
-        self._proposed: dict[str, list[dict[str, Any]]] = {}
         self._given_up: set[str] = set()
+        self.ended: dict[tuple, list[dict[str, Any]]] = {}  # what points gave that a study found done, by their runs
         self._written: set[str] = set()  # by this command, which trains no run twice for its weights
         if self.folder.exists() and not self.folder.is_dir():
             raise MupError(f"{self.folder} is a file, and not a folder for results: choose another.")
@@ -194,7 +175,7 @@ class Records:
         A complete run whose weights are wanted, and are not here or damaged, is to be trained again.
         """
         record = self.read(run)
-        if record is None or (not is_final(record) and run.id not in self._given_up):
+        if record is None or (record["outcome"] == Kind.FAILED.value and run.id not in self._given_up):
             return None if self.known is None else self.known.get(run)
         if run.keep and is_complete(record) and run.id not in self._written:
             return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # as torch writes them
@@ -232,21 +213,17 @@ class Records:
     def proposals(self, search: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The points that a sampler proposed in a search, in their order."""
         path = self._path(search)
-        if path.name not in self._proposed:
-            try:
-                self._proposed[path.name] = json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else []
-            except (ValueError, KeyError, TypeError) as error:
-                raise MupError(
-                    f"{path} is damaged ({type(error).__name__}), and it says which points the search has asked for: "
-                    "restore it from a copy, or remove it to search anew; finished runs are kept."
-                ) from error
-        return self._proposed[path.name]
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else []
+        except (ValueError, KeyError, TypeError) as error:
+            raise MupError(
+                f"{path} is damaged ({type(error).__name__}), and it says which points the search has asked for: restore it "
+                "from a copy, or remove it to search anew; finished runs are kept."
+            ) from error
 
     def propose(self, search: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
         """Keep the proposals of a search."""
-        kept = {"search": described(search), "points": list(points)}
-        put(self.folder, self._path(search), json.dumps(kept))
-        self._proposed[self._path(search).name] = kept["points"]
+        put(self.folder, self._path(search), json.dumps({"search": described(search), "points": list(points)}))
 
     def _path(self, search: Mapping[str, Any]) -> Path:
         return self.folder / f"search-{Run(search, {}).id}.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
-from neuralop_mup.lab.files import write_atomically
+from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.search import edge_of, is_number
@@ -290,7 +290,7 @@ def write_report(
     if use:
         parts += ["## Use the target", f"```python\n{use}\n```"]
     parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]
-    write_atomically(folder / "report.md", "\n\n".join(filter(None, parts)) + "\n")
+    put(folder, folder / "report.md", "\n\n".join(filter(None, parts)) + "\n")
     return folder / "report.md"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter, deque
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,18 +16,17 @@ from typing import Any
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
-from neuralop_mup.lab.engines import Engine, InlineEngine
-from neuralop_mup.lab.files import save_torch
-from neuralop_mup.lab.outcome import Stored, Unseen, execute, failed, is_complete, is_final
+from neuralop_mup.lab.engines import InlineEngine
+from neuralop_mup.lab.files import save_torch, writing
+from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
 from neuralop_mup.lab.progress import Progress
-from neuralop_mup.lab.records import WEIGHTS, Records, Run, put, writing
-from neuralop_mup.lab.study import the
+from neuralop_mup.lab.records import Records, Run
 
 _TRIES = 2  # of a run that its surroundings ended, in one command
 _LARGE = 1 << 20  # bytes of a train function that are not sent with every run
 
 
-def run(plan: Any, *, folder: str | Path, engine: Engine, progress: bool = True, known: Any = None) -> Records:
+def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, known: Any = None) -> Records:
     """Train what a plan wants until it wants nothing more.
 
     Parameters
@@ -40,7 +38,7 @@ def run(plan: Any, *, folder: str | Path, engine: Engine, progress: bool = True,
         nothing is wanted, and says whether more is now; and ``save(records)``, called at the end, however it ends.
     folder : str or Path
         Keeps the runs; what is there already is not trained again, whichever plan asked for it.
-    engine : Engine
+    engine : object
         Where runs are executed; it is closed at the end.
     progress : bool, default True
         Show progress on stderr.
@@ -89,7 +87,7 @@ def run(plan: Any, *, folder: str | Path, engine: Engine, progress: bool = True,
 class _Loop:
     """Hands the runs that a plan wants to an engine, and takes in what comes back."""
 
-    def __init__(self, plan: Any, records: Records, engine: Engine, display: Progress) -> None:
+    def __init__(self, plan: Any, records: Records, engine: Any, display: Progress) -> None:
         self.plan = plan
         self.records = records
         self.engine = engine
@@ -98,8 +96,7 @@ class _Loop:
         self._pending: dict[Future, Run] = {}
         self._tries: Counter = Counter()
         self._suspects: set[str] = set()  # of having broken an executor: they run one by one
-        self._sent: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-        self._sees = not isinstance(engine, InlineEngine)  # whether others may read train functions from the folder
+        self._sent: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
         """Until nothing is wanted any more."""
@@ -151,27 +148,19 @@ class _Loop:
         place, how = self.records.place(run, make=True), {}
         if getattr(run.train, "keeps_files", False):
             how = {"place": str(place.resolve()), "keep": run.keep}
-        if (before := self.records.read(run)) is not None and is_complete(before):
-            self.display.note(
-                f"the weights of {the(run.labels['size'])} are not in the folder, or damaged: it is trained once more"
-            )
         self._pending[self.engine.submit(execute, __version__, self._travelling(run.train), run.config, **how)] = run
 
     def _travelling(self, train: Any) -> Any:
         """A train function; or where it holds much, which would travel with each run, what reads it from the folder."""
-        if not self._sees:
+        if isinstance(self.engine, InlineEngine):
             return train
         if id(train) not in self._sent:
             path, sent = self.records.folder.resolve() / f"train-{len(self._sent)}.pt", train
-            try:
+            # Executors have their own ways to send what pickle cannot.
+            with suppress(pickle.PicklingError, AttributeError, TypeError):
                 with writing(self.records.folder), whole_file(path) as part:
                     save_torch(train, part)
-                if path.stat().st_size > _LARGE:
-                    sent = Stored(path)
-                else:
-                    path.unlink()
-            except (pickle.PicklingError, AttributeError, TypeError):
-                pass  # executors have their own ways to send what pickle cannot
+                sent = path if path.stat().st_size > _LARGE else train
             self._sent[id(train)] = train, sent
         return self._sent[id(train)][1]
 
@@ -180,10 +169,6 @@ class _Loop:
         error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, MupError):
             raise error
-        if isinstance(error, Unseen):
-            self._sees = False
-            self._queue.appendleft(run)
-            return
         if error is None:
             outcome = future.result()
         else:
@@ -194,10 +179,12 @@ class _Loop:
                 self._queue.appendleft(run)
                 self.display.note(f"a run was lost with others ({why}); it runs once more, by itself")
                 return
-            outcome = failed(f"{why}; it may need more memory than there is, or train may end its process")
+            outcome = failed(f"{why.rstrip('.')}; it may need more memory than there is, or train may end its process")
         self._suspects.discard(run.id)
         self._tries[run.id] += 1
-        self._keep(run, outcome)
+        for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
+            self.display.note(note)
+        self.records.write(run, outcome)
         if outcome["again"] and self._tries[run.id] < _TRIES:
             self._queue.appendleft(run)
             self.display.note(f"a run was lost ({outcome['error']}); it runs once more")
@@ -207,13 +194,6 @@ class _Loop:
         if not is_complete(outcome):  # its plan may not want the other seeds of this point any more: it is asked anew
             self._queue = deque(other for other in self._queue if _point(other) != _point(run))
         self.display.finished({**run.labels, **outcome})
-
-    def _keep(self, run: Run, outcome: dict[str, Any]) -> None:
-        if (weights := outcome.pop("weights")) is not None:  # from a machine that does not see the folder
-            put(self.records.folder, self.records.place(run) / WEIGHTS, weights)
-        for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
-            self.display.note(note)
-        self.records.write(run, outcome)
 
 
 def _point(run: Run) -> dict[str, Any]:

@@ -9,14 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import is_complete, mean_loss
-from neuralop_mup.lab.records import described
-
-#: Short names of Optuna's samplers.
-SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
-#: What Optuna has for them beside itself.
-_NEEDS = {"cmaes": "cmaes", "gp": "scipy", "qmc": "scipy"}
+from neuralop_mup.lab.records import params_key
 
 
 def log2_grid(low: float, high: float) -> list[float]:
@@ -78,11 +73,6 @@ def edge_of(value: Any, grid: Any) -> str | None:
     if not isinstance(grid, (list, tuple)) or len(grid) < 2 or not all(map(is_number, grid)):
         return None
     return "lowest" if value == min(grid) else "highest" if value == max(grid) else None
-
-
-def params_key(params: Mapping[str, Any]) -> str:
-    """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
-    return json.dumps(described(params), sort_keys=True)
 
 
 def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -167,30 +157,20 @@ def _grid(key: str, values: Any) -> list[Any]:
 
 
 def make_sampler(sampler: Any, n_trials: int, seed: int) -> Any:
-    """An Optuna sampler by one of the names of :data:`SAMPLERS`, seeded; another one is used as it is.
+    """Optuna's TPE, seeded, unless another sampler is given.
 
     Raises
     ------
     MupError
-        If there is no such sampler, or it needs a package that is not installed.
+        If what is given is no sampler.
     """
-    import optuna
+    from optuna.samplers import BaseSampler, TPESampler
 
-    sampler = "tpe" if sampler is None else sampler
-    if not isinstance(sampler, str):
+    if isinstance(sampler, BaseSampler):
         return sampler
-    if sampler not in SAMPLERS:
-        raise MupError(f"There is no sampler {sampler!r}; {nearest(sampler, SAMPLERS)}")
-    startup = min(10, max(1, n_trials // 3))
-    own = {"tpe": {"n_startup_trials": startup, "constant_liar": True}, "qmc": {"scramble": True}}
-    try:
-        if sampler in _NEEDS:  # Optuna would ask for it in the middle of the search
-            __import__(_NEEDS[sampler])
-        return getattr(optuna.samplers, SAMPLERS[sampler])(seed=seed, **own.get(sampler, {}))
-    except ImportError as error:
-        raise MupError(
-            f"The sampler {sampler} needs a package that is not installed: pip install {_NEEDS.get(sampler, error.name)}."
-        ) from error
+    if sampler not in (None, "tpe"):
+        raise MupError(f"sampler={sampler!r} is none: give an object of optuna.samplers, such as GPSampler(seed=0).")
+    return TPESampler(seed=seed, n_startup_trials=min(10, max(1, n_trials // 3)), constant_liar=True)
 
 
 class Search:
@@ -202,8 +182,8 @@ class Search:
         With a distribution among its values.
     n_trials : int
         How many points are tried in all.
-    sampler : str or optuna.samplers.BaseSampler, optional
-        As for :func:`make_sampler`; default TPE.
+    sampler : optuna.samplers.BaseSampler, optional
+        Default TPE.
     """
 
     def __init__(self, space: Mapping[str, Any], n_trials: int, sampler: Any = None) -> None:

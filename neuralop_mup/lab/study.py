@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
-from neuralop_mup.lab.records import Records, Run, described, put
-from neuralop_mup.lab.search import Search, edge_of, is_distribution, is_number, params_key, points
+from neuralop_mup.lab.records import Records, Run, described, params_key
+from neuralop_mup.lab.search import Search, edge_of, is_distribution, points
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
@@ -106,8 +107,6 @@ class Study:
     >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1), fixed={"epochs": 5})
     >>> study.config(study.tuning()[0], seed=1)
     {'epochs': 5, 'lr': 0.25, 'seed': 1}
-    >>> study.planned().total()
-    4
     """
 
     name: str
@@ -196,11 +195,6 @@ class Study:
             return []
         return [self.point(self.target, rule, centre, self.keeps and rule == self.rules[0]) for rule in self.rules]
 
-    def planned(self) -> Counter:
-        """Size → number of runs of the whole study."""
-        tuning, rest = self.n_trials or len(self.tuning()), len(self.rest(self.example))
-        return Counter({self.base: tuning * len(self.seeds)}) + Counter({self.target: rest * len(self.seeds)})
-
     def as_given(self, params: Params) -> Params:
         """The point of the grid that JSON shows so: it turns tuples into lists."""
         grid = [] if self.n_trials is not None else points(self.space)
@@ -215,12 +209,18 @@ class Study:
 
     def ends(self, point: Point, records: Records) -> list[dict[str, Any]] | None:
         """The records of a point that is done: every seed ended, or one did not complete; None for one that is not."""
-        found = [record for run in self.runs(point) if (record := records.get(run)) is not None]
-        return found if len(found) == len(self.seeds) or not all(map(is_complete, found)) else None
+        runs = self.runs(point)
+        known, key = getattr(records, "ended", {}), (point.keep, *[run.id for run in runs])
+        if key not in known:
+            found = [record for run in runs if (record := records.get(run)) is not None]
+            if len(found) < len(runs) and all(map(is_complete, found)):
+                return None
+            known[key] = found
+        return known[key]
 
     def centre(self, records: Records) -> Params | None:
         """What is carried from the base; None where no point completed with every seed."""
-        return self.carried((point.params, self.ends(point, records) or []) for point in self.tuning(records))
+        return self.carried([(point.params, self.ends(point, records) or []) for point in self.tuning(records)])
 
     def carried(self, found: Iterable[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """What is carried from points and their records: the best of them, with ``between`` at its learning rate's
@@ -230,17 +230,18 @@ class Study:
         best, _ = lowest(found, len(self.seeds))
         if best is None or not self.between:
             return best
-        beside = {p["lr"]: ends for p, ends in found if params_key({**p, "lr": 0}) == params_key({**best, "lr": 0})}
-        optimum = find_optimum({lr: [r["loss"] if is_complete(r) else None for r in ends] for lr, ends in beside.items()})
+        beside = {p["lr"]: ends for p, ends in found if {**p, "lr": 0} == {**best, "lr": 0}}
+        optimum = find_optimum({lr: [r["loss"] for r in ends] for lr, ends in beside.items()})
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
     def extended(self, records: Records) -> Study:
         """The study with as many values beyond the edges of its grid as the base's best points have asked for so far."""
         for name, more in self.extends.items():
-            if more < 1 or any(self.ends(point, records) is None for point in self.tuning()):
+            found = [(point.params, self.ends(point, records)) for point in self.tuning()]
+            if more < 1 or None in [ends for _, ends in found]:
                 continue
             values = sorted(self.space[name])
-            best, _ = lowest(((p.params, self.ends(p, records)) for p in self.tuning()), len(self.seeds))
+            best, _ = lowest(found, len(self.seeds))
             edge = edge_of((best or {}).get(name), values)
             if edge is not None:
                 new = values[0] ** 2 / values[1] if edge == "lowest" else values[-1] ** 2 / values[-2]
@@ -416,7 +417,9 @@ class Study:
 
 def _order(params: Params) -> tuple:
     """Sorts points: numbers by size, anything else by its text."""
-    return tuple((k, (0, v, "") if is_number(v) else (1, 0, params_key({"": v}))) for k, v in sorted(params.items()))
+    return tuple(
+        (k, (0, v, "") if isinstance(v, (int, float)) else (1, 0, params_key({"": v}))) for k, v in sorted(params.items())
+    )
 
 
 def the(size: str | None) -> str:

@@ -20,7 +20,9 @@ def results_of(
     progress: bool = True, devices: Sequence[str] = (),
 ) -> Results:  # fmt: skip
     """Train what is missing of a study, as :func:`sweep` says."""
-    made = make_engine(engine, executor, study.train, study.planned().total(), n_workers, devices)
+    made = make_engine(
+        engine, executor, study.train, len(study.seeds) * (study.n_trials or len(study.tuning())), n_workers, devices
+    )
     records = run(study, folder=folder, engine=made, progress=progress)
     return Results(study.extended(records), study.rows(records), Path(folder))
 
@@ -68,8 +70,8 @@ def transfer_study(
     >>> from neuralop_mup.lab import transfer_study
     >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
     >>> study = transfer_study(**sizes, space={"lr": [0.25, 0.5, 1.0]})
-    >>> study.rules, dict(study.planned())
-    (('operator-norm', 'standard'), {'proxy': 3, 'target': 2})
+    >>> study.rules, len(study.tuning())
+    (('operator-norm', 'standard'), 3)
     """
     asked = checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
     for what, size in (("proxy", proxy), ("target", target)):
@@ -135,8 +137,8 @@ def sweep(
     name : str, default "sweep"
         What the study is called in progress and reports.
     sampler : str or optuna.samplers.BaseSampler, optional
-        Proposes the points of a search: "tpe" (default), "random", "qmc", "gp", "cmaes", or a sampler.
-    engine : {"local", "ray"} or Engine, optional
+        Proposes the points of a search: "tpe" (default), or one of ``optuna.samplers``.
+    engine : {"local", "ray"} or object, optional
         Where runs are executed; see :mod:`neuralop_mup.lab.engines`.
     executor : concurrent.futures.Executor or callable, optional
         In the place of an engine: any executor of processes, or a function that makes one (so that it can be replaced when

@@ -263,7 +263,7 @@ class Training:
         place : path, optional
             Folder of the run's own: the same run goes on from the checkpoint there after a kill, bit for bit on a CPU.
         keep : bool
-            Whether the weights are wanted; where there is no such folder on this machine, they are returned.
+            Whether the weights are wanted.
 
         Returns
         -------
@@ -313,11 +313,11 @@ class Training:
         if hasattr(data, "check_unchanged"):
             data.check_unchanged()
         more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
-        if keep:
+        if keep and folder is not None:
             with untouched(train):
                 x = data.sample()["x"]
             like = x[:1] if torch.is_tensor(x) and x.ndim > 2 else None
-            more["weights"] = keep_weights(model, self.processor, folder and folder / WEIGHTS, like)
+            keep_weights(model, self.processor, folder / WEIGHTS, like)
         return {**measured, **more, "n_params": n_params(model), "steps": steps}
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:

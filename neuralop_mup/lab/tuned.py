@@ -24,7 +24,7 @@ from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
-from neuralop_mup.lab.files import write_atomically
+from neuralop_mup.lab.files import put
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.records import WEIGHTS, Records
@@ -221,7 +221,7 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "x_shape": None if x_shape is None else list(x_shape),
         "split": training.split(),
     }
-    write_atomically(results.folder / _FILE, json.dumps(plain(made), indent=2) + "\n")
+    put(results.folder, results.folder / _FILE, json.dumps(plain(made), indent=2) + "\n")
     return made
 
 
