@@ -30,7 +30,7 @@ def train_plan(plan: Plan, command: str, **how: Any) -> tuple[Results, dict[str,
     results = plan.train(**how)
     target = write_target(results, plan.training, plan.x_shape)
     use = "" if target is None else "\n".join(lines_of_use(plan.folder, target))
-    report.write_report(results, command=command, title=plan.title, settings=plan.settings, costs=plan.costs, use=use)
+    report.write_report(results, command=command, title=plan.title, settings=plan.settings, use=use)
     return results, target
 
 
