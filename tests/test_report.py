@@ -10,7 +10,6 @@ import pytest
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import Results, plots, report, sweep, transfer_study, verdict, wording
-from neuralop_mup.lab.plots import style
 
 GRID = [0.004, 0.008, 0.016, 0.032]
 WHERE = {"versions": {"python": "3.12.3", "torch": "99.0"}, "host": "one", "date": "2026-11-25T08:00:00+00:00"}
@@ -190,8 +189,8 @@ def test_a_sweep_has_a_report(tmp_path):
 
 def drawn(result, monkeypatch):
     """The figure of a report, as text."""
-    save = style.save
-    monkeypatch.setattr(style, "save", lambda figure, path: save(figure, path.with_suffix(".svg")))
+    save = plots.save
+    monkeypatch.setattr(plots, "save", lambda figure, path: save(figure, path.with_suffix(".svg")))
     report.write_report(result, command="again")
     return (result.folder / "lr.svg").read_text(encoding="utf-8")
 
@@ -214,9 +213,9 @@ def test_a_diverged_run_does_not_flatten_the_figure(tmp_path, monkeypatch):
 
 def test_a_rule_has_one_colour_in_every_figure():
     names = ["standard", "log-modes", "operator-norm", "none"]
-    assert len({style.colour_of(n) for n in names}) == len({style.marker_of(n) for n in names}) == 4
+    assert len({plots.colour_of(n) for n in names}) == len({plots.marker_of(n) for n in names}) == 4
     optimizers = ["adam", "adamw", "neuralop-adamw", "sgd", "soap"]
-    assert len({(style.colour_of(n), style.marker_of(n)) for n in optimizers}) == 5
+    assert len({(plots.colour_of(n), plots.marker_of(n)) for n in optimizers}) == 5
 
 
 def test_the_same_records_give_the_same_svg_and_leave_pyplot_alone(tmp_path, monkeypatch):
