@@ -28,8 +28,7 @@ from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Settings, optimizer_of
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.sweeps import results_of, transfer_study
-from neuralop_mup.lab.training import Training, copied, losses_of, n_params, quiet, untouched
-from neuralop_mup.lab.tuned import name_of
+from neuralop_mup.lab.training import Training, copied, losses_of, n_params, name_of, quiet, untouched
 from neuralop_mup.validation import check_count, check_positive
 
 #: Settings of a run that may be given, or searched; and what a search may be told.
@@ -75,20 +74,11 @@ class Plan:
     steps: Mapping[str, int]
     told: Mapping[str, Any]
 
-    def train(
-        self, *, n_workers: int | None, devices: Sequence[str] = (), progress: bool = True, engine: Any = None,
-        executor: Any = None,
-    ) -> Results:  # fmt: skip
-        """Train what is missing; of the study, which may be another than the plan was made with."""
-        return results_of(
-            replace(self.study, train=self.training, costs=self.costs),
-            folder=self.folder,
-            n_workers=n_workers,
-            devices=devices,
-            progress=progress,
-            engine=engine,
-            executor=executor,
-        )
+    def train(self, **how: Any) -> Results:
+        """Train what is missing, as :func:`~neuralop_mup.lab.sweeps.results_of` takes it; of the study, which may be another
+        than the plan was made with.
+        """
+        return results_of(replace(self.study, train=self.training, costs=self.costs), folder=self.folder, **how)
 
     @property
     def settings(self) -> dict[str, Any]:

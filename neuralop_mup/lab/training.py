@@ -48,6 +48,11 @@ def n_params(model: nn.Module) -> int:
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 
+def name_of(build: Any) -> str:
+    """What a function that builds models is called."""
+    return getattr(build, "name", None) or getattr(build, "__qualname__", type(build).__name__)
+
+
 def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     """What a run minimises, by name: weight and function; by the first one, "data", runs are compared.
 
