@@ -29,11 +29,6 @@ _FORMAT = 2
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
 
-def begins_alike(one: float, other: float) -> bool:
-    """Whether two losses of a first batch are the same but for rounding, that of a GPU's reduced precision among it."""
-    return abs(one - other) <= 1e-3 * max(1.0, abs(one))
-
-
 class Checkpoint:
     """Weights, optimizer, schedule, order of the samples and random numbers, between epochs.
 

@@ -118,7 +118,7 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
             f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
             "would differ. Install the same version everywhere."
         )
-    train = train.load() if isinstance(train, Stored) else _copied(train)
+    train = train.load() if isinstance(train, Stored) else copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
@@ -127,7 +127,7 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     start = time.perf_counter()
     try:
         with same_random_state():
-            outcome = _ended(train(_copied(dict(config)), **how))
+            outcome = _ended(train(copied(dict(config)), **how))
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:
@@ -154,7 +154,7 @@ class Stored:
             raise Unseen(str(error)) from error
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """A copy down to the last value; what cannot be copied, such as an open file, is given as it is."""
     try:
         return copy.deepcopy(value)

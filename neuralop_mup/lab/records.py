@@ -91,6 +91,11 @@ def described(value: Any) -> Any:
         return f"unknown {uuid.uuid4().hex}"
 
 
+def params_key(params: Mapping[str, Any]) -> str:
+    """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
+    return json.dumps(described(params), sort_keys=True)
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Turn a failed write (no permission, full disk) into a sentence that names the folder.
@@ -136,6 +141,7 @@ class Records:
         self._read: dict[str, dict[str, Any] | None] = {}
         self._proposed: dict[str, list[dict[str, Any]]] = {}
         self._given_up: set[str] = set()
+        self.ended: dict[tuple, list[dict[str, Any]]] = {}  # what points gave that a study found done, by their runs
         self._written: set[str] = set()  # by this command, which trains no run twice for its weights
         if self.folder.exists() and not self.folder.is_dir():
             raise MupError(f"{self.folder} is a file, and not a folder for results: choose another.")
@@ -194,7 +200,7 @@ class Records:
         A complete run whose weights are wanted, and are not here or damaged, is to be trained again.
         """
         record = self.read(run)
-        if record is None or (not is_final(record) and run.id not in self._given_up):
+        if record is None or (record["outcome"] == Kind.FAILED.value and run.id not in self._given_up):
             return None if self.known is None else self.known.get(run)
         if run.keep and is_complete(record) and run.id not in self._written:
             return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # as torch writes them

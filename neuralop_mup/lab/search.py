@@ -11,7 +11,7 @@ from typing import Any
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.outcome import is_complete, mean_loss
-from neuralop_mup.lab.records import described
+from neuralop_mup.lab.records import params_key
 
 #: Short names of Optuna's samplers.
 SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
@@ -78,11 +78,6 @@ def edge_of(value: Any, grid: Any) -> str | None:
     if not isinstance(grid, (list, tuple)) or len(grid) < 2 or not all(map(is_number, grid)):
         return None
     return "lowest" if value == min(grid) else "highest" if value == max(grid) else None
-
-
-def params_key(params: Mapping[str, Any]) -> str:
-    """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
-    return json.dumps(described(params), sort_keys=True)
 
 
 def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

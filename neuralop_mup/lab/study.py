@@ -16,8 +16,8 @@ from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
-from neuralop_mup.lab.records import Records, Run, described, put
-from neuralop_mup.lab.search import Search, edge_of, is_distribution, is_number, params_key, points
+from neuralop_mup.lab.records import Records, Run, described, params_key, put
+from neuralop_mup.lab.search import Search, edge_of, is_distribution, is_number, points
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
@@ -215,12 +215,18 @@ class Study:
 
     def ends(self, point: Point, records: Records) -> list[dict[str, Any]] | None:
         """The records of a point that is done: every seed ended, or one did not complete; None for one that is not."""
-        found = [record for run in self.runs(point) if (record := records.get(run)) is not None]
-        return found if len(found) == len(self.seeds) or not all(map(is_complete, found)) else None
+        runs = self.runs(point)
+        known, key = getattr(records, "ended", {}), (point.keep, *[run.id for run in runs])
+        if key not in known:
+            found = [record for run in runs if (record := records.get(run)) is not None]
+            if len(found) < len(runs) and all(map(is_complete, found)):
+                return None
+            known[key] = found
+        return known[key]
 
     def centre(self, records: Records) -> Params | None:
         """What is carried from the base; None where no point completed with every seed."""
-        return self.carried((point.params, self.ends(point, records) or []) for point in self.tuning(records))
+        return self.carried([(point.params, self.ends(point, records) or []) for point in self.tuning(records)])
 
     def carried(self, found: Iterable[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """What is carried from points and their records: the best of them, with ``between`` at its learning rate's
@@ -230,17 +236,18 @@ class Study:
         best, _ = lowest(found, len(self.seeds))
         if best is None or not self.between:
             return best
-        beside = {p["lr"]: ends for p, ends in found if params_key({**p, "lr": 0}) == params_key({**best, "lr": 0})}
-        optimum = find_optimum({lr: [r["loss"] if is_complete(r) else None for r in ends] for lr, ends in beside.items()})
+        beside = {p["lr"]: ends for p, ends in found if {**p, "lr": 0} == {**best, "lr": 0}}
+        optimum = find_optimum({lr: [r["loss"] for r in ends] for lr, ends in beside.items()})
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
     def extended(self, records: Records) -> Study:
         """The study with as many values beyond the edges of its grid as the base's best points have asked for so far."""
         for name, more in self.extends.items():
-            if more < 1 or any(self.ends(point, records) is None for point in self.tuning()):
+            found = [(point.params, self.ends(point, records)) for point in self.tuning()]
+            if more < 1 or None in [ends for _, ends in found]:
                 continue
             values = sorted(self.space[name])
-            best, _ = lowest(((p.params, self.ends(p, records)) for p in self.tuning()), len(self.seeds))
+            best, _ = lowest(found, len(self.seeds))
             edge = edge_of((best or {}).get(name), values)
             if edge is not None:
                 new = values[0] ** 2 / values[1] if edge == "lowest" else values[-1] ** 2 / values[-2]

@@ -24,6 +24,7 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
@@ -111,14 +112,6 @@ def untouched(loader: Any) -> Iterator[None]:
         finally:
             if order is not None:
                 order.set_state(before)
-
-
-def copied(value: Any) -> Any:
-    """A copy down to the last value, so that its state is one run's; what cannot be copied, such as an open file, itself."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # whatever an object raises that refuses
-        return value
 
 
 class _Trainer(Trainer):
@@ -275,9 +268,8 @@ class Training:
         dict
             ``loss``: error on the validation data, by which hyperparameters are chosen; ``test_loss``; ``train_loss``: mean
             training loss of the last epoch (of normalised fields, unless there is an equation); ``seconds``; ``n_params``
-            (complex numbers count as two); ``steps``; ``mean_loss``: the validation error of predicting the mean. Further
-            losses by name, as ``equation_loss`` and ``test_equation_loss``. With a score ``loss`` is that, ``score`` its
-            name and ``validation_error`` the error.
+            (complex numbers count as two); ``steps``. Further losses by name, as ``equation_loss`` and
+            ``test_equation_loss``. With a score ``loss`` is that, ``score`` its name and ``validation_error`` the error.
 
         Raises
         ------
@@ -328,7 +320,7 @@ class Training:
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""
         terms = {name: term for name, (_, term) in self.losses.items()}
-        measured = _against_the_mean(terms["data"], evals["val"])
+        measured = {}
         for split, loader in evals.items():
             errors = trainer.evaluate(terms, loader, log_prefix=split)
             for name in terms:
@@ -346,18 +338,3 @@ def _printed(value: Any) -> str:
     except MupError as error:
         warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
         return f"unknown {uuid.uuid4().hex}"
-
-
-def _against_the_mean(term: Callable[..., torch.Tensor], loader: Any) -> dict[str, float]:
-    """``mean_loss``: the validation error of the mean target, which knows nothing of the input; none off a grid."""
-    total, count, shape = 0.0, 0, None
-    for batch in loader:
-        y = batch["y"]
-        if not isinstance(y, torch.Tensor) or shape not in (None, y.shape[1:]):
-            return {}
-        total, count, shape = total + y.sum(0, keepdim=True), count + len(y), y.shape[1:]
-    mean, error = total / count, 0.0
-    with torch.no_grad():
-        for batch in loader:
-            error += float(term(mean.expand_as(batch["y"]), **batch))
-    return {"mean_loss": error / count}

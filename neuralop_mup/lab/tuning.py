@@ -32,11 +32,11 @@ from neuralop_mup.lab.files import write_atomically
 from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.plan import SEARCH, SETTINGS, make_plan
-from neuralop_mup.lab.records import WEIGHTS, Records
+from neuralop_mup.lab.records import WEIGHTS, Records, params_key
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.search import edge_of, params_key
+from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.settings import Settings, init_multipliers
 from neuralop_mup.lab.training import Training, name_of, quiet
 from neuralop_mup.validation import check_count
