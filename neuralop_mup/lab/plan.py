@@ -364,8 +364,9 @@ def _lengths(
 def _check_settings(study: Study, rule: str | None, optimizers: Mapping[str, Any]) -> None:
     """MupError for a setting, or for a value of the space, that a run would refuse."""
     grids = {name: values for name, values in study.space.items() if isinstance(values, (list, tuple))}
+    example = study.example
     for params in [{}, *({name: value} for name, values in grids.items() for value in values)]:
-        config = study.config(study.point("target", rule, {**study.example, **params}), study.seeds[0])
+        config = study.config(study.point("target", rule, {**example, **params}), study.seeds[0])
         check_positive("lr", Settings.of(config, optimizers).lr)  # a run of rate zero is one, but none to be chosen
 
 

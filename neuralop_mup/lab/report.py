@@ -106,45 +106,9 @@ def _why(results: Results, row: Mapping[str, Any]) -> str:
 # Its tables
 
 
-def table(results: Results) -> list[list[str]]:
-    """The summary as rows of text, the header first: the base, and the target under each rule. Columns that would be empty
-    are left out.
-
-    Parameters
-    ----------
-    results : Results
-        Of a study.
-
-    Returns
-    -------
-    list of list of str
-        Rows of cells.
-    """
-    study, rows = results.study, []
-    for row in results.summary():
-        if row["size"] == study.base and row["rule"] != study.rules[0]:
-            continue  # which is the first one's
-        is_base, records = row["size"] == study.base, results.carried(row["size"], row["rule"])
-        values = row["best"] if is_base else row["transferred"]
-        cells = {
-            "size": row["size"] or "–",
-            "rule": "–" if is_base else say.rule_name(row["rule"]),
-            "values": f"{say.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
-            "fitted lr": say.number(row["optimum"]),
-            "loss": say.loss_of_row(row),
-            "test loss": say.number(row["transferred_test"]),
-            "validation error": say.number(_mean(records, "validation_error")),  # beside a score
-        }
-        for term in _other_losses(results.records):
-            cells[f"test {term}"] = say.number(_mean(records, f"test_{term}_loss"))
-        failed = len([r for r in results.cell(row["size"], row["rule"]) if r["error"]])
-        rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
-    kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
-    return [kept, *([row[name] for name in kept] for row in rows)]
-
-
 def aligned_table(results: Results) -> str:
-    """The table in Markdown, whose columns also line up in a terminal.
+    """The summary as a table in Markdown, whose columns also line up in a terminal: the base, and the target under each
+    rule. Columns that would be empty are left out.
 
     Parameters
     ----------
@@ -166,7 +130,27 @@ def aligned_table(results: Results) -> str:
     >>> print(aligned_table(results).splitlines()[0])
     | values | fitted lr | loss | seconds |
     """
-    return say.aligned(table(results))
+    study, rows = results.study, []
+    for row in results.summary():
+        if row["size"] == study.base and row["rule"] != study.rules[0]:
+            continue  # which is the first one's
+        is_base, records = row["size"] == study.base, results.carried(row["size"], row["rule"])
+        values = row["best"] if is_base else row["transferred"]
+        cells = {
+            "size": row["size"] or "–",
+            "rule": "–" if is_base else say.rule_name(row["rule"]),
+            "values": f"{say.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
+            "fitted lr": say.number(row["optimum"]),
+            "loss": say.loss_of_row(row),
+            "test loss": say.number(row["transferred_test"]),
+            "validation error": say.number(_mean(records, "validation_error")),  # beside a score
+        }
+        for term in _other_losses(results.records):
+            cells[f"test {term}"] = say.number(_mean(records, f"test_{term}_loss"))
+        failed = len([r for r in results.cell(row["size"], row["rule"]) if r["error"]])
+        rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
+    kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
+    return say.aligned([kept, *([row[name] for name in kept] for row in rows)])
 
 
 def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.lab.records import Records, Run, described, params_key, put
-from neuralop_mup.lab.search import Search, edge_of, is_distribution, is_number, points
+from neuralop_mup.lab.search import Search, edge_of, is_distribution, points
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
@@ -423,7 +423,8 @@ class Study:
 
 def _order(params: Params) -> tuple:
     """Sorts points: numbers by size, anything else by its text."""
-    return tuple((k, (0, v, "") if is_number(v) else (1, 0, params_key({"": v}))) for k, v in sorted(params.items()))
+    is_number = {name: isinstance(value, (int, float)) for name, value in params.items()}
+    return tuple((k, (0, v, "") if is_number[k] else (1, 0, params_key({"": v}))) for k, v in sorted(params.items()))
 
 
 def the(size: str | None) -> str:

@@ -9,13 +9,14 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
+from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
 
@@ -42,6 +43,38 @@ from neuralop_mup.lab.settings import (
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 #: Raise it whenever the same configuration gives other numbers.
 VERSION = 1
+
+
+@dataclass(frozen=True)
+class FNOs:
+    """What builds neuralop's FNO for data of so many channels and axes."""
+
+    in_channels: int
+    out_channels: int
+    n_dim: int
+
+    name = "FNO"
+
+    def fingerprint_content(self) -> Any:
+        """neuralop's class with its version; the rest is checks."""
+        return FNO, self.in_channels, self.out_channels
+
+    def __call__(self, **size: Any) -> FNO:
+        """The model of that size.
+
+        Raises
+        ------
+        MupError
+            If the constructor refuses the arguments.
+        """
+        kwargs = {"in_channels": self.in_channels, "out_channels": self.out_channels, **size}
+        n_modes = kwargs.get("n_modes")
+        if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
+            raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
+        try:
+            return FNO(**kwargs)
+        except Exception as error:  # the constructor's reason is what the user needs
+            raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
 
 
 def n_params(model: nn.Module) -> int:

@@ -29,16 +29,15 @@ from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import write_atomically
-from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.plan import SEARCH, SETTINGS, make_plan
-from neuralop_mup.lab.records import WEIGHTS, Records, params_key
+from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.settings import Settings, init_multipliers
-from neuralop_mup.lab.training import Training, name_of, quiet
+from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
 from neuralop_mup.validation import check_count
 
 _FILE = "target.json"
@@ -175,8 +174,6 @@ class Tuned:
             where += f"; {say.params(others)}"
         seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
         loss = say.loss_of_row(self.results.row(made["rule"]))
-        usual = {"rule": (made["rule"], DEFAULT_RULE), "init_mult": (made["init_mult"], {"kernel": 1.0})}
-        rest = "".join(f", {key}={own!r}" for key, (own, value) in usual.items() if own != value)
         size = _arguments(made["size"])
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
         there = f", {self.lr * math.sqrt(short / long):.3g} for the {long} steps of the target" if short != long else ""
@@ -188,7 +185,8 @@ class Tuned:
                 f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: "
                 f"{self.loss:.4g}{took}",
                 f"target {size}, {made['n_params']:,} parameters; kept in {self.results.folder}",
-                f"nm.parametrize({made['build']}({size}), base={made['base']}{rest})",
+                f"nm.parametrize({made['build']}({size}), base={made['base']}, rule={made['rule']!r}, "
+                f"init_mult={made['init_mult']})",
             )
         )
 
@@ -284,17 +282,13 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
             f"{__version__} with the format {_FORMAT}: load it with the version that wrote it, or tune in another folder."
         )
     results = Results.load(folder)
-    carried = results.carried(results.study.target, results.study.rules[0])
-    if _known(made) not in map(_known, carried):
+    kept = {name: made[name] for name in ("seed", "loss", "params")}
+    if not any(kept.items() <= record.items() for record in results.carried(results.study.target, results.study.rules[0])):
         raise MupError(
             f"The study that ran last in {folder} is not the one whose target is kept there: it has gone on since, is not "
             f"finished, or its target failed. {again}"
         )
     return load_target(results, made, build, processor)
-
-
-def _known(run: Mapping[str, Any]) -> tuple[int, float, str]:
-    return run["seed"], run["loss"], params_key(run["params"])
 
 
 def load_target(
