@@ -30,9 +30,8 @@ from tqdm import tqdm
 import neuralop_mup as nm
 from cases import CASES, FNO_CASES, LAYOUT_CASES, MODEL_CASES, SPHERE, SPHERE_CASES, Case, Model
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.problems import get_problem
-from neuralop_mup.lab.training import Training, losses_of
+from neuralop_mup.lab.training import FNOs, Training, losses_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "support.md"
 COMMAND = "python tests/support.py --write"

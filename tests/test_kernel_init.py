@@ -7,7 +7,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from cases import BY_NAME, CASES
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.training import FNOs
 from support import training_of
 
 BASE = {"hidden_channels": 8}

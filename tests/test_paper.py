@@ -11,8 +11,8 @@ import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 
 from neuralop_mup.lab import plan
-from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.training import FNOs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 EXPERIMENTS = importlib.import_module("experiments").EXPERIMENTS  # a skip would hide an experiment that no longer imports

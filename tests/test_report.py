@@ -10,7 +10,6 @@ import pytest
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import Results, plots, report, sweep, transfer_study, verdict, wording
-from neuralop_mup.lab.plots import style
 
 GRID = [0.004, 0.008, 0.016, 0.032]
 WHERE = {"versions": {"python": "3.12.3", "torch": "99.0"}, "host": "one", "date": "2026-11-25T08:00:00+00:00"}
@@ -51,9 +50,15 @@ def make(ours, plain, *, proxy=(0.05, 0.03, 0.02, 0.04), folder="unused", space=
     return Results(study, records, Path(folder))
 
 
+def table(result):
+    """Cells of the report's table, the header first."""
+    header, _, *rows = report.aligned_table(result).splitlines()
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
+
+
 def target_rows(result):
     """Rows of the report's table about the target, by column."""
-    header, *rows = report.table(result)
+    header, *rows = table(result)
     return [row for row in (dict(zip(header, cells, strict=True)) for cells in rows) if row["size"] == "target"]
 
 
@@ -128,7 +133,7 @@ def test_what_a_verdict_says(arguments, first, said, unsaid):
 def test_the_table_by_hand():
     """The base's best of the grid and the parabola beside it; the target under each rule; test errors are twice losses."""
     result = make([0.010, 0.012], [0.018, None])
-    header, base, *_ = report.table(result)
+    header, base, *_ = table(result)
     ours, plain = target_rows(result)
     logs = [math.log(loss) for loss in (0.03, 0.02, 0.04)]
     vertex = 0.016 * 2 ** ((logs[0] - logs[2]) / (2 * (logs[0] - 2 * logs[1] + logs[2])))
@@ -136,12 +141,12 @@ def test_the_table_by_hand():
     assert (ours["values"], ours["loss"], ours["test loss"]) == ("lr 0.016", "0.011 ± 0.001", "0.022")
     assert (plain["rule"], plain["loss"], plain["failed"], plain["seconds"]) == ("SP", "0.018", "1", "8.0")
     assert result.price() == pytest.approx(8 / 4)
-    assert "loss" not in report.table(make([None], [None], proxy=(None, None, None, 0.1)))[2:][0]
+    assert "loss" not in table(make([None], [None], proxy=(None, None, None, 0.1)))[2:][0]
 
 
 def test_data_error_and_equation_residual_are_shown_apart():
     results = make([0.02], [0.05])
-    assert "test equation" not in report.table(results)[0]
+    assert "test equation" not in table(results)[0]
     residual = {"log-modes": 0.25, "standard": 0.75}
     for r in results.records:
         r["metrics"] |= {"equation_loss": 9.0, "test_equation_loss": residual[r["rule"]]}
@@ -190,8 +195,8 @@ def test_a_sweep_has_a_report(tmp_path):
 
 def drawn(result, monkeypatch):
     """The figure of a report, as text."""
-    save = style.save
-    monkeypatch.setattr(style, "save", lambda figure, path: save(figure, path.with_suffix(".svg")))
+    save = plots.save
+    monkeypatch.setattr(plots, "save", lambda figure, path: save(figure, path.with_suffix(".svg")))
     report.write_report(result, command="again")
     return (result.folder / "lr.svg").read_text(encoding="utf-8")
 
@@ -214,9 +219,9 @@ def test_a_diverged_run_does_not_flatten_the_figure(tmp_path, monkeypatch):
 
 def test_a_rule_has_one_colour_in_every_figure():
     names = ["standard", "log-modes", "operator-norm", "none"]
-    assert len({style.colour_of(n) for n in names}) == len({style.marker_of(n) for n in names}) == 4
+    assert len({plots.colour_of(n) for n in names}) == len({plots.marker_of(n) for n in names}) == 4
     optimizers = ["adam", "adamw", "neuralop-adamw", "sgd", "soap"]
-    assert len({(style.colour_of(n), style.marker_of(n)) for n in optimizers}) == 5
+    assert len({(plots.colour_of(n), plots.marker_of(n)) for n in optimizers}) == 5
 
 
 def test_the_same_records_give_the_same_svg_and_leave_pyplot_alone(tmp_path, monkeypatch):

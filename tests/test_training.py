@@ -5,10 +5,10 @@ from neuralop.models import FNO
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
-from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.plan import operations
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.settings import OPTIMIZERS, Settings, build_optimizer
+from neuralop_mup.lab.training import FNOs
 from support import small_fno, train_run, training_of
 
 TINY = {

@@ -22,10 +22,9 @@ from experiments.kept import metrics_of, missing
 from experiments.pages import NAMES, percent, percents, table
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
-from neuralop_mup.lab.training import VERSION
+from neuralop_mup.lab.training import VERSION, FNOs
 from neuralop_mup.lab.tuning import tune
 from problems import get_problem
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from neuralop_mup.lab.plots import style
+from neuralop_mup.lab import plots as style
 
 #: Optimizer → how it is drawn, and where its errors are written beside it; others are left out, for a figure of few marks.
 _DRAWN: dict[str, tuple[str, str]] = {

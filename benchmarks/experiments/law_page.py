@@ -14,7 +14,7 @@ import numpy as np
 from experiments.curves import Curve
 from experiments.law import CENTRE, CHOSEN_ON, MOST, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table
-from neuralop_mup.lab.plots import style
+from neuralop_mup.lab import plots as style
 from neuralop_mup.lab.statistics import student
 
 FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")

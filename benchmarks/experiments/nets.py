@@ -10,7 +10,7 @@ import torch
 from neuralop.models import UNO
 
 from experiments.physics_informed import PhysicsInformedFNO
-from neuralop_mup.lab.fno import FNOs
+from neuralop_mup.lab.training import FNOs
 
 
 def _uno(in_channels: int, out_channels: int, n_dim: int) -> Callable[..., torch.nn.Module]:

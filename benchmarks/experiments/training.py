@@ -119,7 +119,7 @@ class _Stage:
     """The next so many batches of a loader, which begins anew wherever it ends; what is no whole batch is left out."""
 
     def __init__(self, loader: Any, batches: int) -> None:
-        self.dataset, self.generator, self.batch_size = loader.dataset, loader.generator, loader.batch_size
+        self.dataset, self.generator, self.batch_size = loader.dataset, loader.generator, loader.sampler.batch_size
         self._batches, self._whole = batches, self._endless(loader)
 
     def __len__(self) -> int:

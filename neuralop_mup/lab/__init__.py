@@ -18,8 +18,7 @@ from neuralop_mup.lab.sweeps import sweep, transfer, transfer_study
 
 if TYPE_CHECKING:
     from neuralop_mup.lab.report import aligned_table, verdict, write_report
-    from neuralop_mup.lab.tuned import Tuned, load_tuned
-    from neuralop_mup.lab.tuning import tune
+    from neuralop_mup.lab.tuning import Tuned, load_tuned, tune
 
 __all__ = [
     "Kind",
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 # Loaded when first used: sweeps of a function need neither models nor figures.
-_LAZY = {"tune": "tuning", "Tuned": "tuned", "load_tuned": "tuned"}
+_LAZY = dict.fromkeys(("tune", "Tuned", "load_tuned"), "tuning")
 _LAZY |= dict.fromkeys(("aligned_table", "verdict", "write_report"), "report")
 
 

@@ -15,7 +15,6 @@ import torch
 from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.errors import MupError
@@ -27,11 +26,6 @@ EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much s
 _FORMAT = 2
 #: Processors of these classes are in the file; others are asked for when it is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
-
-
-def begins_alike(one: float, other: float) -> bool:
-    """Whether two losses of a first batch are the same but for rounding, that of a GPU's reduced precision among it."""
-    return abs(one - other) <= 1e-3 * max(1.0, abs(one))
 
 
 class Checkpoint:
@@ -88,7 +82,7 @@ class Checkpoint:
         if time.monotonic() - self._last < EVERY:
             return
         generator = getattr(self._loader, "generator", None)
-        state: dict[str, Any] = {name: _compact(part.state_dict()) for name, part in self._parts.items()}
+        state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
         state |= {"order": generator and generator.get_state(), "random": torch.get_rng_state()}
         state |= {"key": self._key, "epoch": epoch, "seconds": seconds}
         try:
@@ -105,19 +99,6 @@ def _read(path: Path, weights_only: bool) -> Any:
         if damaged := whole.testzip():
             raise ValueError(f"{damaged} is not what was written")
     return torch.load(path, map_location="cpu", weights_only=weights_only)
-
-
-def _compact(state: Any) -> Any:
-    """The state with copies of the tensors that are slices: a slice would bring all that it is cut from into the file."""
-
-    def own(value: Any) -> Any:
-        sliced = isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes
-        return value.clone() if sliced else value
-
-    copied = tree_map(own, state)
-    if hasattr(state, "_metadata"):  # of a module's state
-        copied._metadata = state._metadata
-    return copied
 
 
 def answers_of(model: nn.Module, like: torch.Tensor | None) -> list[float] | None:

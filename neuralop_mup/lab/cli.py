@@ -27,11 +27,11 @@ from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab import plots
 from neuralop_mup.lab.compare import compare as compare_ways
-from neuralop_mup.lab.fno import FNOs
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import build_optimizer
+from neuralop_mup.lab.training import FNOs
 from neuralop_mup.lab.tuning import tune as tune_model
 from neuralop_mup.lab.wording import aligned
 

@@ -18,6 +18,7 @@ from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.reading import check_grid, fourier_blocks
 from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
@@ -28,8 +29,7 @@ from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Settings, optimizer_of
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.sweeps import results_of, transfer_study
-from neuralop_mup.lab.training import Training, copied, losses_of, n_params, quiet, untouched
-from neuralop_mup.lab.tuned import name_of
+from neuralop_mup.lab.training import Training, losses_of, n_params, name_of, quiet, untouched
 from neuralop_mup.validation import check_count, check_positive
 
 #: Settings of a run that may be given, or searched; and what a search may be told.
@@ -59,8 +59,8 @@ class Plan:
     title : str
     x_shape : tuple of int or None
         ``(channels, *grid)``; None off a grid.
-    costs, parameters, steps : mapping
-        Size → cost of a run in floating-point operations, parameters of the model, and optimizer steps.
+    costs, steps : mapping
+        Size → cost of a run in floating-point operations, and optimizer steps.
     told : mapping
         What the report says of how the data was read, and of what was chosen.
     """
@@ -71,24 +71,14 @@ class Plan:
     title: str
     x_shape: tuple[int, ...] | None
     costs: Mapping[str, float]
-    parameters: Mapping[str, int]
     steps: Mapping[str, int]
     told: Mapping[str, Any]
 
-    def train(
-        self, *, n_workers: int | None, devices: Sequence[str] = (), progress: bool = True, engine: Any = None,
-        executor: Any = None,
-    ) -> Results:  # fmt: skip
-        """Train what is missing; of the study, which may be another than the plan was made with."""
-        return results_of(
-            replace(self.study, train=self.training, costs=self.costs),
-            folder=self.folder,
-            n_workers=n_workers,
-            devices=devices,
-            progress=progress,
-            engine=engine,
-            executor=executor,
-        )
+    def train(self, **how: Any) -> Results:
+        """Train what is missing, as :func:`~neuralop_mup.lab.sweeps.results_of` takes it; of the study, which may be another
+        than the plan was made with.
+        """
+        return results_of(replace(self.study, train=self.training, costs=self.costs), folder=self.folder, **how)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -173,11 +163,11 @@ def make_plan(
     if base is None:
         base, why["proxy"] = narrower(target, energy)
     models = {"proxy": _built(build, base, "base", real=True), **models}
-    parameters = {which: n_params(model) for which, model in models.items()}
-    if parameters["proxy"] >= parameters["target"]:
+    few, many = n_params(models["proxy"]), n_params(models["target"])
+    if few >= many:
         raise MupError(
-            f"The base has {parameters['proxy']:,} parameters and the target {parameters['target']:,}: tuning the base "
-            "saves nothing. Make it smaller in width or modes."
+            f"The base has {few:,} parameters and the target {many:,}: tuning the base saves nothing. Make it smaller in "
+            "width or modes."
         )
     batch = max(space["batch_size"]) if isinstance(space.get("batch_size"), list) else batch_size
     losses = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)())
@@ -192,6 +182,8 @@ def make_plan(
     asked = epochs * n_batches if proxy_steps is None else proxy_steps
     check_count("proxy_steps", asked, "steps")
     rates = {"lr": choice.lrs(asked)} if own_lrs else {}
+    resolved = [modes_of({}, model) for model in models.values()]
+    notes = tuple(data_notes(sample, seen.counts()["val"], *resolved, isinstance(loss, str), energy))
     study = transfer_study(
         proxy=base,
         target=target,
@@ -205,7 +197,7 @@ def make_plan(
         keeps=True,
         between=own_lrs,
         extends={"lr": EXTENDS} if own_lrs and not space else {},
-        notes=tuple(_notes(source, sample, seen.counts()["val"], models, energy, isinstance(loss, str))),
+        notes=notes,
         **search,
     )
     at, steps = _lengths(epochs, n_batches, asked, name, choice.is_own, study)
@@ -226,7 +218,6 @@ def make_plan(
         f"{name_of(build)} on {source.title}",
         (sample["x"].shape[1], *grid) if grid else None,
         {which: (operations(models[which], points) * batch + _STEP) * n for which, n in steps.items()},
-        parameters,
         steps,
         {"data": source.title, **_readings(source), **why},
     )
@@ -372,8 +363,9 @@ def _lengths(
 def _check_settings(study: Study, rule: str | None, optimizers: Mapping[str, Any]) -> None:
     """MupError for a setting, or for a value of the space, that a run would refuse."""
     grids = {name: values for name, values in study.space.items() if isinstance(values, (list, tuple))}
+    example = study.example
     for params in [{}, *({name: value} for name, values in grids.items() for value in values)]:
-        config = study.config(study.point("target", rule, {**study.example, **params}), study.seeds[0])
+        config = study.config(study.point("target", rule, {**example, **params}), study.seeds[0])
         check_positive("lr", Settings.of(config, optimizers).lr)  # a run of rate zero is one, but none to be chosen
 
 
@@ -502,21 +494,6 @@ def _readings(source: Any) -> dict[str, Any]:
     return getattr(source, "readings", {})
 
 
-def _notes(
-    source: Any, sample: Mapping[str, Any], n_val: int | None, models: Mapping[str, nn.Module], energy: ModeEnergy | None,
-    compare: bool,
-) -> list[str]:  # fmt: skip
-    """What the data says against the sizes, or against itself, a sentence each."""
-    notes = data_notes(sample, n_val, *(modes_of({}, models[which]) for which in ("proxy", "target")), compare, energy)
-    points = sample["x"].shape[2:] if energy is not None else ()
-    if any(n % 2 for n in points) and not odd_grids_work():
-        notes.append(
-            f"{'×'.join(map(str, points))} points: the installed neuralop's SpectralConv is wrong on odd numbers of points, "
-            "so choose an even grid, or leave out the last point of these axes (read={'crop': True} for files and arrays)."
-        )
-    return notes
-
-
 def data_notes(
     sample: Mapping[str, Any], n_val: int | None, proxy: Modes, target: Modes, compare: bool = True,
     energy: ModeEnergy | None = None,
@@ -554,6 +531,12 @@ def data_notes(
         notes.append(
             "The targets of all samples are the same, so there is nothing to learn and no learning rate to choose: look at "
             "what was taken for the output."
+        )
+    points = () if off_grid(sample) else sample["x"].shape[2:]
+    if any(n % 2 for n in points) and not odd_grids_work():
+        notes.append(
+            f"{'×'.join(map(str, points))} points: the installed neuralop's SpectralConv is wrong on odd numbers of points, "
+            "so choose an even grid, or leave out the last point of these axes (read={'crop': True} for files and arrays)."
         )
     return list(filter(None, notes))
 

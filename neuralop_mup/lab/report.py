@@ -12,7 +12,6 @@ from typing import Any
 from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.files import put
-from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.search import edge_of, is_number
 from neuralop_mup.lab.statistics import regret_between
@@ -57,7 +56,7 @@ def verdict(results: Results) -> list[str]:
                 f"{edge} that was searched, so the optimum may lie outside: extend its grid "
                 f"{'downwards' if edge == 'lowest' else 'upwards'}."
             )
-    failed = sum(not is_complete(r) for r in results.records)
+    failed = len([r for r in results.records if r["error"]])
     if failed:
         said.append(f"{failed} of {len(results.records)} runs did not complete; a point with such a seed does not compete.")
     if len(study.seeds) == 1:
@@ -87,7 +86,7 @@ def _carried(results: Results) -> list[str]:
     if naive["failed"]:
         return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
     head += f"; the same values under SP give {say.loss_of_row(naive)}."
-    losses = {way: [r["loss"] for r in results.carried(study.target, way) if is_complete(r)] for way in study.rules}
+    losses = {way: [r["loss"] for r in results.carried(study.target, way) if not r["error"]] for way in study.rules}
     found = regret_between(losses["standard"], losses[rule])
     if found is None:
         return [head]
@@ -100,52 +99,16 @@ def _carried(results: Results) -> list[str]:
 
 
 def _why(results: Results, row: Mapping[str, Any]) -> str:
-    failed = [r for r in results.carried(row["size"], row["rule"]) if not is_complete(r)]
+    failed = [r for r in results.carried(row["size"], row["rule"]) if r["error"]]
     return f"{len(failed)} of {row['trials']} runs: {say.line(failed[0]['error'] or 'no finite loss')[:160]}"
 
 
 # Its tables
 
 
-def table(results: Results) -> list[list[str]]:
-    """The summary as rows of text, the header first: the base, and the target under each rule. Columns that would be empty
-    are left out.
-
-    Parameters
-    ----------
-    results : Results
-        Of a study.
-
-    Returns
-    -------
-    list of list of str
-        Rows of cells.
-    """
-    study, rows = results.study, []
-    for row in results.summary():
-        if row["size"] == study.base and row["rule"] != study.rules[0]:
-            continue  # which is the first one's
-        is_base, records = row["size"] == study.base, results.carried(row["size"], row["rule"])
-        values = row["best"] if is_base else row["transferred"]
-        cells = {
-            "size": row["size"] or "–",
-            "rule": "–" if is_base else say.rule_name(row["rule"]),
-            "values": f"{say.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
-            "fitted lr": say.number(row["optimum"]),
-            "loss": say.loss_of_row(row),
-            "test loss": say.number(row["transferred_test"]),
-            "validation error": say.number(_mean(records, "validation_error")),  # beside a score
-        }
-        for term in _other_losses(results.records):
-            cells[f"test {term}"] = say.number(_mean(records, f"test_{term}_loss"))
-        failed = sum(not is_complete(r) for r in results.cell(row["size"], row["rule"]))
-        rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
-    kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
-    return [kept, *([row[name] for name in kept] for row in rows)]
-
-
 def aligned_table(results: Results) -> str:
-    """The table in Markdown, whose columns also line up in a terminal.
+    """The summary as a table in Markdown, whose columns also line up in a terminal: the base, and the target under each
+    rule. Columns that would be empty are left out.
 
     Parameters
     ----------
@@ -167,7 +130,27 @@ def aligned_table(results: Results) -> str:
     >>> print(aligned_table(results).splitlines()[0])
     | values | fitted lr | loss | seconds |
     """
-    return say.aligned(table(results))
+    study, rows = results.study, []
+    for row in results.summary():
+        if row["size"] == study.base and row["rule"] != study.rules[0]:
+            continue  # which is the first one's
+        is_base, records = row["size"] == study.base, results.carried(row["size"], row["rule"])
+        values = row["best"] if is_base else row["transferred"]
+        cells = {
+            "size": row["size"] or "–",
+            "rule": "–" if is_base else say.rule_name(row["rule"]),
+            "values": f"{say.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
+            "fitted lr": say.number(row["optimum"]),
+            "loss": say.loss_of_row(row),
+            "test loss": say.number(row["transferred_test"]),
+            "validation error": say.number(_mean(records, "validation_error")),  # beside a score
+        }
+        for term in _other_losses(results.records):
+            cells[f"test {term}"] = say.number(_mean(records, f"test_{term}_loss"))
+        failed = len([r for r in results.cell(row["size"], row["rule"]) if r["error"]])
+        rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
+    kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
+    return say.aligned([kept, *([row[name] for name in kept] for row in rows)])
 
 
 def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -178,7 +161,7 @@ def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _mean(records: Sequence[Mapping[str, Any]], metric: str) -> float | None:
     """Mean of a metric over the records that completed; None if one of them lacks it."""
-    values = [record["metrics"].get(metric) for record in records if is_complete(record)]
+    values = [record["metrics"].get(metric) for record in records if not record["error"]]
     return sum(values) / len(values) if values and None not in values else None
 
 
@@ -277,7 +260,7 @@ def write_report(
         f"Values are chosen by the mean of the {_score(results)} over seeds; ± is its standard deviation over seeds.",
         _figure(results, title),
     ]
-    if failed := [r for r in results.records if not is_complete(r)]:
+    if failed := [r for r in results.records if r["error"]]:
         rows = [["size", "rule", "values", "seed", "outcome", "error"]]
         for r in failed:
             what = [r["size"] or "–", r["rule"] or "–", say.params(r["params"]), str(r["seed"]), r["outcome"]]

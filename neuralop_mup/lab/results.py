@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, mean_and_std, score
-from neuralop_mup.lab.search import edge_of, is_number, params_key
+from neuralop_mup.lab.records import params_key
+from neuralop_mup.lab.search import edge_of, is_number
 from neuralop_mup.lab.statistics import find_optimum
 from neuralop_mup.lab.study import Study, the
 
@@ -96,8 +98,21 @@ class Results:
         >>> len(results.cell("proxy", "standard")), len(results.cell("target", "standard"))
         (6, 2)
         """
-        rule = self.study.trained_as(size, rule)
-        return [r for r in self.records if (r["size"], r["rule"]) == (size, rule)]
+        return [record for group in self._points(size, rule).values() for record in group]
+
+    @cached_property
+    def _grouped(self) -> dict[tuple[str | None, str | None], dict[str, list[Record]]]:
+        """Size and rule → point → records, in the order in which they first appear."""
+        groups: dict[tuple[str | None, str | None], dict[str, list[Record]]] = {}
+        for record in self.records:
+            points = groups.setdefault((record["size"], record["rule"]), {})
+            points.setdefault(params_key(record["params"]), []).append(record)
+        return groups
+
+    def _points(self, size: str | None, rule: str | None) -> dict[str, list[Record]]:
+        if (size, rule) not in self._grouped:
+            rule = self.study.trained_as(size, rule)
+        return self._grouped.get((size, rule), {})
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
         """Records at a size with the base's best values, of which the base itself has those of its grid; none if there are
@@ -118,18 +133,19 @@ class Results:
         >>> [record["params"] for record in results.carried("target", "operator-norm")]
         [{'lr': 0.5}, {'lr': 0.5}]
         """
-        here, base = self.cell(size, rule), self.study.base
-        params = self._best(here)[0] if size == base else self._centre(rule)
-        return by_point(here).get(params_key(params), []) if params else []
+        params = self._best(rule)[0] if size == self.study.base else self._centres.get(rule)
+        return self._points(size, rule).get(params_key(params), []) if params else []
 
-    def _centre(self, rule: str | None) -> dict[str, Any] | None:
-        """What the base's runs carry under a rule."""
-        groups = by_point(self.cell(self.study.base, rule)).values()
-        return self.study.carried((group[0]["params"], group) for group in groups)
+    @cached_property
+    def _centres(self) -> dict[str | None, dict[str, Any] | None]:
+        """Rule → what the base's runs carry under it."""
+        groups = {rule: self._points(self.study.base, rule).values() for rule in self.study.rules}
+        return {rule: self.study.carried([(group[0]["params"], group) for group in own]) for rule, own in groups.items()}
 
-    def _best(self, records: Iterable[Record]) -> tuple[dict[str, Any] | None, float]:
-        """Point of lowest mean loss, and that loss; (None, inf) when no point completed with every seed."""
-        return lowest(((group[0]["params"], group) for group in by_point(records).values()), len(self.study.seeds))
+    def _best(self, rule: str | None) -> tuple[dict[str, Any] | None, float]:
+        """The base's point of lowest mean loss, and that loss; (None, inf) when no point completed with every seed."""
+        groups = self._points(self.study.base, rule).values()
+        return lowest([(group[0]["params"], group) for group in groups], len(self.study.seeds))
 
     # What they say
 
@@ -153,7 +169,7 @@ class Results:
         >>> results.best
         {'lr': 0.5}
         """
-        best = self._centre(self.study.rules[0])
+        best = self._centres[self.study.rules[0]]
         if best is None:
             what = the(self.study.base) if self.study.base else f"study {self.study.name!r}"
             raise MupError(
@@ -164,7 +180,7 @@ class Results:
     @property
     def best_loss(self) -> float:
         """Mean loss of the best point that was trained; infinite when none completed with every seed."""
-        return self._best(self.cell(self.study.base, self.study.rules[0]))[1]
+        return self._best(self.study.rules[0])[1]
 
     def points(self, size: str | None = None, rule: str | None = None) -> list[dict[str, Any]]:
         """One row per point of a size under a rule, best first; by default of the base.
@@ -186,7 +202,7 @@ class Results:
         """
         size, rule = (self.study.base if size is None else size), (self.study.rules[0] if rule is None else rule)
         rows = []
-        for group in sorted(by_point(self.cell(size, rule)).values(), key=lambda group: score(group, len(self.study.seeds))):
+        for group in sorted(self._points(size, rule).values(), key=lambda group: score(group, len(self.study.seeds))):
             loss, std = mean_and_std([r["loss"] for r in group if is_complete(r)])
             failed = sum(not is_complete(r) for r in group)
             rows.append(
@@ -216,14 +232,14 @@ class Results:
         >>> results.curve()
         {0.25: [1.0625, 1.1625], 0.5: [1.0, 1.1], 1.0: [1.25, 1.35]}
         """
-        records = self.cell(self.study.base, self.study.rules[0] if rule is None else rule)
-        best, grid = self._best(records)[0], self.study.space.get(name)
+        rule = self.study.rules[0] if rule is None else rule
+        best, grid = self._best(rule)[0], self.study.space.get(name)
         if best is None or not isinstance(grid, (list, tuple)) or not all(map(is_number, grid)):
             return {}
         losses = {}
-        for group in by_point(records).values():
+        for group in self._points(self.study.base, rule).values():
             if {**group[0]["params"], name: best[name]} == best:
-                of_seed = {r["seed"]: r["loss"] if is_complete(r) else None for r in group}
+                of_seed = {r["seed"]: r["loss"] for r in group}
                 losses[group[0]["params"][name]] = [of_seed.get(seed) for seed in self.study.seeds]
         return losses
 
@@ -279,7 +295,7 @@ class Results:
             "best": best or None,
             "optimum": optimum and optimum.value,
             "at_edge": any(edge_of(value, study.space.get(name)) for name, value in best.items()),
-            "transferred": self._centre(rule),
+            "transferred": self._centres.get(rule),
             "transferred_loss": loss,
             "transferred_std": std,
             "transferred_test": sum(tests) / len(tests) if tests else None,
@@ -304,14 +320,6 @@ class Results:
         rule = self.study.rules[0]
         trained = [r for r in self.carried(self.study.target, rule) if is_complete(r)]
         return seconds(self.cell(self.study.base, rule)) * len(trained) / seconds(trained) if seconds(trained) else None
-
-
-def by_point(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records grouped by point, in the order in which the points first appear."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(params_key(record["params"]), []).append(record)
-    return groups
 
 
 def seconds(records: Iterable[Mapping[str, Any]]) -> float:

@@ -417,9 +417,8 @@ class Study:
 
 def _order(params: Params) -> tuple:
     """Sorts points: numbers by size, anything else by its text."""
-    return tuple(
-        (k, (0, v, "") if isinstance(v, (int, float)) else (1, 0, params_key({"": v}))) for k, v in sorted(params.items())
-    )
+    is_number = {name: isinstance(value, (int, float)) for name, value in params.items()}
+    return tuple((k, (0, v, "") if is_number[k] else (1, 0, params_key({"": v}))) for k, v in sorted(params.items()))
 
 
 def the(size: str | None) -> str:

@@ -9,13 +9,14 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
+from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
 
@@ -24,6 +25,7 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
@@ -43,9 +45,46 @@ Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 VERSION = 1
 
 
+@dataclass(frozen=True)
+class FNOs:
+    """What builds neuralop's FNO for data of so many channels and axes."""
+
+    in_channels: int
+    out_channels: int
+    n_dim: int
+
+    name = "FNO"
+
+    def fingerprint_content(self) -> Any:
+        """neuralop's class with its version; the rest is checks."""
+        return FNO, self.in_channels, self.out_channels
+
+    def __call__(self, **size: Any) -> FNO:
+        """The model of that size.
+
+        Raises
+        ------
+        MupError
+            If the constructor refuses the arguments.
+        """
+        kwargs = {"in_channels": self.in_channels, "out_channels": self.out_channels, **size}
+        n_modes = kwargs.get("n_modes")
+        if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
+            raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
+        try:
+            return FNO(**kwargs)
+        except Exception as error:  # the constructor's reason is what the user needs
+            raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
+
+
 def n_params(model: nn.Module) -> int:
     """Numbers that are trained; complex ones count as two."""
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
+
+
+def name_of(build: Any) -> str:
+    """What a function that builds models is called."""
+    return getattr(build, "name", None) or getattr(build, "__qualname__", type(build).__name__)
 
 
 def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
@@ -106,14 +145,6 @@ def untouched(loader: Any) -> Iterator[None]:
         finally:
             if order is not None:
                 order.set_state(before)
-
-
-def copied(value: Any) -> Any:
-    """A copy down to the last value, so that its state is one run's; what cannot be copied, such as an open file, itself."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # whatever an object raises that refuses
-        return value
 
 
 class _Trainer(Trainer):
@@ -270,9 +301,8 @@ class Training:
         dict
             ``loss``: error on the validation data, by which hyperparameters are chosen; ``test_loss``; ``train_loss``: mean
             training loss of the last epoch (of normalised fields, unless there is an equation); ``seconds``; ``n_params``
-            (complex numbers count as two); ``steps``; ``mean_loss``: the validation error of predicting the mean. Further
-            losses by name, as ``equation_loss`` and ``test_equation_loss``. With a score ``loss`` is that, ``score`` its
-            name and ``validation_error`` the error.
+            (complex numbers count as two); ``steps``. Further losses by name, as ``equation_loss`` and
+            ``test_equation_loss``. With a score ``loss`` is that, ``score`` its name and ``validation_error`` the error.
 
         Raises
         ------
@@ -323,7 +353,7 @@ class Training:
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""
         terms = {name: term for name, (_, term) in self.losses.items()}
-        measured = _against_the_mean(terms["data"], evals["val"])
+        measured = {}
         for split, loader in evals.items():
             errors = trainer.evaluate(terms, loader, log_prefix=split)
             for name in terms:
@@ -341,18 +371,3 @@ def _printed(value: Any) -> str:
     except MupError as error:
         warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
         return f"unknown {uuid.uuid4().hex}"
-
-
-def _against_the_mean(term: Callable[..., torch.Tensor], loader: Any) -> dict[str, float]:
-    """``mean_loss``: the validation error of the mean target, which knows nothing of the input; none off a grid."""
-    total, count, shape = 0.0, 0, None
-    for batch in loader:
-        y = batch["y"]
-        if not isinstance(y, torch.Tensor) or shape not in (None, y.shape[1:]):
-            return {}
-        total, count, shape = total + y.sum(0, keepdim=True), count + len(y), y.shape[1:]
-    mean, error = total / count, 0.0
-    with torch.no_grad():
-        for batch in loader:
-            error += float(term(mean.expand_as(batch["y"]), **batch))
-    return {"mean_loss": error / count}

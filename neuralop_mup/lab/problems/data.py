@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    StackDataset,
+)
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
@@ -17,21 +25,6 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
 _SOME = 256  # samples that stand for all where a spectrum is taken
 _CHUNK = 64  # samples read at once in a pass over all
-
-
-class _Pairs(Dataset):
-    """Pairs as dicts; a whole batch is one indexing, where torch's default would collate sample by sample."""
-
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.x, self.y = x, y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int | list[int]) -> dict[str, torch.Tensor]:
-        return {"x": self.x[index], "y": self.y[index]}
-
-    __getitems__ = __getitem__
 
 
 class _Splits:
@@ -135,7 +128,14 @@ class ProblemData(_Splits):
         >>> [len(batch["x"]) for batch in train], list(others)
         ([8, 8, 4], ['val'])
         """
-        return _loaders({name: _Pairs(*pair) for name, pair in self._pairs().items()}, batch_size, seed, collate_fn=dict)
+        order, made = torch.Generator().manual_seed(int(seed)), {}
+        for name, (x, y) in self._pairs().items():
+            pairs, drawn = StackDataset(x=x, y=y), order if name == "train" else None
+            samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
+            # A whole batch is one indexing, where torch's default would collate sample by sample.
+            batches = BatchSampler(samples, int(batch_size), drop_last=False)
+            made[name] = DataLoader(pairs, batch_size=None, sampler=batches, generator=drawn)
+        return made.pop("train"), made
 
     def processor(self) -> Any:
         """neuralop's data processor, with x and y normalized per channel by the training data.
@@ -292,7 +292,7 @@ def normalizer_of(values: Any, name: str = "") -> Any:
     return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape))
 
 
-def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int, **how: Any) -> tuple[Any, dict[str, Any]]:
+def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
     """Training loader, which draws its order by the seed, and the others, by name; what is no data set is one already."""
     order = torch.Generator().manual_seed(int(seed))
     made = dict(parts)
@@ -300,7 +300,7 @@ def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int, **how: Any) -
         if isinstance(part, Dataset):
             is_drawn = name == "train" and not isinstance(part, IterableDataset)
             drawn = {"shuffle": True, "generator": order} if is_drawn else {}
-            made[name] = DataLoader(part, int(batch_size), **drawn, **how)
+            made[name] = DataLoader(part, int(batch_size), **drawn)
     return made.pop("train"), made
 
 

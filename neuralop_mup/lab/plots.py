@@ -1,0 +1,360 @@
+"""Figures of what they are given: nothing here trains, reads a folder or changes matplotlib's global state.
+
+The object interface (``Figure`` and ``FigureCanvasAgg``) is used instead of ``pyplot``, so drawing works without a
+display, in a worker, and never changes what the user's own script has open. A rule and an optimizer keep their colour and
+marker from figure to figure, so that a figure also reads in grey.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralop_mup.errors import MupError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Okabe and Ito's palette, which stays distinct under the common colour deficiencies.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")
+GREY, FAINT = "#555555", "#e6e6e6"
+SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible where a page shows a figure at half its size
+
+#: Rules and optimizers → colour and marker.
+_FIXED = {
+    "standard": (PALETTE[1], "s"),
+    "log-modes": (PALETTE[0], "o"),
+    "operator-norm": (PALETTE[2], "D"),
+    "none": (PALETTE[3], "^"),
+    "adam": (PALETTE[0], "o"),
+    "adamw": (PALETTE[5], "v"),
+    "neuralop-adamw": (PALETTE[2], "D"),
+    "sgd": (PALETTE[7], "<"),
+    "muon": (PALETTE[3], "P"),  # of which evidence is kept
+    "soap": (PALETTE[4], "X"),
+}
+
+
+def colour_of(name: str | None, index: int = 0) -> str:
+    """Colour of a rule or an optimizer; of what is neither, by its index."""
+    return _FIXED[name][0] if name in _FIXED else PALETTE[index % len(PALETTE)]
+
+
+def marker_of(name: str | None, index: int = 0) -> str:
+    """Marker of a rule or an optimizer; of what is neither, by its index."""
+    return _FIXED[name][1] if name in _FIXED else MARKERS[index % len(MARKERS)]
+
+
+def new_figure(
+    width: float, height: float, rows: int = 1, columns: int = 1, layout: str | None = None, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure that pyplot does not know of, and its axes; sizes in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=120, layout=layout)
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write the figure, grown where a label would be cut off; the suffix picks the format."""
+    from matplotlib import rc_context
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # With fixed ids and no date the same records give the same SVG, so figures can be kept under version control.
+    with rc_context({"svg.hashsalt": "neuralop-mup"}):
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, metadata=metadata, bbox_inches="tight", pad_inches=0.08)
+    return path
+
+
+def finish(figure: Figure, path: str | Path, title: str | None, parts: Sequence[str] = ()) -> Path:
+    """The figure's title, what its marks mean in lines that are no wider than it, and :func:`save`."""
+    if title:
+        figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=TITLE)
+    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # characters of a usual width
+    figure.text(0.01, -0.01, fill("  ·  ".join(parts), room), fontsize=SMALL, color=GREY, ha="left", va="top")
+    return save(figure, path)
+
+
+def name_lines(axes: Axes) -> None:
+    """The names of what is drawn, at the right of the axes."""
+    axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), labelspacing=1.0)
+
+
+def ticks_at(axes: Axes, values: Sequence[float], digits: int = 3) -> None:
+    """Ticks at the values themselves, thinned to what fits and written plainly."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    width = axes.get_window_extent().width / axes.figure.dpi
+    stride = max(1, math.ceil(len(values) * 0.42 / width))
+    axes.xaxis.set_major_locator(FixedLocator(list(values)[::stride]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.{digits}g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(labelsize=SMALL)
+
+
+def value_axis(axes: Axes) -> None:
+    """Plain numbers on the vertical axis, few enough to read, and no box around the data."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    if axes.get_yscale() == "log":
+        low, high = axes.get_ylim()
+        decades = math.log10(high / low)
+        subs = (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9) if decades < 0.5 else (1, 2, 3, 5, 7) if decades < 1.3 else (1, 3)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs if decades < 3 else (1,), numticks=12))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="y", color=FAINT, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=SMALL)
+    bare(axes)
+
+
+def bare(axes: Axes) -> None:
+    """No box around the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+# Loss against a hyperparameter: the figure of every study
+
+#: Axis label of each hyperparameter.
+_NAMES = {"lr": "learning rate", "batch_size": "batch size (samples)", "beta2": "Adam β2"}
+#: Beyond this multiple of the best loss a point is pinned to the top of the axes: a diverged run may reach 1e6.
+_CEILING = 100.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss against a hyperparameter, summarised over seeds.
+
+    Attributes
+    ----------
+    x, mean, low, high : list of float
+        Values with every seed complete, and the mean, lowest and highest loss over seeds there. A mean over the seeds that
+        happened to survive would flatter an unstable value.
+    failed : list of float
+        Values at which some seed failed.
+    """
+
+    x: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    failed: list[float]
+
+    @classmethod
+    def of(cls, losses: Mapping[float, Sequence[float | None]]) -> Curve:
+        """The curve of losses by value, a seed an entry and None where it failed."""
+        whole = {float(x): list(own) for x, own in sorted(losses.items()) if None not in own}
+        failed = [float(x) for x in sorted(losses) if float(x) not in whole]
+        return cls(list(whole), *([of(own) for own in whole.values()] for of in (fmean, min, max)), failed)
+
+
+def plot_curves(
+    curves: Sequence[tuple[str, str | None, Curve]],
+    path: str | Path,
+    *,
+    name: str = "lr",
+    loss: str = "validation loss",
+    title: str | None = None,
+) -> Path:
+    """Draw losses against a hyperparameter, with a star at the lowest one of a curve.
+
+    Parameters
+    ----------
+    curves : sequence of (label, rule, Curve)
+        The base, whose rule is None; then one of a single point for each rule under which the target was trained.
+    path : str or Path
+        Where to write; the suffix picks the format.
+    name : str
+        What the curves run over; ``"beta2"`` is drawn as 1 - β2, so that its log axis spreads the values near 1.
+    loss : str
+        What the losses are called.
+    title : str, optional
+
+    Returns
+    -------
+    Path
+        ``path``.
+
+    Raises
+    ------
+    MupError
+        If no curve has a point.
+    """
+    losses = [loss for _, _, curve in curves for loss in curve.mean]
+    if not losses:
+        raise MupError(f"There is no figure to draw: no point was trained with every seed over the hyperparameter {name}.")
+    values = sorted({x for _, _, curve in curves for x in (*curve.x, *curve.failed)})
+    low, high = min(min(curve.low, default=min(losses)) for _, _, curve in curves), max(losses)
+    ceiling = min(high, _CEILING * low) * 1.15 if low > 0 else high + 0.08 * (high - low or 1.0)
+    figure, axes = new_figure(7.0, 3.9, layout="constrained")
+    if name == "beta2":
+        axes.set_xscale("function", functions=(lambda x: -np.log10(np.maximum(1 - x, 1e-12)), lambda y: 1 - 10**-y))
+    elif values[0] > 0:
+        axes.set_xscale("log", base=2 if name == "lr" else 10)
+    axes.set_yscale("log" if low > 0 else "linear")
+    axes.set_ylim(low / 1.15 if low > 0 else low - 0.08 * (high - low or 1.0), ceiling)
+    marks = ["★ lowest mean", "band, bar: range over seeds"]
+    for i, (label, rule, curve) in enumerate(curves):
+        colour, is_walk = GREY if rule is None else colour_of(rule, i), len(curve.x) > 1
+        inside, top = ([min(y, ceiling) for y in own] for own in (curve.mean, curve.high))
+        marker = {"marker": MARKERS[i % 8], "markersize": 4 if is_walk else 10, "linewidth": 1.6}
+        marker |= {} if is_walk else {"fillstyle": "none", "markeredgewidth": 2.4}  # what is below it shows
+        axes.plot(curve.x, inside, color=colour, zorder=10 + i, label=label, **marker)
+        if is_walk:
+            axes.fill_between(curve.x, curve.low, top, color=colour, alpha=0.2, linewidth=0)
+            best = int(np.argmin(curve.mean))
+            axes.plot(curve.x[best], inside[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
+        else:
+            axes.vlines(curve.x, curve.low, top, color=colour, linewidth=2.4)
+        if beyond := [x for x, y in zip(curve.x, curve.mean, strict=True) if y > ceiling]:
+            axes.plot(beyond, [ceiling] * len(beyond), "^", markersize=8, color=colour, clip_on=False, zorder=9)
+            marks.append("▲ beyond the axis")
+        if curve.failed:  # at a height that is a share of the axis
+            at, up = [0.97 - 0.04 * i] * len(curve.failed), axes.get_xaxis_transform()
+            axes.plot(curve.failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
+            marks.append("× a seed failed")
+    ticks_at(axes, values, digits=4 if name == "beta2" else 3)
+    value_axis(axes)
+    axes.set_xlabel(_NAMES.get(name, name), fontsize=TEXT)
+    axes.set_ylabel(loss, fontsize=TEXT)
+    name_lines(axes)
+    return finish(figure, path, title, list(dict.fromkeys(marks)))
+
+
+_FLOOR = 1e-8  # of the energy: below it is single precision's rounding
+
+
+def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str | None = None) -> Path:
+    """Draw samples of a data set: curves in one dimension, images in two (and slices in three).
+
+    Parameters
+    ----------
+    x, y : array-like, shape (n, channels, *grid)
+        Inputs and solutions; the first channel is drawn.
+    path : str or Path
+        Where to write; the suffix picks the format.
+    count : int
+        Number of samples.
+    title : str, optional
+        Title of the figure.
+
+    Returns
+    -------
+    Path
+        ``path``.
+    """
+    count = min(count, len(x))
+    images = x[0, 0].ndim > 1
+    shared = {"squeeze": False, "sharey": "none" if images else "row", "layout": "constrained"}
+    figure, grid = new_figure(2.6 * count, 4.6, 2, count, **shared)
+    for row, (name, values) in enumerate((("input", x), ("solution", y))):
+        for column in range(count):
+            axes, field = grid[row, column], np.asarray(values[column][0])
+            while field.ndim > 2:
+                field = field[..., -1]
+            if images:
+                image = axes.imshow(field.T, origin="lower", cmap="viridis")
+                figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03).ax.tick_params(labelsize=7)
+                axes.set(xticks=[], yticks=[])
+            else:
+                axes.plot([i / len(field) for i in range(len(field))], field, color=PALETTE[row], linewidth=1.4)
+                axes.tick_params(labelsize=8)
+                bare(axes)
+        grid[row, 0].set_ylabel(name)
+    return finish(figure, path, title)
+
+
+def plot_mode_energy(
+    inputs: Sequence[Sequence[float]],
+    targets: Sequence[Sequence[float]],
+    path: str | Path,
+    *,
+    enough: Sequence[int],
+    share: float,
+    title: str | None = None,
+) -> Path:
+    """Draw, a panel an axis, how much of the energy ``n_modes`` leave out.
+
+    Parameters
+    ----------
+    inputs, targets : sequence of sequence of float
+        For each axis the share that ``n_modes`` = 0, 1, … keep; even ones are drawn.
+    path : str or Path
+        Where to write; the suffix picks the format.
+    enough : sequence of int
+        ``n_modes`` of each axis that keep ``share`` of the targets' energy.
+    share : float
+    title : str, optional
+    """
+    size = {"squeeze": False, "sharey": True, "layout": "constrained"}
+    figure, (row,) = new_figure(3.6 * len(targets) + 1.2, 3.4, 1, len(targets), **size)
+    for axis, axes in enumerate(row):
+        for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
+            left = [max(1 - kept, _FLOOR) for kept in shares[::2]]
+            last = max(next((k for k, value in enumerate(left) if value <= _FLOOR), len(left)) - 1, 0)
+            look = {"color": PALETTE[i], "marker": MARKERS[i], "markersize": 3, "label": name}
+            axes.plot(range(0, 2 * last + 2, 2), left[: last + 1], **look)
+        axes.axhline(1 - share, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=0)
+        axes.axvline(enough[axis], color=GREY, linewidth=1, linestyle=(0, (1, 1.2)), zorder=0)
+        axes.set(title=f"axis {axis}: n_modes = {enough[axis]} is enough", xlabel="n_modes")
+        axes.set(yscale="log", ylim=(_FLOOR / 2, 1.5))
+        value_axis(axes)
+    row[0].set_ylabel("share of energy left out")
+    name_lines(row[-1])
+    parts = [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the n_modes from which the targets are below it"]
+    return finish(figure, path, title, parts)
+
+
+def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Path, *, title: str | None = None) -> Path:
+    """A line a way: a dot for each seed's error, a bar at the median, and the learning rate beside the name.
+
+    Parameters
+    ----------
+    ways : mapping of str to (errors, learning rate)
+        Errors of the seeds; those that are not finite are told, and not drawn.
+    path : str or Path
+        The suffix picks the format.
+    title : str, optional
+
+    Returns
+    -------
+    Path
+    """
+    figure, axes = new_figure(6.6, 0.62 * len(ways) + 1.1)
+    for row, (name, (errors, _)) in enumerate(ways.items()):
+        colour = colour_of("soap") if "SOAP" in name else colour_of("adam")
+        drawn = [error for error in errors if math.isfinite(error)]
+        axes.plot(drawn, [row] * len(drawn), "o", color=colour, alpha=0.7)
+        middle = median(errors)
+        if math.isfinite(middle):
+            axes.plot([middle] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
+            text = f"{middle:.3g}" + (f"; {len(errors) - len(drawn)} failed" if len(drawn) < len(errors) else "")
+            axes.annotate(text, (middle, row - 0.34), ha="center", va="bottom", fontsize=SMALL, color=colour)
+    axes.set_yticks(range(len(ways)), [f"{name}\nlr {lr:.3g}" for name, (_, lr) in ways.items()], fontsize=SMALL)
+    axes.set_ylim(len(ways) - 0.4, -0.8)
+    axes.set_xscale("log")
+    found = [error for errors, _ in ways.values() for error in errors if math.isfinite(error)]
+    ends = (min(found) / 1.4, max(found) * 1.4) if found else (0.1, 1.0)
+    axes.set_xlim(*ends)
+    ticks = [m * 10**e for e in range(-9, 4) for m in (1, 2, 5) if ends[0] <= m * 10**e <= ends[1]]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=SMALL)
+    axes.minorticks_off()
+    axes.grid(axis="x", color=FAINT, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("error", fontsize=TEXT)
+    bare(axes)
+    return finish(figure, path, title, ["dot: one seed", "bar: median"])
