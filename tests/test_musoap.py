@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
@@ -120,18 +119,6 @@ def test_the_rest_is_torch_adamw_bit_for_bit():
     rest = [name for g in optimizer.param_groups if not g["layouts"] for name in g["param_names"]]
     assert 0 < len(rest) < len(list(ours.parameters()))
     assert all(torch.equal(ours.get_parameter(name), theirs.get_parameter(name)) for name in rest)
-
-
-def test_coordinate_check_takes_it():
-    """Updates are of one size from width 8 to 64; Adam without a rule has slopes near 1."""
-    g = torch.Generator().manual_seed(0)
-    batches = [{"x": torch.randn(2, 1, 32, generator=g), "y": torch.randn(2, 1, 32, generator=g)}]
-
-    def build(width):
-        return nm.parametrize(FNO((8,), 1, 1, width, n_layers=1), base={"hidden_channels": 8})
-
-    check = nm.coord_check(build, (8, 64), batches, lr=0.01, steps=(3,), seeds=6, optimizer=nm.MuSOAP)
-    assert all(abs(row["slope"]) < 0.3 for row in check.slopes if row["kind"] == "update"), check.to_markdown()
 
 
 # -------------------------------------------------------------------------------------------------- models and groups

@@ -2,14 +2,10 @@
 
 import copy
 import math
-import statistics
-import weakref
-from collections import Counter
 from unittest.mock import Mock
 
 import pytest
 import torch
-from neuralop.models import FNO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import neuralop_mup as nm
@@ -177,9 +173,8 @@ def test_parameters_in_half_precision_keep_their_averages_in_float32(size):
                 p.grad = grad if p.is_complex() else grad.half().to(p.dtype)
             optimizer.step()
         ends.append({name: (p - before[name]).detach().float() for name, p in real.items()})
-    for name, moved in ends[0].items():
-        assert moved.isfinite().all(), name
-        torch.testing.assert_close(moved, ends[1][name], rtol=0.05, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}")
+    assert all(moved.isfinite().all() for moved in ends[0].values())
+    torch.testing.assert_close(*ends, rtol=0.05, atol=2e-3)
 
 
 def test_a_gradient_of_low_rank_moves_no_other_direction():
@@ -291,73 +286,33 @@ def test_precision_of_products_stays_as_the_user_has_it():
 
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "linalg_eigh", "_linalg_eigh"}
-# Beside views, what makes no kernel run: memory, and numbers that torch makes tensors of.
-NO_WORK = {"_local_scalar_dense", "empty", "empty_like", "empty_strided", "scalar_tensor", "lift_fresh", "promote_types"}
-NO_WORK |= {"detach", "alias"}
 
 
 class Operators(TorchDispatchMode):
-    """Counts operators but for views, and the most memory that new tensors held at a time."""
+    """Names of operators."""
 
     def __init__(self):
         super().__init__()
-        self.counts, self.held, self.most = Counter(), 0, 0
+        self.names = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        name = function.__name__.partition(".")[0]
-        is_view = any(a.alias_info is not None and not a.alias_info.is_write for a in function._schema.arguments)
-        if not is_view and not name.startswith("_record_function"):
-            self.counts[name] += 1
-        if isinstance(out, torch.Tensor) and not is_view and not any(r.alias_info for r in function._schema.returns):
-            storage = out.untyped_storage()
-            self.held += storage.nbytes()
-            self.most = max(self.most, self.held)
-            weakref.finalize(storage, self._free, storage.nbytes())
-        return out
-
-    def _free(self, n):
-        self.held -= n
-
-
-def counted(model, n_steps, skip, monkeypatch, **settings):
-    """Operators of steps as on a device that is no CPU."""
-    monkeypatch.delitem(module._CHUNK, "cpu")
-    monkeypatch.setattr(GradientCheck, "_ask", lambda *args: None)  # on a GPU the answer is read from the host's memory
-    optimizer = nm.MuSOAP(model, foreach=True, check="next", **settings)
-    found = []
-    for seed in range(n_steps):
-        random_gradients(model, seed)
-        with Operators() as operators, torch.no_grad():
-            optimizer._step()  # without the hook before it, which reads learning rates that are on a CPU
-        found.append(operators)
-    return found[skip:]
-
-
-def test_operators_of_a_step(monkeypatch):
-    """An FNO of 4 layers in 2D: at most 200, in the median of 20 steps."""
-    steps = counted(nm.parametrize(FNO((16, 16), 1, 1, 32), base={"hidden_channels": 16}), 30, 10, monkeypatch)
-    numbers = [sum(n for name, n in step.counts.items() if name not in NO_WORK) for step in steps]
-    assert statistics.median(numbers) <= 200
+        self.names.add(function.__name__.partition(".")[0])
+        return function(*args, **(kwargs or {}))
 
 
 def test_no_step_waits(monkeypatch):
-    """Without AdamW, which on a CPU reads the number of its steps there. Only the first step decomposes Gram matrices."""
+    """As on a device that is no CPU, where only the first step decomposes Gram matrices. Without AdamW, which on a CPU reads
+    the number of its steps there."""
     monkeypatch.setattr(module, "adamw", lambda *args, **kwargs: None)
-    steps = counted(nm.parametrize(FNO((8, 8), 1, 1, 8), base={"hidden_channels": 4}), 22, 1, monkeypatch, capturable=True)
-    assert [WAITS & set(step.counts) for step in steps] == [set()] * 21
-
-
-def test_temporaries(monkeypatch):
-    """At most 2.51 times the bytes of one kernel, where kernels are large enough for a batch of their own.
-
-    Half of its modes move at a step, in five buffers: 2.5. Here 0.0013 are numbers of each mode: shares, floors and norms.
-    """
-    monkeypatch.setitem(module._CHUNK, "elsewhere", 2**14)
-    model = nm.parametrize(FNO((32, 32), 1, 1, 32, n_layers=2), base={"hidden_channels": 16})
-    kernel = model.get_parameter("fno_blocks.convs.0.weight.tensor")
-    steps = counted(model, 12, 2, monkeypatch)
-    assert max(step.most for step in steps) <= 2.51 * kernel.numel() * kernel.element_size()
+    monkeypatch.delitem(module._CHUNK, "cpu")
+    monkeypatch.setattr(GradientCheck, "_ask", lambda *args: None)  # on a GPU the answer is read from the host's memory
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, foreach=True, check="next", capturable=True)
+    for seed in range(22):
+        random_gradients(model, seed)
+        with Operators() as operators, torch.no_grad():
+            optimizer._step()  # without the hook before it, which reads learning rates that are on a CPU
+        assert seed == 0 or not WAITS & operators.names, seed
 
 
 def test_a_capturable_step_is_the_same():

@@ -115,9 +115,3 @@ def test_it_stands_alone():
     modules |= {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in modules} == {"math", "itertools", "typing", "torch"}
     assert len(text.encode()) <= 20_000
-
-
-@pytest.mark.parametrize("arguments", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.0)}])
-def test_it_refuses_as_torch_does(arguments):
-    with pytest.raises(ValueError, match="Invalid"):
-        upstream.MuSOAP([{"params": [nn.Parameter(torch.ones(2))]}], **arguments)

@@ -49,25 +49,32 @@ def one_bad_shard(rank):
         optimizer.step()
 
 
-def worker(rank, world, folder):
+def in_process(rank, world, work, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    result = {
-        "plain": run(in_double(small_fno(width=6))),
-        "shared": run(in_double(small_fno(width=6)), process_group=dist.group.WORLD),
-        "sharded": run(nm.shard(in_double(small_fno(width=6)))),
-    }
-    one_bad_shard(rank)
-    torch.save(result, f"{folder}/{rank}.pt")
+    torch.save(work(rank, folder), f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
+def in_processes(n, work, folder):
+    """What each of n processes gives for ``work(rank, folder)``."""
+    torch.multiprocessing.spawn(in_process, (n, work, str(folder)), nprocs=n)
+    return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(n)]
+
+
+def runs(rank, folder):
+    one_bad_shard(rank)
+    return {
+        "plain": run(in_double(small_fno(width=6))),
+        "shared": run(in_double(small_fno(width=6)), process_group=dist.group.WORLD),
+        "sharded": run(nm.shard(in_double(small_fno(width=6)))),
+    }
+
+
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request, tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("ranks"))
-    torch.multiprocessing.spawn(worker, (request.param, folder), nprocs=request.param)
-    return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(request.param)]
+    return in_processes(request.param, runs, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("how", ["shared", "sharded"])
