@@ -75,9 +75,7 @@ def test_largest_norm(shape, dtype):
     """Against numpy in float64; the two large stacks go by estimates, which must find the winner or one near it."""
     blocks = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
     norms = np.linalg.norm(blocks.to(torch.complex128).numpy(), ord=2, axis=(1, 2))
-    before = torch.get_rng_state()
     assert norms.max() * 0.95 <= largest_norm(blocks) <= norms.max() * (1 + 1e-5)
-    assert torch.equal(before, torch.get_rng_state())
     blocks[2] *= 4  # one that stands out is found exactly
     assert largest_norm(blocks) == pytest.approx(4 * norms[2], rel=1e-5)
     assert largest_norm(0 * blocks) == 0
@@ -196,20 +194,6 @@ def test_a_step_with_a_closure(optimizer):
                 step(opt, partial(backward, model, opt, i))
         found.append(([p.tolist() for p in model.parameters()], got))
     assert found[0] == found[1] == found[2] and [r[0]["step"] for r in found[0][1]] == [1, 3]
-
-
-@pytest.mark.parametrize("optimizer", [nm.MuAdam, nm.MuSOAP])
-def test_accelerates_optimizer(optimizer):
-    accelerate = pytest.importorskip("accelerate")
-    found = []
-    for wrap in (lambda opt: opt, accelerate.Accelerator(cpu=True).prepare_optimizer):
-        model = build()
-        opt = wrap(optimizer(model, LR))
-        with nm.Monitor(model, opt, every=1) as monitor:
-            train(model, opt, 2)
-        backward(model, opt)
-        found.append((monitor.latest, nm.update_stats(model, opt, batch())))
-    assert found[0] == found[1] and found[0][0][0]["step"] == 2
 
 
 def test_a_resumed_run_is_measured_at_the_steps_of_a_whole_one():

@@ -1,6 +1,7 @@
 """MuSOAP against docs/upstream/musoap.py, its slow and obvious version that stands alone, in double precision."""
 
 import ast
+import copy
 import importlib.util
 import math
 from pathlib import Path
@@ -57,15 +58,10 @@ def has_full_rank(layout, shape, period):
 def test_any_parameters_in_any_batch(members, seed, chunk, **arguments):
     assume(all(has_full_rank(layout, shape, arguments["period"]) for layout, shape in members))
     arguments |= {"momentum": 0.8, "beta2": 0.7}
-    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
     dtypes = [torch.complex128 if "p" not in layout and "b" in layout else torch.float64 for layout, _ in members]
-    fast, slow = (
-        [
-            nn.Parameter(torch.randn(shape, dtype=t, generator=torch.Generator().manual_seed(i)))
-            for i, ((_, shape), t) in both
-        ]
-        for both in [list(enumerate(zip(members, dtypes, strict=True)))] * 2
-    )
+    fast = [nn.Parameter(torch.randn(shape, dtype=t)) for (_, shape), t in zip(members, dtypes, strict=True)]
+    slow = copy.deepcopy(fast)
     group = {"layouts": [layout for layout, _ in members], "lr": 0.1}
     ours = nm.MuSOAP(small_fno(), **arguments)
     ours.add_param_group({"params": fast, "param_names": [str(i) for i in range(len(fast))], **group})
@@ -74,7 +70,7 @@ def test_any_parameters_in_any_batch(members, seed, chunk, **arguments):
         patch.setitem(module._CHUNK, "cpu", chunk)
         for _ in range(5):
             for p, q in zip(fast, slow, strict=True):
-                p.grad = torch.randn(p.shape, dtype=p.dtype, generator=generator)
+                p.grad = torch.randn(p.shape, dtype=p.dtype)
                 q.grad = p.grad.clone()
             ours.step()
             theirs.step()
@@ -92,12 +88,9 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_by_the_helper_for_fnos(name):
     """Its groups are those of the package, and so are ten steps at the base, where AdamW's learning rates are one."""
-    models = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        models.append(
-            in_double(nm.parametrize(FNO((6, 8), 2, 3, 8, n_layers=2, **MODELS[name]), base={"hidden_channels": 8}))
-        )
+    torch.manual_seed(0)
+    model = in_double(nm.parametrize(FNO((6, 8), 2, 3, 8, n_layers=2, **MODELS[name]), base={"hidden_channels": 8}))
+    models = model, copy.deepcopy(model)
     ours = nm.MuSOAP(models[0], lr=0.02, aux_lr=0.003)
     theirs = upstream.MuSOAP(upstream.fno_musoap_param_groups(models[1], lr=0.02, aux_lr=0.003))
     names = {p: n for n, p in models[1].named_parameters()}
@@ -122,17 +115,3 @@ def test_it_stands_alone():
     modules |= {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in modules} == {"math", "itertools", "typing", "torch"}
     assert len(text.encode()) <= 20_000
-
-
-@pytest.mark.parametrize("arguments", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.0)}])
-def test_it_refuses_as_torch_does(arguments):
-    with pytest.raises(ValueError, match="Invalid"):
-        upstream.MuSOAP([{"params": [nn.Parameter(torch.ones(2))]}], **arguments)
-
-
-def test_the_reference_moves_every_mode_by_its_size():
-    """One step of random blocks: operator norm lr √(out/in), exactly for one row."""
-    p = nn.Parameter(torch.zeros(1, 4, 6, dtype=torch.complex128))
-    p.grad = torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(0))
-    upstream.MuSOAP([{"params": [p], "layouts": ["iob"]}], lr=0.1, period=1).step()
-    assert torch.allclose(p[0].norm(dim=0), torch.tensor(0.1 * 2, dtype=torch.float64))

@@ -1,22 +1,14 @@
 """States of MuSOAP: resumed, of another precision or release, refused; and batches that are kept from step to step."""
 
 import copy
-import io
 
 import pytest
 import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from cases import BY_NAME
-from support import differing, in_double, random_gradients, small_fno, train
-
-KERNEL = "fno_blocks.convs.0.weight.tensor"
-
-
-def step(optimizer, model, seed=0):
-    random_gradients(model, seed)
-    optimizer.step()
+from support import differing, in_double, random_gradients, small_fno
+from test_musoap import KERNEL, built, step
 
 
 def assert_goes_on_alike(model, optimizer, resumed, other, state=None):
@@ -25,23 +17,6 @@ def assert_goes_on_alike(model, optimizer, resumed, other, state=None):
     resumed.load_state_dict(model.state_dict())
     step(optimizer, model, seed=12)
     step(other, resumed, seed=12)
-    assert differing(model, resumed) == 0
-
-
-def test_a_file_resumes_bit_for_bit():
-    """In the middle between two renewals of the bases."""
-    case = BY_NAME["2d"]
-    model = nm.parametrize(case.build(), base=case.base)
-    optimizer = nm.MuSOAP(model, refresh=4)
-    train(case, model, optimizer, steps=6)
-    torch.save(optimizer.state_dict(), file := io.BytesIO())
-    file.seek(0)
-    resumed = copy.deepcopy(model)
-    other = nm.MuSOAP(resumed, lr=0.5)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert {g["refresh"] for g in other.param_groups} == {4}  # settings come with the state, as in torch
-    train(case, model, optimizer, steps=4)
-    train(case, resumed, other, steps=4)
     assert differing(model, resumed) == 0
 
 
@@ -76,32 +51,30 @@ def test_bases_of_half_precision_stay_in_single_when_loaded():
 
 def test_a_state_of_0_2_0_loads():
     """It had settings of which only the defaults are left, and no check."""
-    models = [small_fno(), small_fno()]
-    optimizer, resumed = map(nm.MuSOAP, models)
-    step(optimizer, models[0])
+    model, optimizer, again = built()
+    resumed = nm.MuSOAP(again)
+    step(optimizer, model)
     old = copy.deepcopy(optimizer.state_dict())
     for group in old["param_groups"]:
         group.update(nesterov=True, size="schatten", basis_beta=0.95)
         del group["check"]
-    assert_goes_on_alike(models[0], optimizer, models[1], resumed, old)
+    assert_goes_on_alike(model, optimizer, again, resumed, old)
     assert not {"nesterov", "size", "basis_beta"} & set(resumed.state_dict()["param_groups"][0])
 
 
 def test_a_state_that_is_empty_for_some_parameters():
     """``optimizer.state[p]`` makes an empty one of a parameter that has not moved, and it was refused when loaded."""
-    model = small_fno()
+    model, optimizer, copied = built()
     random_gradients(model)
-    frozen = model.get_parameter(KERNEL)
-    frozen.grad = None
-    optimizer, other = nm.MuSOAP(model), nm.MuSOAP(copied := copy.deepcopy(model))
+    model.get_parameter(KERNEL).grad = None
     optimizer.step()
-    assert not optimizer.state[frozen]
-    assert_goes_on_alike(model, optimizer, copied, other)
+    assert not optimizer.state[model.get_parameter(KERNEL)]
+    assert_goes_on_alike(model, optimizer, copied, nm.MuSOAP(copied))
 
 
 def saved(**changes):
     """A state after a step, with other settings."""
-    optimizer = nm.MuSOAP(model := small_fno())
+    model, optimizer, _ = built()
     step(optimizer, model)
     state = optimizer.state_dict()
     state["param_groups"][0].update(changes)
@@ -151,17 +124,9 @@ def no_gradients(model, optimizer):
         p.grad = None
 
 
-def of_period(n):
-    def change(model, optimizer):
-        for group in optimizer.param_groups:
-            group["period"] = n
-
-    return change
-
-
 CHANGES = {
-    "period 1": of_period(1),
-    "period 3": of_period(3),
+    "period 1": lambda model, optimizer: [group.update(period=1) for group in optimizer.param_groups],
+    "period 3": lambda model, optimizer: [group.update(period=3) for group in optimizer.param_groups],
     "states moved": moved_states,
     "weights replaced": new_weights,
     "some without a gradient": no_gradients,

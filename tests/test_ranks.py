@@ -3,10 +3,12 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import distribute_tensor
 
 import neuralop_mup as nm
 from neuralop_mup.optim.musoap.ranks import owners
 from support import in_double, random_gradients, small_fno
+from test_musoap import KERNEL
 
 STEPS = 12  # beyond the first regular renewal of bases
 
@@ -20,13 +22,12 @@ def run(model, **settings):
         whole = in_double(small_fno(width=6))
         random_gradients(whole, seed)
         for p, own in zip(model.parameters(), whole.parameters(), strict=True):
-            p.grad = own.grad if not hasattr(p, "placements") else distributed(own.grad, p)
-        originals = {name: getattr(dist, name) for name in ("broadcast", "all_to_all_single", "all_reduce", "all_gather")}
-        for name, function in originals.items():
-            setattr(dist, name, lambda *a, _n=name, _f=function, **k: sent.append(_n) or _f(*a, **k))
-        optimizer.step()
-        for name, function in originals.items():
-            setattr(dist, name, function)
+            p.grad = own.grad if not hasattr(p, "placements") else distribute_tensor(own.grad, p.device_mesh, p.placements)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("broadcast", "all_to_all_single", "all_reduce", "all_gather"):
+                function = getattr(dist, name)
+                patch.setattr(dist, name, lambda *a, _n=name, _f=function, **k: sent.append(_n) or _f(*a, **k))
+            optimizer.step()
     weights = {name: full(p.detach()) for name, p in model.named_parameters()}
     states = [{key: full(x) for key, x in optimizer.state[p].items() if torch.is_tensor(x)} for p in model.parameters()]
     return weights, states, list(sent)
@@ -36,39 +37,51 @@ def full(x):
     return (x.full_tensor() if hasattr(x, "placements") else x).clone()
 
 
-def distributed(x, like):
-    from torch.distributed.tensor import distribute_tensor
+def one_bad_shard(rank):
+    """What one process finds in its shard is refused on all of them. States lie as weights do."""
+    model = nm.shard(small_fno())
+    optimizer, kernel = nm.MuSOAP(model), model.get_parameter(KERNEL)
+    kernel.grad = torch.zeros_like(kernel)
+    optimizer.step()
+    assert {key for key, v in optimizer.state[kernel].items() if hasattr(v, "to_local")} == {"exp_avg", "exp_avg_sq"}
+    kernel.grad.to_local().fill_(torch.nan if rank == 1 else 0.0)
+    with pytest.raises(nm.MupError, match="not finite"):
+        optimizer.step()
 
-    return distribute_tensor(x, like.device_mesh, like.placements)
 
-
-def worker(rank, world, folder):
+def in_process(rank, world, work, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    result = {
-        "plain": run(in_double(small_fno(width=6))),
-        "shared": run(in_double(small_fno(width=6)), process_group=dist.group.WORLD),
-        "sharded": run(nm.shard(in_double(small_fno(width=6)))),
-    }
-    torch.save(result, f"{folder}/{rank}.pt")
+    torch.save(work(rank, folder), f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
+def in_processes(n, work, folder):
+    """What each of n processes gives for ``work(rank, folder)``."""
+    torch.multiprocessing.spawn(in_process, (n, work, str(folder)), nprocs=n)
+    return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(n)]
+
+
+def runs(rank, folder):
+    one_bad_shard(rank)
+    return {
+        "plain": run(in_double(small_fno(width=6))),
+        "shared": run(in_double(small_fno(width=6)), process_group=dist.group.WORLD),
+        "sharded": run(nm.shard(in_double(small_fno(width=6)))),
+    }
+
+
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request, tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("ranks"))
-    torch.multiprocessing.spawn(worker, (request.param, folder), nprocs=request.param)
-    return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(request.param)]
+    return in_processes(request.param, runs, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("how", ["shared", "sharded"])
 def test_processes_are_one(how, ranks):
     weights, states, _ = ranks[0]["plain"]
     for result in ranks:
-        got = result[how]
-        torch.testing.assert_close(got[0], weights, rtol=0, atol=0)
-        torch.testing.assert_close(got[1], states, rtol=0, atol=0)
+        torch.testing.assert_close(result[how][:2], (weights, states), rtol=0, atol=0)
 
 
 def test_messages_of_a_step(ranks):

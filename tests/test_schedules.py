@@ -1,7 +1,6 @@
 """Schedulers and training loops: learning rates follow the plan at every step, or the break is said once."""
 
 import copy
-import inspect
 import pickle
 import warnings
 
@@ -12,6 +11,7 @@ from torch.optim import lr_scheduler as S
 from torch.optim import swa_utils
 
 import neuralop_mup as nm
+from test_musoap import step
 
 LR, STEPS = 1e-2, 25
 BASE = {"n_modes": (4,), "hidden_channels": 4}
@@ -81,30 +81,6 @@ def told(optimizer, make=None):
     return [str(w.message) for w in caught if "plan's ratios" in str(w.message)]
 
 
-def set_all(optimizer, lr):
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-
-
-def test_the_table_has_every_scheduler_of_torch():
-    theirs = {name for name, cls in vars(S).items() if inspect.isclass(cls) and issubclass(cls, S.LRScheduler)}
-    assert {name for name in theirs if name.strip("_") != "LRScheduler"} | {"SWALR"} == set(FOLLOWING)
-
-
-@pytest.mark.parametrize("ours", OPTIMIZERS)
-@pytest.mark.parametrize("key", FOLLOWING)
-def test_ratios_follow_the_plan_at_every_step(key, ours):
-    optimizer = ours(build(), LR, **OPTIMIZERS[ours])
-    reference = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], LR, **OPTIMIZERS[ours])  # one plain group
-    mults = [g["lr_mult"] for g in optimizer.param_groups]
-    assert len(set(mults)) > 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        both = zip(run(optimizer, FOLLOWING[key]), run(reference, FOLLOWING[key]), strict=True)
-        for step, (lrs, (lr,)) in enumerate(both):
-            assert lrs == pytest.approx([lr * m for m in mults], rel=1e-9, abs=1e-15), step
-
-
 @pytest.mark.parametrize("key", FOLLOWING)
 def test_two_learning_rates_at_base_that_scale_alike_are_not_told_of(key):
     assert not told(two_rates(), FOLLOWING[key])
@@ -159,25 +135,6 @@ def test_a_check_and_a_step_see_what_a_callback_set(kind, absolute):
 # ------------------------------------------------------------------------------------------------ saved and copied
 
 
-@pytest.mark.parametrize("ours", OPTIMIZERS)
-@pytest.mark.parametrize("key", ["LambdaLR", "CosineAnnealingLR", "OneCycleLR"])
-def test_resuming_gives_the_same_learning_rates(key, ours):
-    def begin():
-        optimizer = ours(build(), LR, **OPTIMIZERS[ours])
-        return optimizer, FOLLOWING[key](optimizer)
-
-    uninterrupted, schedule = begin()
-    whole = list(run(uninterrupted, lambda _: schedule, 10))
-    first, scheduler = begin()
-    second, resumed = begin()
-    assert list(run(first, lambda _: scheduler, 4)) == whole[:4]
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    resumed.load_state_dict(copy.deepcopy(scheduler.state_dict()))
-    assert list(run(second, lambda _: resumed, 6)) == whole[4:]
-    set_all(second, 1.0)
-    assert len(told(second)) == 1  # load_state_dict keeps the hook
-
-
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"])
 @pytest.mark.parametrize("ours", OPTIMIZERS)
 def test_copies_step_and_are_followed_again_on_request(ours, how):
@@ -188,16 +145,9 @@ def test_copies_step_and_are_followed_again_on_request(ours, how):
     copied.step()
     for _ in range(2):  # a second call adds nothing
         nm.follow_plan(model, copied)
-    set_all(copied, 1.0)
+    copied.param_groups[0]["lr"] = 1.0
     assert len(told(copied)) == 1
     assert not told(optimizer)
-
-
-def step(model, optimizer, seed=0):
-    torch.manual_seed(seed)
-    optimizer.zero_grad()
-    model(torch.randn(2, 1, 16)).square().sum().backward()
-    optimizer.step()
 
 
 @pytest.mark.parametrize(
@@ -212,24 +162,26 @@ def test_a_state_of_another_kind_of_optimizer_is_refused(saved, ours, lacks):
     """At base groups are the same, and the next step would not find its settings."""
     model = build(base={})
     optimizer = saved(model)
-    step(model, optimizer)
+    step(optimizer, model)
     other = ours(model)
     with pytest.raises(nm.MupError, match=f"is not of a {type(other).__name__} .its groups have no '{lacks}'"):
         other.load_state_dict(optimizer.state_dict())
-    step(model, other)
+    step(other, model)
 
 
 @pytest.mark.parametrize("kind", [nm.MuAdam, nm.MuAdamW])
 def test_a_state_that_0_2_0_saved_with_fused_goes_on(kind):
     model = build()
     optimizer, again = kind(model, LR), kind(model, LR)
-    step(model, optimizer)
+    step(optimizer, model)
     state = optimizer.state_dict()
     for group in state["param_groups"]:
         group["fused"] = True
     again.load_state_dict(state)
-    step(model, again)
+    step(again, model)
     assert {group["fused"] for group in again.param_groups} == {None}
+    again.param_groups[0]["lr"] = 1.0
+    assert len(told(again)) == 1  # load_state_dict keeps the hook
 
 
 # ------------------------------------------------------------------------------------------------ families, parts
@@ -278,40 +230,6 @@ def test_bad_input():
 
 
 # ------------------------------------------------------------------------------------------------ loops
-
-
-def _gradients(model, dtype):
-    """Accumulated over two halves of a batch, under autocast, and clipped by norm and by value."""
-    x, y = torch.randn(2, 4, 1, 16, generator=torch.Generator().manual_seed(1))
-    for half in (slice(0, 2), slice(2, 4)):
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            prediction = model(x[half])
-        (prediction.float() - y[half]).square().sum().backward()
-    assert torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) > 1.0
-    nm.clip_spectral_grad_value_(model, 1e-2)
-
-
-def _real(x):
-    return torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
-
-
-@pytest.mark.parametrize("ours", OPTIMIZERS)
-@pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16])
-def test_what_a_step_moves_follows_the_plan(dtype, ours):
-    """Adam's first step moves each real number by its lr exactly; SGD's by lr times the gradient it is handed."""
-    model, sgd = build(), ours is nm.MuSGD
-    base_lr, kwargs = (1.0, {}) if sgd else (LR, {"eps": 1e-20})  # clipped gradients are small
-    optimizer = ours(model, base_lr, weight_decay=0.0, **kwargs)
-    S.LinearLR(optimizer, 0.5)  # warm-up: half of it at the first step
-    before = [_real(p).clone() for p in model.parameters()]
-    _gradients(model, dtype)
-    optimizer.step()
-    for row, old, p in zip(nm.summary(model).rows, before, model.parameters(), strict=True):
-        lr = 0.5 * base_lr * (row.sgd_lr_mult if sgd else row.lr_mult)
-        grad = _real(p.grad)
-        expected = -lr * (grad if sgd else grad.sign())
-        torch.testing.assert_close(_real(p) - old, expected, rtol=1e-3, atol=2e-7, msg=lambda m, row=row: f"{row.name}: {m}")
-        assert expected.abs().max() > 2e-6 or row.name.endswith("bias"), row.name  # and the tolerance does not hide it
 
 
 def test_conjugated_gradients_are_clipped():

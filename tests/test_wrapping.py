@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import warnings
+from functools import partial
 
 import mup
 import pytest
@@ -15,7 +16,8 @@ from torch.optim.swa_utils import AveragedModel
 
 import neuralop_mup as nm
 from cases import BY_NAME
-from support import assert_same, in_double, parametrized, rates
+from support import assert_same, parametrized, rates
+from test_ranks import in_processes
 
 CASE = BY_NAME["1d"]
 LR, STEPS = 5e-3, 10
@@ -61,23 +63,13 @@ def _compiled(model):
     return torch.compile(model, backend="eager")
 
 
-def _compiled_in_place(model):
-    model.compile(backend="eager")
-    return model
-
-
-def _parts_compiled_in_place(model):
-    model.fno_blocks.compile(backend="eager")
-    return model
-
-
 WRAPPERS = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "torch.save": _saved,
     "compile": _compiled,
-    "compile in place": _compiled_in_place,
-    "compile a part in place": _parts_compiled_in_place,
+    "compile in place": lambda model: model.compile(backend="eager") or model,
+    "compile a part in place": lambda model: model.fno_blocks.compile(backend="eager") or model,
     "DataParallel": DataParallel,
     "DataParallel of compile": lambda model: DataParallel(_compiled(model)),
     "AveragedModel": AveragedModel,
@@ -87,12 +79,17 @@ WRAPPERS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.compile", "ignore:.*dynamo")
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_wrapped_run_is_the_plain_run(name, plain):
-    model = WRAPPERS[name](parametrized(CASE))
+@pytest.mark.parametrize(
+    ("name", "late"), [*((name, False) for name in WRAPPERS), ("compile", True), ("DataParallel", True)]
+)
+def test_wrapped_run_is_the_plain_run(name, late, plain):
+    """Also where the optimizer was built before."""
+    bare = parametrized(CASE)
+    optimizer = adam(bare) if late else None
+    model = WRAPPERS[name](bare)
     assert nm.is_parametrized(model)
     assert nm.summary(model) == nm.summary(plain[1])
-    optimizer = adam(model)
+    optimizer = optimizer or adam(model)
     assert rates(optimizer, model) == plain[0]
     nm.check_optimizer(model, optimizer)
     train(model, optimizer)
@@ -100,16 +97,6 @@ def test_wrapped_run_is_the_plain_run(name, plain):
     # mup's optimizer reads infshapes, which copies of parameters lose and get_plan gives back
     theirs = mup.MuAdamW(model.parameters(), lr=LR, weight_decay=1e-2)
     assert rates(theirs, model) == plain[0]
-
-
-@pytest.mark.parametrize("name", ["compile", "DataParallel"])
-def test_wrapped_after_the_optimizer_was_built(name, plain):
-    bare = parametrized(CASE)
-    optimizer = adam(bare)
-    model = WRAPPERS[name](bare)
-    nm.check_optimizer(model, optimizer)
-    train(model, optimizer)
-    assert_same(model, plain[1])
 
 
 @pytest.mark.parametrize("name", ["compile", "DataParallel", "DataParallel of compile", "compile in place"])
@@ -129,26 +116,14 @@ def test_an_average_has_the_plan_of_its_model():
     average, again = AveragedModel(model), AveragedModel(parametrized(CASE, seed=1))
     step(model, adam(model), 0)
     average.update_parameters(model)
-    assert_same(average, model)
     assert nm.summary(average) == nm.summary(model)
     state = average.state_dict()
     del state["_metadata"]  # neuralop's entry, which only its own load_state_dict takes
     again.load_state_dict(state)
-    assert_same(again, average)
+    assert_same(again, model)
 
 
 # ---------------------------------------------------------------------------------------------------- refused
-
-
-class _FSDP1(nn.Module):
-    """Of the module and the name that FSDP1 has."""
-
-    __module__ = "torch.distributed.fsdp.fully_sharded_data_parallel"
-    __qualname__ = "FullyShardedDataParallel"
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
 
 
 def _part_compiled(model):
@@ -156,33 +131,33 @@ def _part_compiled(model):
     return model
 
 
-@pytest.mark.parametrize(
-    ("wrap", "message"),
-    [
-        (AveragedModel, "parametrize that model before averaging it"),
-        (_FSDP1, "FullyShardedDataParallel flattens parameters"),
-        (_part_compiled, r"'fno_blocks' of this FNO is wrapped by OptimizedModule.*model.fno_blocks.compile\(\)"),
-    ],
+_FSDP1 = type(
+    "FullyShardedDataParallel", (nn.Sequential,), {"__module__": "torch.distributed.fsdp.fully_sharded_data_parallel"}
 )
-def test_parametrize_refuses(wrap, message):
-    model = CASE.build()
-    with pytest.raises(nm.MupError, match=message):
-        nm.parametrize(wrap(model), base=CASE.base)
-    assert not any(hasattr(p, "infshape") for p in model.parameters())
+_parametrize = partial(nm.parametrize, base=CASE.base)
 
 
 @pytest.mark.parametrize(
     ("call", "model", "message"),
     [
+        (_parametrize, lambda: AveragedModel(CASE.build()), "parametrize that model before averaging it"),
+        (_parametrize, lambda: _FSDP1(CASE.build()), "FullyShardedDataParallel flattens parameters"),
+        (
+            _parametrize,
+            lambda: _part_compiled(CASE.build()),
+            r"'fno_blocks' of this FNO is wrapped by OptimizedModule.*model.fno_blocks.compile\(\)",
+        ),
         *((call, lambda: _part_compiled(parametrized(CASE)), "wrap the whole model")
           for call in (nm.summary, adam, nm.is_parametrized, nm.unparametrize)),
         (nm.shard, lambda: DataParallel(parametrized(CASE)), "takes the bare model"),
         (nm.shard, lambda: "model", "takes the bare model"),
     ],
 )  # fmt: skip
-def test_refused_later(call, model, message):
+def test_refused(call, model, message):
+    model = model()
     with pytest.raises(nm.MupError, match=message):
-        call(model())
+        call(model)
+    assert call is not _parametrize or not any(hasattr(p, "infshape") for p in model.parameters())
 
 
 # ------------------------------------------------------------------------------------- two processes, one spawn
@@ -211,30 +186,6 @@ def _run(model, optimizer, *ranks):
 
 def _weights(model):
     return {name: p for name, p in model.state_dict().items() if name != "_metadata"}
-
-
-def _musoap(rank):
-    """Runs in which every process does everything, and in which they share the work."""
-    # In double precision: rounding turns basis vectors that are nearly degenerate, and depends on what is in a batch.
-    result = {}
-    for name, group in (("whole", None), ("shared", dist.group.WORLD)):
-        model, moved = DistributedDataParallel(in_double(parametrized(CASE))), []
-        optimizer = nm.MuSOAP(model, lr=LR, process_group=group)
-        move = optimizer._move
-        optimizer._move = lambda members, *rest, m=moved, u=move: m.append(len(members)) or u(members, *rest)
-        _, weights, _ = _run(model, optimizer, rank)
-        states = optimizer.state_dict()["state"].items()
-        tensors = {(i, key): value for i, state in states for key, value in state.items() if torch.is_tensor(value)}
-        result[name] = weights, sum(moved), tensors
-    model = nm.shard(in_double(parametrized(CASE)))
-    optimizer = nm.MuSOAP(model, lr=LR)
-    _, result["sharded"], _ = _run(model, optimizer, rank)
-    kernel = next(p for p in model.parameters() if p.is_complex())
-    assert {key for key, v in optimizer.state[kernel].items() if hasattr(v, "to_local")} == {"exp_avg", "exp_avg_sq"}
-    kernel.grad = torch.full_like(kernel, torch.nan if rank == 1 else 0.0)
-    with pytest.raises(nm.MupError, match="not finite"):  # on both processes
-        optimizer.step()
-    return result
 
 
 def _sharded(rank, folder):
@@ -294,33 +245,25 @@ def _refused_on_shards(folder):
             call()
 
 
-def _worker(rank, world, folder):
+def _runs(rank, folder):
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    _refused_on_shards(folder)
     model, early = DistributedDataParallel(parametrized(CASE)), parametrized(CASE)
     optimizer = adam(early)
     late = nm.parametrize(DistributedDataParallel(CASE.build()), base=CASE.base)
-    result = {
+    return {
         "ddp": _run(model, adam(model), rank),
         "ddp after the optimizer": _run(DistributedDataParallel(early), optimizer, rank),
         "parametrize after ddp": _run(late, adam(late), rank),
         "meta and shard": _from_meta(rank),
         **_sharded(rank, folder),
-        "MuSOAP": _musoap(rank),
     }
-    _refused_on_shards(folder)
-    torch.save(result, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """What each of two processes measured."""
-    folder = str(tmp_path_factory.mktemp("two"))
-    torch.multiprocessing.spawn(_worker, (2, folder), nprocs=2)
-    return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(2)]
+    return in_processes(2, _runs, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
@@ -333,9 +276,7 @@ def one():
     return result
 
 
-def _assert_equal(result, expected):
-    """Gradients, weights and learning rates, to the last bit."""
-    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+_assert_equal = partial(torch.testing.assert_close, rtol=0, atol=0)  # gradients, weights and learning rates
 
 
 @pytest.mark.parametrize("name", ["ddp", "ddp after the optimizer", "parametrize after ddp", "shard", "meta and shard"])
@@ -347,15 +288,3 @@ def test_two_processes_are_one(name, two, one):
 def test_sharded_run_resumes(two):
     for result in two:
         _assert_equal(result["resumed"], result["uninterrupted"])
-
-
-def test_processes_share_the_work(two):
-    """Some parameters on each process; one result and one state, which are those of doing everything everywhere."""
-    whole, everything, states = two[0]["MuSOAP"]["whole"]
-    shares = [result["MuSOAP"]["shared"] for result in two]
-    moved = [share[1] for share in shares]
-    assert sum(moved) == everything and max(moved) <= everything / 2 + STEPS
-    _assert_equal(shares[0], (shares[1][0], moved[0], shares[1][2]))
-    for weights in (shares[0][0], *(result["MuSOAP"]["sharded"] for result in two)):
-        torch.testing.assert_close(weights, whole, rtol=1e-5, atol=1e-6)
-    assert shares[0][2].keys() == states.keys()
