@@ -60,6 +60,8 @@ def _refused(model, match, base=None, **kwargs):
         ({"base": lambda: 3 / 0}, "The base function cannot be built: ZeroDivisionError: division by zero"),
         ({"rule": "log_modes"}, "did you mean 'log-modes'"),
         ({"init_mult": {"readot": 1.0}}, "did you mean 'readout'"),
+        ({"init_mult": {"kernels": 0.3}}, "no role 'kernels'.*kernel"),
+        ({"init_mult": {"kernel": 0}}, "between 1e-12"),
         ({"init_mult": {"readout": -1.0}}, "between 1e-12"),
         ({"init_mult": {"readout": float("nan")}}, "between 1e-12"),
         ({"init_mult": {"readout": 1e300}}, "between 1e-12"),

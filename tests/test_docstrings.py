@@ -152,10 +152,11 @@ ARGUMENT = re.compile(r"^(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : (?P<type>.+
 
 def _described(text):
     """Name → what stands behind it in Parameters and Attributes."""
-    sections = re.split(rf"^({'|'.join(HEADS)})\n-+\n", text, flags=re.M)
-    inside = "\n".join(body for head, body in zip(sections[1::2], sections[2::2]) if head in ("Parameters", "Attributes"))
+    _, *sections = re.split(rf"^({'|'.join(HEADS)})\n-+\n", text, flags=re.M)
+    bodies = zip(sections[::2], sections[1::2], strict=True)
+    inside = "\n".join(body for head, body in bodies if head in ("Parameters", "Attributes"))
     found = filter(None, map(ARGUMENT.match, inside.splitlines()))
-    return {name.lstrip("*"): match["type"] for match in found for name in match["names"].split(", ")}
+    return {name.lstrip("*"): match["type"] or "" for match in found for name in match["names"].split(", ")}
 
 
 def _arguments():
@@ -181,7 +182,7 @@ def test_defaults_are_told_as_they_are():
     """``optional`` for None and what a factory makes, else ``default …`` with the value, or one for each name of a line."""
     wrong = []
     for name, argument, said in _arguments():
-        if said is None or argument.kind is argument.VAR_KEYWORD:
+        if not said or argument.kind is argument.VAR_KEYWORD:
             continue  # missing, or "as for" another
         default, told = argument.default, re.search(r"(?:^|, )default (.+)$", said)
         if told is None:

@@ -88,13 +88,6 @@ def test_odd_modes_train_and_grow(layout):
             assert rates[id(model.get_parameter(row.name))] == pytest.approx(1e-2 * row.lr_mult), row.name
 
 
-def test_a_single_mode_on_an_axis_adds_nothing():
-    """n_modes = 1 keeps the mean along that axis: the rule is that of the other ones."""
-    bases = {n: {"n_modes": (n, 4), "hidden_channels": 8} for n in (1, 2, 3)}
-    plans = [nm.summary(nm.parametrize(build((n, 16)), base=base, rule="log-modes")) for n, base in bases.items()]
-    assert [plan[KERNEL].lr_mult for plan in plans] == pytest.approx([math.sqrt(math.log(2) / math.log(8)) / 2] * 3)
-
-
 # ---------------------------------------------------------------------------------------- parameters without numbers
 
 
