@@ -56,14 +56,14 @@ class _Glorot(Module):
         layer = self.kind(in_features, out_features, *self.kernel_size)
         nn.init.constant_(layer.bias, 0).requires_grad_(self.kind is not nn.Conv2d)
         nn.init.xavier_uniform_(layer.weight)
-        self.add_module(self.name, layer)
+        self.add_module(self.held_as, layer)
 
     def forward(self, x):
-        return getattr(self, self.name)(x)
+        return getattr(self, self.held_as)(x)
 
 
 class FCLayer(_Glorot):
-    kind, name, kernel_size = nn.Linear, "linear", ()
+    kind, held_as, kernel_size = nn.Linear, "linear", ()
 
 
 class FullyConnected(Module):
@@ -100,7 +100,7 @@ def _class(name, parent, **attributes):
 
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _LIFTS = {
-    n: _class(f"Conv{n}dFCLayer", _Glorot, kind=conv, name="conv", kernel_size=(1,)) for n, conv in _CONVOLUTIONS.items()
+    n: _class(f"Conv{n}dFCLayer", _Glorot, kind=conv, held_as="conv", kernel_size=(1,)) for n, conv in _CONVOLUTIONS.items()
 }
 _SPECTRAL = {n: _class(f"SpectralConv{n}d", _SpectralConv) for n in _CONVOLUTIONS}
 _ENCODERS = {n: _class(f"FNO{n}DEncoder", _Encoder) for n in _CONVOLUTIONS}

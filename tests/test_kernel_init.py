@@ -7,7 +7,6 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from cases import BY_NAME, CASES
 from neuralop_mup.lab.fno import FNOs
-from support import training_of
 
 BASE = {"hidden_channels": 8}
 SMALL = {"kernel": 0.1}
@@ -94,12 +93,3 @@ def test_searches_start_small_with_kernel_optimizers_and_sp_never_does(given, ex
     how = {"space": {"lr": [0.01]}, "epochs": 1, "n_workers": 1, "progress": False, "folder": tmp_path / "out"}
     tuned = nm.tune(FNOs(1, 1, 1), (x, x), **sizes, **how, **given)
     assert nm.summary(tuned.model).init_mult == expected
-
-
-def test_a_run_starts_as_its_configuration_says():
-    training, kernels = training_of("burgers", n_train=8), []
-    for name in ("default", "small"):
-        model = {"n_modes": (8,), "hidden_channels": 8}
-        config = {"model": model, "base": model, "rule": "none", "kernel_init": name, "lr": 0.01, "epochs": 1, "seed": 0}
-        kernels.append(kernel(training.model(config)))
-    torch.testing.assert_close(kernels[1], kernels[0] * 0.1)

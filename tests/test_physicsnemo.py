@@ -8,8 +8,6 @@ import like_physicsnemo
 import neuralop_mup as nm
 from cases import BY_NAME, PHYSICSNEMO_ABSENT
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import bind
-from neuralop_mup.optim.musoap.groups import matrix_layouts
 from support import batches_of, sized, steepest
 
 KINDS = ("fno_1d", "fno_2d", "fno_3d", "afno")
@@ -74,17 +72,6 @@ def test_updates_neither_grow_nor_vanish_with_width(case):
         check = nm.coord_check(build, (16, 32, 64), batches, lr=2e-3, steps=(1,), seeds=4)
         slopes[rule] = steepest(check, "update", 1)["slope"]
     assert abs(slopes["none"]) < 0.3 and slopes["standard"] > 0.5, slopes
-
-
-def test_kernels_are_complex_blocks():
-    """Read as batches of matrices: a pair of reals is one complex number; AFNO keeps its parts on the first axis."""
-    for case, expected in (
-        (FNO, {"spec_encoder.spconv_layers.0.weights1": "iobbp", "spec_encoder.conv_layers.0.weight": "oill"}),
-        (AFNO, {"blocks.0.filter.w1": "plio", "blocks.0.mlp.fc1.weight": "oi"}),
-    ):
-        model = nm.parametrize(case.build(), base=case.base)
-        layouts = matrix_layouts(bind(model))
-        assert {name: layouts.get(name) for name in expected} == expected
 
 
 class Kernel(nn.Module):
