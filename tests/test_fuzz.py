@@ -100,7 +100,7 @@ def configs(draw):
         kwargs |= {"lifting_channels": 8, "projection_channels": 6}
     else:  # stored modes that base may exceed; a shallower base is one, a deeper is none; nor is one of other data
         kwargs |= draw(st.sampled_from([{}, {}, {}, {"max_n_modes": tuple(n + 2 for n in kwargs["n_modes"])}]))
-        base |= draw(st.sampled_from([*[{}] * 9, {"n_layers": 1}, {"n_layers": 3}, {"in_channels": 4}]))
+        base |= draw(st.sampled_from([*[{}] * 4, {"n_layers": 1}, {"n_layers": 3}, {"in_channels": 4}]))
     forms = ("model", "callable", "file") if cls is UNO else ("overrides", "model", "callable", "file")
     how = {"rule": draw(st.sampled_from(list(RULES)))}
     how["init_mult"] = draw(st.sampled_from([*[{}] * 8, *({role: 0.5} for role in ROLES)]))
