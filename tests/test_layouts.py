@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from neuralop.models import FNO, UQNO
+from neuralop.models import FNO
 
 import neuralop_mup as nm
 from cases import BY_NAME, FACTORIZATIONS, SPHERE
@@ -167,9 +167,3 @@ def test_spherical_kernels_count_degrees_alone(factorization):
     key = KERNEL + ("tensor" if factorization == "dense" else "factors.factor_1")
     assert plans[0] == plans[1]
     assert plans[0][key].lr_mult / plans[2][key].lr_mult == pytest.approx(math.sqrt(2 / 3))
-
-
-def test_the_residual_model_of_uqno_keeps_the_plan():
-    """It is a deep copy."""
-    trained = parametrized(BY_NAME["2d"])
-    assert nm.summary(UQNO(trained).residual_model) == nm.summary(trained)

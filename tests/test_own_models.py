@@ -121,16 +121,13 @@ def test_two_lines(build, roles, grid):
 
 def test_what_does_not_grow_is_left_alone():
     """An encoder keeps its own initialization (also a trained, frozen one's) and the base rate; all else is the FNO's."""
-    torch.manual_seed(1)
     model = Encoder(_fno(128))
     before = {name: p.clone() for name, p in model.named_parameters()}
-    plan = nm.summary(nm.parametrize(model))
-    alone = nm.summary(nm.parametrize(_fno(128)))
+    plan, alone = nm.summary(nm.parametrize(model)), nm.summary(nm.parametrize(_fno(128)))
     for row in plan:
-        if row.name.startswith("inner.net."):
-            own = alone[row.name.removeprefix("inner.net.")]
-            assert (row.init_mult, row.lr_mult, row.role) == (own.init_mult, own.lr_mult, own.role)
-        else:
+        own = alone[row.name.removeprefix("inner.net.")] if row.name.startswith("inner.net.") else row
+        assert (row.init_mult, row.lr_mult, row.role) == (own.init_mult, own.lr_mult, own.role)
+        if own is row:
             assert (row.init_mult, row.lr_mult) == (1, 1) and "nothing of it grows" in row.why
             assert torch.equal(before[row.name], model.get_parameter(row.name))
     assert plan["head.weight"].frozen
@@ -141,9 +138,8 @@ def test_writing_the_reference_size_down_gives_what_is_taken_without_a_base():
     assert taken.init_mult == {"kernel": 0.1}
     for base in ({"hidden_channels": 32, "n_modes": [16]}, lambda: _fno(32, (16,)), _fno(32, (16,))):
         assert not taken.differences(nm.summary(nm.parametrize(_fno(), base=base)))
-    assert nm.summary(nm.parametrize(_fno(), base={"hidden_channels": 16})).init_mult == {}
-    assert nm.summary(nm.parametrize(_fno(), rule="standard")).init_mult == {}
-    assert nm.summary(nm.parametrize(_fno(), init_mult={"kernel": 1.0})).init_mult == {}
+    for how in ({"base": {"hidden_channels": 16}}, {"rule": "standard"}, {"init_mult": {"kernel": 1.0}}):
+        assert nm.summary(nm.parametrize(_fno(), **how)).init_mult == {}
 
 
 def test_a_wrapped_model_trains_checks_and_is_drawn_as_any_other(tmp_path):
@@ -179,10 +175,7 @@ def test_an_optimizer_of_a_wrapper_whose_part_is_parametrized():
 
 
 def test_a_subclass_is_the_parents_but_for_what_is_new():
-    def gated(width):
-        return Gated((8,), 2, 3, width, n_layers=2)
-
-    plan = nm.summary(nm.parametrize(gated(64), base={"hidden_channels": 32}))
+    plan = nm.summary(nm.parametrize(Gated((8,), 2, 3, 64, n_layers=2), base={"hidden_channels": 32}))
     of_parent = nm.summary(nm.parametrize(_fno(), base=_fno(32)))
     assert [plan[row.name] for row in of_parent] == list(of_parent)
     assert (plan["gate.weight"].lr_mult, plan["gain"].lr_mult) == (0.5, 1)
@@ -203,17 +196,16 @@ def test_activations_and_arrays_may_be_written_anew():
     """A lambda, a partial and a tensor are other objects at base, and the same choice."""
 
     class Scaled(FNO):
-        def __init__(self, *args, mean=None, **kwargs):
+        def __init__(self, *args, mean, **kwargs):
             super().__init__(*args, **kwargs)
             self.register_buffer("mean", torch.as_tensor(mean))
 
-    for choice in (
-        lambda: {"non_linearity": lambda x: torch.relu(x)},
-        lambda: {"non_linearity": functools.partial(nn.functional.leaky_relu, negative_slope=0.1)},
+    for build in (
+        lambda width: _fno(width, non_linearity=lambda x: torch.relu(x)),
+        lambda width: _fno(width, non_linearity=functools.partial(nn.functional.leaky_relu, negative_slope=0.1)),
+        *(lambda width, mean=mean: Scaled((8,), 1, 1, width, mean=mean * 1) for mean in (torch.ones(2), np.ones(2))),
     ):
-        nm.parametrize(_fno(32, **choice()), base=lambda choice=choice: _fno(16, **choice()))
-    for mean in (torch.tensor([1.0, 2.0]), np.array([1.0, 2.0])):
-        nm.parametrize(Scaled((8,), 1, 1, 32, mean=mean), base=lambda mean=mean: Scaled((8,), 1, 1, 16, mean=mean * 1))
+        nm.parametrize(build(32), base=functools.partial(build, 16))
     with pytest.raises(nm.MupError, match="base has non_linearity"):
         nm.parametrize(_fno(32, non_linearity=torch.relu), base=lambda: _fno(16, non_linearity=lambda x: x))
 
@@ -276,12 +268,10 @@ class Mixer(nn.Module):
 
 
 def test_a_raw_parameter_that_grows_in_two_dimensions_has_to_be_described():
-    class Plain(Mixer):
-        pass
-
     says = (
         r"Two dimensions of parameter 'weight' .*\(Plain\), of shape \(64, 64\), grow.*nm.register_layer\(Plain, \{'weight'"
     )
+    Plain = type("Plain", (Mixer,), {})
     with pytest.raises(nm.MupError, match=says):
         nm.parametrize(Plain(64), base=Plain(32))
     with pytest.raises(nm.MupError, match="'weight_hh_l0' of module '0' .LSTM"):
@@ -321,24 +311,25 @@ def test_weights_of_ours_that_are_not_fresh_are_not_blamed_on_a_registration():
         nm.parametrize(ours, base={"hidden_channels": 8})
 
 
-def test_mistakes_in_registrations():
-    class Layer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(2))
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
 
-    nm.register_layer(Layer, {"scael": nm.Param("vector", ("out",))})
-    with pytest.raises(nm.MupError, match="Layer names 'scael', .* no such parameter: did you mean 'scale'"):
-        nm.parametrize(Layer(), base=Layer())
-    for params, match in (
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"scael": nm.Param("vector", ("out",))}, "Layer names 'scael', .* no such parameter: did you mean 'scale'"),
         ({"scale": nm.Param("matrix", ("out",))}, "a role of input, hidden"),
         ({"scale": nm.Param("vector", ("width",))}, "axes are of the kinds"),
         ({"scale": nm.Param("hidden", ("out", "in"))}, "say how it is drawn.*or a function of its shape"),
-    ):
-        with pytest.raises(nm.MupError, match=match):
-            nm.register_layer(Layer, params)
-    nm.register_layer(Layer, {"scale": nm.Param("vector", ("out", "in"))})
-    with pytest.raises(nm.MupError, match=r"has shape \(2,\), but Layer is described with 2 axes"):
+        ({"scale": nm.Param("vector", ("out", "in"))}, r"has shape \(2,\), but Layer is described with 2 axes"),
+    ],
+)
+def test_mistakes_in_registrations(params, match):
+    with pytest.raises(nm.MupError, match=match):
+        nm.register_layer(Layer, params)
         nm.parametrize(Layer(), base=Layer())
 
 

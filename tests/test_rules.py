@@ -112,12 +112,10 @@ ks = st.integers(2, 64)
 @settings(deadline=None)  # the first call loads scipy
 @given(sizes, sizes, ks)
 def test_identity_is_exact(m_in, m_out, k):
+    map_ = Size(m_in, m_out, default_std("fan_in", m_in, m_out))
+    kernel = Size(m_in, m_out, default_std("mean_fan", m_in, m_out), (k,), k + 1, (m_in, m_out))
     for rule in RULES:
-        for role, size in {
-            "hidden": Size(m_in, m_out, default_std("fan_in", m_in, m_out)),
-            "readout": Size(m_in, m_out, default_std("fan_in", m_in, m_out)),
-            "spectral": Size(m_in, m_out, default_std("mean_fan", m_in, m_out), (k,), k + 1, (m_in, m_out)),
-        }.items():
+        for role, size in {"hidden": map_, "readout": map_, "spectral": kernel}.items():
             m = multipliers(role, size, size, rule)
             assert (m.init, m.adam_lr, m.sgd_lr) == (1, 1, 1)
 

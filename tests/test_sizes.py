@@ -10,6 +10,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from cases import FACTORIZATIONS
 from neuralop_mup.core.rules import RULES
+from support import assert_same
 
 pytestmark = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 KERNEL = "fno_blocks.convs.0.weight.tensor"
@@ -45,22 +46,20 @@ def test_k_is_the_highest_frequency_that_passes(n, axis):
 def test_odd_modes_under_every_rule(layout, rule):
     """At base nothing changes; away from it multipliers are those of K, which an odd number shares with the even below."""
     kwargs = LAYOUTS[layout]
-    model, plain = nm.parametrize(build((7, 5), **kwargs), base={}, rule=rule), build((7, 5), **kwargs)
-    assert all(map(torch.equal, model.parameters(), plain.parameters()))
-    odd = nm.summary(nm.parametrize(build((9, 7), **kwargs), base={"n_modes": (5, 5), "hidden_channels": 8}, rule=rule))
-    even = nm.summary(nm.parametrize(build((8, 6), **kwargs), base={"n_modes": (4, 4), "hidden_channels": 8}, rule=rule))
-    kernels = [row for row in odd.rows if row.role == "spectral"]
+    assert_same(nm.parametrize(build((7, 5), **kwargs), base={}, rule=rule), build((7, 5), **kwargs))
+    odd, even = (
+        nm.summary(nm.parametrize(build(modes, **kwargs), base={"n_modes": base, "hidden_channels": 8}, rule=rule)).rows
+        for modes, base in (((9, 7), (5, 5)), ((8, 6), (4, 4)))
+    )
     if rule == "log-modes":
         kappa = math.sqrt(2 * math.log(2) / (math.log(4) + math.log(3)))
-        assert any(row.size.modes == (4, 3) and row.base_size.modes == (2, 2) for row in kernels)
-        carrier = next(row for row in kernels if row.size.modes)
-        assert carrier.lr_mult * carrier.size.fan_in / carrier.base_size.fan_in == pytest.approx(kappa)
-    if not rule.startswith("operator-norm") and not kwargs.get(
-        "factorization"
-    ):  # it counts stored modes; ranks follow them, too
+        row = next(row for row in odd if row.role == "spectral" and row.size.modes)
+        assert (row.size.modes, row.base_size.modes) == ((4, 3), (2, 2))
+        assert row.lr_mult * row.size.fan_in / row.base_size.fan_in == pytest.approx(kappa)
+    if not rule.startswith("operator-norm") and "factorization" not in kwargs:  # stored modes count; ranks follow them, too
         for field in ("lr_mult", "init_mult"):
-            assert [getattr(r, field) for r in odd.rows] == pytest.approx([getattr(r, field) for r in even.rows])
-    assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd.rows)
+            assert [getattr(r, field) for r in odd] == pytest.approx([getattr(r, field) for r in even])
+    assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -86,13 +85,6 @@ def test_odd_modes_train_and_grow(layout):
         rates = {id(p): g["lr"] * g.get("mode_mult", 1) for g in optimizer.param_groups for p in g["params"]}
         for row in nm.summary(nm.parametrize(build(modes, **kwargs), base=base)).rows:
             assert rates[id(model.get_parameter(row.name))] == pytest.approx(1e-2 * row.lr_mult), row.name
-
-
-def test_a_single_mode_on_an_axis_adds_nothing():
-    """n_modes = 1 keeps the mean along that axis: the rule is that of the other ones."""
-    bases = {n: {"n_modes": (n, 4), "hidden_channels": 8} for n in (1, 2, 3)}
-    plans = [nm.summary(nm.parametrize(build((n, 16)), base=base, rule="log-modes")) for n, base in bases.items()]
-    assert [plan[KERNEL].lr_mult for plan in plans] == pytest.approx([math.sqrt(math.log(2) / math.log(8)) / 2] * 3)
 
 
 # ---------------------------------------------------------------------------------------- parameters without numbers

@@ -4,11 +4,8 @@ test_cases.py has the rest.
 """
 
 import pytest
-import torch
 
-import neuralop_mup as nm
-import support
-from cases import BY_NAME, NAMES, NEXT_CASES, PHYSICSNEMO_CASES, SKIPPED, SPHERE, Case
+from cases import BY_NAME, NAMES, NEXT_CASES, PHYSICSNEMO_CASES, SKIPPED, SPHERE
 from support import COLUMNS, COMMAND, GROUPS, NOTE_BEYOND, NOTES, PAGE, REASONS, SLOPES, number, parse, slope
 
 TEXT = PAGE.read_text()
@@ -54,23 +51,3 @@ def test_a_steep_slope_has_a_footnote_and_no_cell_is_a_tick():
     for reason, text in REASONS.items():
         assert f"[^{reason}]: {text}" in TEXT
     assert {name for name, _ in NOTES} <= set(ROWS) or not SPHERE
-
-
-def test_what_neuralop_itself_cannot_run_is_said_so():
-    measured = slope(Case("five channels", (8,), (4,), {"in_channels": 5}), "width")
-    assert measured.startswith("neuralop cannot run it: RuntimeError")
-
-
-def test_the_matrix_sees_what_breaks(monkeypatch):
-    """Numbers above zero appear when a rescaled, a re-rated or a forgetful model is measured."""
-    case, parametrize = BY_NAME["2d"], nm.parametrize
-    model = support.parametrized(case, rule=support.RULE)
-    assert support.lost(model, lambda _: parametrize(case.build(), base={}, rule=support.RULE)) > 0
-    with monkeypatch.context() as patch:
-        patch.setattr(nm, "parametrize", lambda model, base, rule: parametrize(model, case.base, rule))
-        assert support.identity(case) > 0
-    with monkeypatch.context() as patch:
-        patch.setattr(nm, "MuAdam", lambda model, lr: torch.optim.Adam(model.parameters(), lr=lr))
-        assert support.interop(model) > 0
-    monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda *args, **kwargs: None)
-    assert min(support.checkpoint(case, model)) > 0
