@@ -198,8 +198,9 @@ def check_no_plan(model: nn.Module) -> None:
         hasattr(p, "infshape") for p in model.parameters()
     ):
         raise MupError(
-            f"This {type(model).__name__} is parametrized already, by this package or by mup, and rescaling twice would "
-            "ruin its weights: build a new model, or neuralop_mup.unparametrize it and pass init=False."
+            f"This {type(model).__name__}, or a part of it, is parametrized already, by this package or by mup, and "
+            "rescaling twice would ruin its weights: build a new model, or neuralop_mup.unparametrize what is and "
+            "pass init=False."
         )
 
 

@@ -116,10 +116,11 @@ def find_parts(model: nn.Module, kernels: Iterable[str], base: Any) -> list[Part
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
         sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
         raise MupError(
-            f"{cls} keeps no constructor arguments that say how wide it is (known are {', '.join(WIDTHS)}), so that it "
-            f"cannot be built {f'from overrides {dict(base)}' if overrides else 'at the reference size'}. Write the base "
-            f"down, nm.parametrize(model, base=lambda: {cls}(…){small}), with {sizes} and all else as the model's; or let "
-            f"{cls} keep its arguments under their own names (self.hidden_channels = hidden_channels)."
+            f"{cls} does not keep all its constructor arguments, or none says how wide it is (known are "
+            f"{', '.join(WIDTHS)}), so that it cannot be built "
+            f"{f'from overrides {dict(base)}' if overrides else 'at the reference size'}. Write the base down, "
+            f"nm.parametrize(model, base=lambda: {cls}(…){small}), with {sizes} and all else as the model's; or let "
+            f"{cls} keep each argument under its own name (self.hidden_channels = hidden_channels)."
         )
     return parts
 

@@ -32,7 +32,7 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
     Parameters
     ----------
     plan : object
-        ``wanted(records)`` gives the runs (:class:`~neuralop_mup.lab.records.Run`) that may start now and are not done, in
+        ``wanted(records)`` gives the runs (``Run`` of ``neuralop_mup.lab.records``) that may start now and are not done, in
         the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
         ``left(records)``, how many of each size are left, for the time left; ``propose(records)``, which is called when
         nothing is wanted, and says whether more is now; and ``save(records)``, called at the end, however it ends.

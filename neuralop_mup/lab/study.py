@@ -70,7 +70,7 @@ class Study:
     seeds : tuple of int
         With each of them every point is trained.
     train : callable, optional
-        What trains a run, as :class:`~neuralop_mup.lab.records.Run` says. It may have ``content(config)``, everything that
+        What trains a run, as ``Run`` of ``neuralop_mup.lab.records`` says. It may have ``content(config)``, everything that
         the result depends on; else that is its fingerprint and all of ``config``.
     sizes : mapping of str to dict, optional
         Label → arguments of the model: the base, where hyperparameters are tuned, and the target, to which the best are
