@@ -6,7 +6,6 @@ nvidia-physicsnemo 2.2; tests/test_physicsnemo.py compares the two where that pa
 
 from __future__ import annotations
 
-import functools
 import inspect
 
 import torch
@@ -50,20 +49,35 @@ class _SpectralConv(nn.Module):
         return torch.fft.irfftn(out, s=x.shape[2:], dim=axes)
 
 
-class _Glorot(Module):
+class FCLayer(Module):
     def __init__(self, in_features, out_features):
         super().__init__()
-        layer = self.kind(in_features, out_features, *self.kernel_size)
-        nn.init.constant_(layer.bias, 0).requires_grad_(self.kind is not nn.Conv2d)
-        nn.init.xavier_uniform_(layer.weight)
-        self.add_module(self.held_as, layer)
+        self.linear = nn.Linear(in_features, out_features)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.constant_(self.linear.bias, 0)
+        nn.init.xavier_uniform_(self.linear.weight)
 
     def forward(self, x):
-        return getattr(self, self.held_as)(x)
+        return self.linear(x)
 
 
-class FCLayer(_Glorot):
-    kind, held_as, kernel_size = nn.Linear, "linear", ()
+class _ConvFCLayer(Module):
+    convolution = nn.Conv1d
+
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.conv = self.convolution(in_features, out_features, 1)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.constant_(self.conv.bias, 0)
+        self.conv.bias.requires_grad = self.convolution is not nn.Conv2d
+        nn.init.xavier_uniform_(self.conv.weight)
+
+    def forward(self, x):
+        return self.conv(x)
 
 
 class FullyConnected(Module):
@@ -74,7 +88,9 @@ class FullyConnected(Module):
         self.final_layer = FCLayer(layer_size, out_features)
 
     def forward(self, x):
-        return self.final_layer(functools.reduce(lambda x, layer: silu(layer(x)), self.layers, x))
+        for layer in self.layers:
+            x = silu(layer(x))
+        return self.final_layer(x)
 
 
 class _Encoder(Module):
@@ -99,9 +115,7 @@ def _class(name, parent, **attributes):
 
 
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_LIFTS = {
-    n: _class(f"Conv{n}dFCLayer", _Glorot, kind=conv, held_as="conv", kernel_size=(1,)) for n, conv in _CONVOLUTIONS.items()
-}
+_LIFTS = {n: _class(f"Conv{n}dFCLayer", _ConvFCLayer, convolution=conv) for n, conv in _CONVOLUTIONS.items()}
 _SPECTRAL = {n: _class(f"SpectralConv{n}d", _SpectralConv) for n in _CONVOLUTIONS}
 _ENCODERS = {n: _class(f"FNO{n}DEncoder", _Encoder) for n in _CONVOLUTIONS}
 

@@ -304,7 +304,6 @@ def study(**changes):
         (lambda: Results.load("/no/such/folder"), "holds no study"),
         (lambda: sweep("train.py", {"lr": [1]}, folder="/tmp/none"), "give a function"),
         (lambda: OwnData(files=()), r"There is no data file \(\)"),
-        (lambda: OwnData(files=("a.npz",), time_step=0), "time_step is 0; give a whole number, 1 or more"),
     ],
 )
 def test_other_calls_that_cannot_work(call, match):

@@ -178,13 +178,14 @@ def test_a_tuning_is_taken_up_and_what_it_took_is_on_the_page(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         run.main()
     run.main()
-    assert len(seen) == 1 + 11  # the run that was interrupted begins anew
+    n_seen = len(seen)  # the run that was interrupted begins anew; the carried rate may be one of the five
+    assert n_seen in (1 + 10, 1 + 11)
     page = capsys.readouterr().out
     row = rows(page)["Burgers (1D)"].split(" | ")
     assert float(row[1].split()[0]) > 0 and "\n0 runs failed" in page
     shutil.rmtree(folder / "workspace")  # a record is made anew from the runs of its tuning
     run.main()
-    assert len(seen) == 12
+    assert len(seen) == n_seen
     monkeypatch.setattr(sys, "argv", ["run.py", "cheap", "--tiny", "--report", "--folder", str(file)])
     run.main()
     assert rows(capsys.readouterr().out)["Burgers (1D)"].split(" | ") == row
@@ -194,6 +195,7 @@ def test_what_refuses_a_tuning_is_no_result_of_it(tmp_path):
     (first,) = run.EXPERIMENTS["cheap"].tiny().wanted(Kept())
     with Records(tmp_path / "cheap-burgers-0").held():
         place = str(tmp_path / "workspace" / first.id)
+        Path(place).mkdir(parents=True)
         assert not is_final(execute(__version__, first.train, first.config, place=place, keep=False))
 
 

@@ -106,7 +106,7 @@ def test_a_model_by_the_helper_for_fnos(name):
     compared = [n for n in one if n not in mine or has_full_rank(mine[n], one[n].shape, period=2)]
     assert set(one) - set(mine) < set(compared)
     for n in compared:
-        torch.testing.assert_close(one[n], other[n], rtol=0, atol=3e-3, msg=lambda text, n=n: f"{n}: {text}")
+        torch.testing.assert_close(one[n], other[n], rtol=0, atol=1e-5, msg=lambda text, n=n: f"{n}: {text}")
 
 
 def test_it_stands_alone():

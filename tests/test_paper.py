@@ -11,11 +11,11 @@ import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 
 from neuralop_mup.lab import plan
-from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.training import FNOs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 EXPERIMENTS = importlib.import_module("experiments").EXPERIMENTS  # a skip would hide an experiment that no longer imports
+get_problem = importlib.import_module("problems").get_problem
 FULL, SMALL = EXPERIMENTS["paper-full"], EXPERIMENTS["paper"]
 
 

@@ -312,7 +312,7 @@ def test_tuned_is_four_lines_and_the_last_one_rebuilds_the_parametrization(study
     losses = [r["loss"] for r in tuned.results.carried("target", "operator-norm")]
     assert f"{np.mean(losses):.3g} ± {np.std(losses):.1g} over 2 seeds" in lines[1] and tuned.loss == min(losses)
     assert "hidden_channels=8, n_modes=(8,)" in lines[2] and str(tuned.report.parent) in lines[2]
-    assert lines[3].endswith("base={'hidden_channels': 4, 'n_modes': (4,)}, init_mult={'kernel': 0.1})")
+    assert "base={'hidden_channels': 4, 'n_modes': (4,)}" in lines[3] and "init_mult={'kernel': 0.1}" in lines[3]
     model = eval(lines[3], {"nm": nm, "build": build})
     model.load_state_dict(tuned.model.state_dict())  # compares the plans
     assert nm.summary(model) == nm.summary(tuned.model)
@@ -776,18 +776,6 @@ def test_a_target_is_never_lost(tmp_path, monkeypatch, capfd):
     shown = capfd.readouterr().err
     assert "s: 2 runs; results in" in shown
     assert found.loss == tuned_on(tmp_path / "fresh", fields(40), seeds=(0, 1)).loss
-
-
-def test_weights_come_back_from_a_machine_that_does_not_see_the_folder(tmp_path, monkeypatch):
-    """As the loop gets them: the run is told of a folder that is not there."""
-    from neuralop_mup.lab.training import Training
-
-    whole = Training.__call__
-    monkeypatch.setattr(Training, "__call__", lambda self, config, place=None, **how: whole(self, config, "/gone", **how))
-    there = tuned_on(tmp_path / "there", fields(40))
-    monkeypatch.undo()
-    x = fields(4, 1)[0]
-    assert torch.equal(there.predict(x), tuned_on(tmp_path / "here", fields(40)).predict(x))
 
 
 def test_which_samples_were_trained_chosen_and_tested_on_is_told(tmp_path):

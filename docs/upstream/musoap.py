@@ -144,7 +144,11 @@ class MuSOAP(Optimizer):
 
 
 def fno_musoap_param_groups(
-    model: nn.Module, lr: float = 0.03, aux_lr: float = 0.004, base_depth: int = 4
+    model: nn.Module,
+    lr: float = 0.03,
+    aux_lr: float = 0.004,
+    base_depth: int = 4,
+    weight_decay: float = 0.01,
 ) -> List[Dict]:
     """Parameter groups of an FNO for :class:`MuSOAP`.
 
@@ -162,6 +166,8 @@ def fno_musoap_param_groups(
         Learning rate of AdamW.
     base_depth : int, default 4
         Updates of all layers add up, so ``lr`` is multiplied by ``sqrt(base_depth / n_layers)``.
+    weight_decay : float, default 0.01
+        In a model of ``base_depth`` layers; ``lr * weight_decay`` is the same at every depth.
 
     Returns
     -------
@@ -189,8 +195,8 @@ def fno_musoap_param_groups(
             layouts.append(layout)
     scale = math.sqrt(base_depth / max(1, len(convs)))
     return [
-        {"params": chosen, "layouts": layouts, "lr": lr * scale},
-        {"params": rest, "layouts": None, "lr": aux_lr},
+        {"params": chosen, "layouts": layouts, "lr": lr * scale, "weight_decay": weight_decay / scale},
+        {"params": rest, "layouts": None, "lr": aux_lr, "weight_decay": weight_decay},
     ]
 
 
