@@ -95,7 +95,12 @@ _LAZY = {
 
 def __getattr__(name: str):
     if name in _LAZY:
-        value = getattr(_import_module(f"neuralop_mup.{_LAZY[name]}"), name)
+        try:
+            value = getattr(_import_module(f"neuralop_mup.{_LAZY[name]}"), name)
+        except ModuleNotFoundError as error:
+            raise MupError(
+                f'neuralop_mup.{name} needs {error.name}, which is not installed: pip install "neuralop-mup[lab]".'
+            ) from error
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

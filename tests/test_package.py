@@ -52,3 +52,10 @@ def test_every_public_name_is_there_and_documented():
     for name in nm.__all__:
         assert getattr(nm, name).__doc__, name
     assert callable(nm.coord_check) and callable(nm.transfer) and callable(nm.sweep)
+
+
+def test_without_the_packages_of_the_laboratory_a_sentence_says_so():
+    use = "import neuralop_mup as nm\ntry:\n    nm.tune\nexcept nm.MupError as error:\n    print(error)"
+    code = f"import sys\nsys.modules['safetensors'] = None\n{use}"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "neuralop_mup.tune needs" in out and 'pip install "neuralop-mup[lab]"' in out
