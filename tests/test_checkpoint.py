@@ -357,7 +357,7 @@ def test_a_plan_can_be_attached_to_a_uqno_read_from_neuralops_checkpoint(tmp_pat
     model = nm.parametrize(build(16), base=lambda: build(8))
     model.save_checkpoint(tmp_path, "uqno")
     read = UQNO.from_checkpoint(tmp_path, "uqno")
-    with pytest.raises(nm.MupError, match="unparametrize it and pass init=False"):
+    with pytest.raises(nm.MupError, match="unparametrize what is and pass init=False"):
         nm.parametrize(read, base=lambda: build(8), init=False)
     nm.parametrize(nm.unparametrize(read), base=lambda: build(8), init=False)
     assert_same(read, model)
