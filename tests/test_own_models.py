@@ -232,7 +232,7 @@ def test_a_base_function_that_seeds_leaves_the_callers_random_numbers():
          "norm = 'group_norm' and the model 'instance_norm' in 'inner.net'"),
         (lambda: Wrapper(_fno()), {"width": 8}, "base has the key 'width', which FNO does not take"),
         (lambda: Forgetful(64), {"width": 8}, r"cannot be built from overrides \{'width': 8\}"),
-        (lambda: Forgetful(64), None, r"Forgetful does not keep .*nm.parametrize\(model, base=lambda: Forgetful\(…\), init_mult"),
+        (lambda: Forgetful(64), None, r"Forgetful does not .*nm.parametrize\(model, base=lambda: Forgetful\(…\), init_mult"),
         (lambda: Forgetful(64), lambda: Forgetful(64), "same width, and Forgetful keeps no.*give a base of another width"),
         *((BY_NAME["2d"].build, {"n_modes": modes}, r"n_modes = .*the model has .\d, \d.: give as many numbers, one")
           for modes in ((4,), 4, (4, 4, 4), ())),
