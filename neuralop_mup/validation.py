@@ -39,12 +39,6 @@ def check_count(what: str, value: Any, unit: str = "", least: int = 1) -> None:
         raise MupError(f"{what} is {value!r}; give a whole number{f' of {unit}' if unit else ''}, {least} or more.")
 
 
-def check_flag(what: str, value: Any) -> None:
-    """Raise MupError unless ``value`` is True or False."""
-    if not isinstance(value, bool):
-        raise MupError(f"{what} is {value!r}; give True or False.")
-
-
 def check_decay(what: str, value: Any) -> None:
     """Raise MupError unless ``value``, one number or for ``betas`` two, is of 0 or more and below 1."""
     numbers = value if what == "betas" and isinstance(value, (tuple, list)) else (value,)

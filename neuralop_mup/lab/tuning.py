@@ -270,7 +270,10 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Records(folder)  # one of an earlier version is told
     again = "Run the same call or command again, which resumes there."
     if not (folder / _FILE).is_file():
-        raise MupError(f"{folder} holds no trained target: its study is not finished, or its target failed. {again}")
+        raise MupError(
+            f"{folder} holds no trained target: its study is not finished, its target failed, or it is another "
+            f"folder. {again}"
+        )
     try:
         made = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         version = made["format"]

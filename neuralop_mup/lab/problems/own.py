@@ -33,7 +33,7 @@ from neuralop_mup.lab.problems.own_files import (
     numpy_of,
     open_source,
 )
-from neuralop_mup.validation import check_count, check_flag, check_number, is_number
+from neuralop_mup.validation import check_count, check_number, is_number
 
 _LEAST = 10  # samples
 _ARRAYS = (torch.Tensor, np.ndarray)
@@ -131,7 +131,8 @@ class OwnData:
             )
         object.__setattr__(self, "split", tuple(map(float, split)))
         for flag in ("shuffle", "crop"):
-            check_flag(flag, getattr(self, flag))
+            if not isinstance(getattr(self, flag), bool):
+                raise MupError(f"{flag} is {getattr(self, flag)!r}; give True or False.")
         check_number("in_memory", self.in_memory)
         if self.channels not in (None, *CHANNELS):
             raise MupError(f"channels is {self.channels!r}; {nearest(str(self.channels), CHANNELS)}")
