@@ -143,6 +143,7 @@ CHANGED = [{"loss": None}, {"loss": "abc"}, {"outcome": "xyz"}, {"metrics": None
         *(json.dumps({**complete(), **change}) for change in CHANGED),
         *(json.dumps({k: v for k, v in complete().items() if k != key}) for key in ("loss", "metrics", "error", "seconds")),
     ],
+    ids=range(11),
 )
 def test_a_damaged_record_is_told_and_trained_again(records, content):
     records.write(run_of(), complete())
