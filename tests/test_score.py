@@ -46,7 +46,7 @@ def tuned_on(folder, data, **more):
 
 
 def in_time(folder, file, **more):
-    return tuned_on(folder, file, read={"time_step": 1}, **more)
+    return tuned_on(folder, file, read={"y": "u", "time_step": 1}, **more)
 
 
 def pairs(n=32, seed=0):
@@ -93,7 +93,7 @@ def test_the_states_of_trajectories_are_those_of_the_file_however_it_is_read(tmp
     with h5py.File(tmp_path / "waves.h5", "w") as content:
         content["u"], content["t"] = waves(), np.arange(STATES)
     for path, how in ((file, {}), (tmp_path / "waves.h5", {"in_memory": 0}), (file, {"time_step": 2})):
-        source = OwnData(files=path, **{"time_step": 1, **how})
+        source = OwnData(files=path, y="u", **{"time_step": 1, **how})
         seen, every = Validation(source.load()), how.get("time_step", 1)
         whole = waves()[source.split_indices["val"]][:, ::every, None]
         assert seen.n_states == whole.shape[1] == {1: 7, 2: 4}[every]
@@ -101,7 +101,7 @@ def test_the_states_of_trajectories_are_those_of_the_file_however_it_is_read(tmp
 
 
 def test_a_rollout_that_leaves_the_numbers_loses(file):
-    data, model = Validation(OwnData(files=file, time_step=1).load()), build(**BASE)
+    data, model = Validation(OwnData(files=file, y="u", time_step=1).load()), build(**BASE)
     model.forward = lambda x: x * 1e30
     assert rollout_error(Predictor(model, None), data, 5) == math.inf
     model.forward = lambda x: x
@@ -251,7 +251,9 @@ def test_a_trained_model_without_a_score_loses(tmp_path):
 
 def test_the_command_chooses_by_a_rollout(tmp_path, file, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    line = f"tune --data {file} --read.time_step 1 --score rollout:5 --epochs 1 --space.lr 0.01,0.02 --n_workers 1"
+    line = (
+        f"tune --data {file} --read.y u --read.time_step 1 --score rollout:5 --epochs 1 --space.lr 0.01,0.02 --n_workers 1"
+    )
     line += " --base.hidden_channels 4 --base.n_modes 4 --target.hidden_channels 8 --target.n_modes 8"
     assert main(line.split()) == 0
     assert "\nrollout:5 " in capsys.readouterr().out

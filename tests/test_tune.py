@@ -823,7 +823,7 @@ def test_how_a_file_is_read_can_be_said_and_is_told(tmp_path, capsys):
         tuned_on(tmp_path / "s", tmp_path / "shot.npz")
     read = {"x": "a", "y": "c", "channels": "first", "shuffle": False}
     tuned = tuned_on(tmp_path / "s", tmp_path / "shot.npz", read=read, progress=True)
-    told = ("input    a (channels first)", "output   c (channels first)", "unused   b", "splits   in")
+    told = ("input    a (channels first)", "output   c (channels first)", "splits   in")
     out = capsys.readouterr().out
     assert [text for text in told if text not in out] == []
     page = tuned.report.read_text()

@@ -22,17 +22,8 @@ from torch.utils.data import Dataset
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_finite, check_single, spread
-from neuralop_mup.lab.problems.own_files import (
-    CHANNELS,
-    READERS,
-    Layout,
-    Source,
-    channels_text,
-    layout_of,
-    numpy_of,
-    open_source,
-)
+from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_single, spread
+from neuralop_mup.lab.problems.own_files import CHANNELS, READERS, Source, numpy_of, open_source, source_of
 from neuralop_mup.validation import check_count, check_number, is_number
 
 _LEAST = 10  # samples
@@ -54,8 +45,8 @@ class OwnData:
         them. Several are joined, sample after sample. A mapping from "train", "val" and "test" to files says which is which;
         without "val" the files of "train" are split further.
     x, y : str, optional
-        Keys of input and output, several with a plus; where none is given, a common pair such as ``x`` and ``y``. ``y``
-        alone has times after the samples, and the output is a later time of the input.
+        Keys of input and output, several with a plus; "x" and "y" where none is given. ``y`` alone has times after the
+        samples, and the output is a later time of the input.
     channels : {"first", "last", "none"}, optional
         Where the channel axis stands after the samples (and time). It need not be said where only one place leaves input
         and output the same grid.
@@ -107,29 +98,28 @@ class OwnData:
     name: ClassVar[str] = "data"
 
     def __post_init__(self) -> None:
-        given = self.files
-        parts = dict(given) if isinstance(given, Mapping) else {"all": given}
-        if isinstance(given, Mapping) and ("train" not in given or not set(given) <= set(SPLITS)):
-            names = ", ".join(map(repr, parts)) or "nothing"
+        given = self.files if isinstance(self.files, Mapping) else {"all": self.files}
+        if isinstance(self.files, Mapping) and ("train" not in given or not set(given) <= set(SPLITS)):
+            names = ", ".join(map(repr, given)) or "nothing"
             raise MupError(f"The files are given for {names}: give those of 'train' and of 'val' or 'test' or both.")
-        if "val" not in parts and "train" in parts:
-            parts["all"] = parts.pop("train")
-        object.__setattr__(self, "files", {name: _expanded(given) for name, given in parts.items()})
+        pooled = {"train": "all"} if "val" not in given else {}  # a part of them is for validation
+        object.__setattr__(self, "files", {pooled.get(name, name): _expanded(part) for name, part in given.items()})
         if not self._all and self.arrays is None:
-            raise MupError(f"There is no data file {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+            raise MupError(
+                f"There is no data file {given.get('all', given)!r}; give one or more, such as heat.npz or runs/*.h5."
+            )
         for path in map(Path, self._all):
             if path.suffix.lower() not in READERS or not path.is_file():
                 raise MupError(
                     f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)}."
                 )
         object.__setattr__(self, "stamps", self._stamped())
-        split = () if isinstance(self.split, (str, float, int)) else tuple(self.split)
+        split = tuple(self.split) if isinstance(self.split, (tuple, list)) else ()
         if not all(is_number(share) and share > 0 for share in split) or len(split) != 3 or abs(sum(split) - 1) > 1e-9:
             raise MupError(
                 f"split = {self.split!r} must be three shares, for train, val and test, above 0 and with the sum 1, such as "
                 "(0.8, 0.1, 0.1)."
             )
-        object.__setattr__(self, "split", tuple(map(float, split)))
         for flag in ("shuffle", "crop"):
             if not isinstance(getattr(self, flag), bool):
                 raise MupError(f"{flag} is {getattr(self, flag)!r}; give True or False.")
@@ -152,11 +142,24 @@ class OwnData:
         return Path(self._all[0]).stem if self._all else "the data given"
 
     @cached_property
-    def parts(self) -> dict[str, list[Source]]:
+    def sources(self) -> dict[str, list[Source]]:
         """Inputs and outputs by split; "all" for those that are to be split."""
+        found = {part: [open_source(file, self) for file in files] for part, files in self.files.items()}
         if self.arrays is not None:
-            return {"all": [Source("data", ("x", "y"), tuple((values,) for values in self.arrays))]}
-        return {part: [open_source(f, self) for f in files] for part, files in self.files.items()}
+            found = {"all": [source_of("data", ("x", "y"), tuple((values,) for values in self.arrays), self)]}
+        every = sum(found.values(), [])
+        for source in every:
+            if (source.text, source.steps) != (every[0].text, every[0].steps):
+                raise MupError(
+                    f"{source.file} holds {source.text}, but {every[0].file} holds {every[0].text}: files that are joined "
+                    "must agree."
+                )
+        return found
+
+    @property
+    def first(self) -> Source:
+        """One of them: all have the same channels, grid and times."""
+        return next(source for group in self.sources.values() for source in group)
 
     def check_unchanged(self) -> None:
         """Raise MupError if a file changed since it was first looked at."""
@@ -168,46 +171,34 @@ class OwnData:
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # without what was read
 
-    @cached_property
-    def _layout(self) -> Layout:
-        sources = [s for group in self.parts.values() for s in group]
-        layouts = [layout_of(s, self) for s in sources]
-        for source, layout in zip(sources, layouts, strict=True):
-            if layout != layouts[0]:
-                raise MupError(
-                    f"{source.file} holds {layout.text}, but {sources[0].file} holds {layouts[0].text}: files that are "
-                    "joined must agree."
-                )
-        return layouts[0]
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis."""
+        return self.first.grid
 
     @property
     def n_dim(self) -> int:
         """Axes of the grid."""
-        return len(self._layout.grid)
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis."""
-        return self._layout.grid
+        return len(self.grid_shape)
 
     @property
     def in_channels(self) -> int:
         """Channels of the input."""
-        return self._layout.channels[0]
+        return self.first.channels[0]
 
     @property
     def out_channels(self) -> int:
         """Channels of the output."""
-        return self._layout.channels[1]
+        return self.first.channels[1]
 
     @cached_property
     def split_indices(self) -> dict[str, np.ndarray]:
         """Which samples (or trajectories) each split has, in ascending order: their numbers in the files, one after the
         other, or in those of a split that has its own."""
-        sizes = {name: sum(s.n for s in group) for name, group in self.parts.items()}
+        sizes = {name: sum(s.n for s in group) for name, group in self.sources.items()}
         if sum(sizes.values()) < _LEAST:
             raise MupError(
-                f"{self.title} has {sum(sizes.values())} samples in all, {self._layout.text}; at least {_LEAST} are "
+                f"{self.title} has {sum(sizes.values())} samples in all, {self.first.text}; at least {_LEAST} are "
                 "needed to train, choose and test. If the first axis is not that of the samples, move it to the front."
             )
         found = {name: np.arange(n) for name, n in sizes.items() if name != "all"}
@@ -226,19 +217,18 @@ class OwnData:
     @property
     def readings(self) -> dict[str, str]:
         """What was found or said of the data, by what it is about: each array and its channels, and the splits."""
-        layout, source = self._layout, next(iter(self.parts.values()))[0]
-        channels = list(map(channels_text, layout.axes, source.arrays))
-        told = {what: f"{source.names[i]} ({channels[i]})" for i, what in enumerate(("input", "output"))}
-        if layout.steps:
-            told = {"fields": f"{source.names[1]} (second axis: time; {channels[1]})"}
-        if source.unused:
-            told["unused"] = ", ".join(source.unused)
-        splits = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self.parts.items() if k != "all"]
-        if "all" in self.parts:
+        source, whole = self.first, []
+        told = {"input": source.told(0), "output": source.told(1)}
+        if source.steps:
+            told = {"fields": f"{source.told(1)}, with times after the samples"}
+        for split, group in self.sources.items():
+            if split != "all":
+                whole.append(f"{split} from {', '.join(Path(each.file).name for each in group)}")
+        if "all" in self.sources:
             drawn = "drawn at random, the same in every run; read={'shuffle': False} takes them in file order"
-            splits.append(("the others " if splits else "") + (drawn if self.shuffle else "in file order"))
-        counts = ", ".join(f"{len(n) * layout.pairs} {split}" for split, n in self.split_indices.items())
-        return {"read as": f"{layout.text}; {counts}", **told, "splits": "; ".join(splits)}
+            whole.append(("the others " if whole else "") + (drawn if self.shuffle else "in file order"))
+        counts = ", ".join(f"{len(n) * source.pairs} {split}" for split, n in self.split_indices.items())
+        return {"read as": f"{source.text}; {counts}", **told, "splits": "; ".join(whole)}
 
     def load(self) -> ProblemData:
         """The data, float32 and channels first: read batch by batch where the files are too large for anything else.
@@ -270,11 +260,10 @@ class OwnData:
         pairs = {split: (Field(self, split, 0), Field(self, split, 1)) for split in self.split_indices}
         for name, values in zip("xy", pairs["train"], strict=True):
             check_single(name, values.read(spread(len(values))))
-        size = sum(math.prod(values.shape) * 4 for pair in pairs.values() for values in pair)
-        if size <= self.in_memory * 1e9 or not all(s.is_lazy for group in self.parts.values() for s in group):
+        if sum(math.prod(values.shape) * 4 for pair in pairs.values() for values in pair) <= self.in_memory * 1e9:
             pairs = {split: tuple(values[range(len(values))] for values in pair) for split, pair in pairs.items()}
             self.check_unchanged()
-        return ProblemData(**pairs, trajectory=len(self._layout.steps))
+        return ProblemData(**pairs, trajectory=len(self.first.steps))
 
 
 def _expanded(given: Any) -> tuple[str, ...]:
@@ -294,9 +283,9 @@ class Field:
 
     def __init__(self, source: OwnData, split: str, which: int) -> None:
         self._of, self._which, self._order = source, which, source.split_indices[split]
-        self._sources = source.parts.get(split) or source.parts["all"]
-        self._layout = source._layout
-        self.shape = (len(self._order) * self._layout.pairs, self._layout.channels[which], *self._layout.grid)
+        self._sources = source.sources.get(split) or source.sources["all"]
+        self._pairs = source.first.pairs
+        self.shape = (len(self._order) * self._pairs, source.first.channels[which], *source.grid_shape)
         self.ndim = len(self.shape)
 
     def __len__(self) -> int:
@@ -311,22 +300,15 @@ class Field:
 
     def read(self, index: Sequence[int]) -> torch.Tensor:
         """Some of the fields, in the precision of the file."""
-        index, layout, which = np.asarray(index, dtype=int), self._layout, self._which
-        samples, pair = self._order[index // layout.pairs], index % layout.pairs
-        times = np.array(layout.steps)[pair, which] if layout.steps else None
+        index = np.asarray(index, dtype=int)
+        samples, pairs = self._order[index // self._pairs], index % self._pairs
         ends = np.cumsum([source.n for source in self._sources])
-        numbers, found = np.searchsorted(ends, samples, side="right"), []
+        numbers, places, found = np.searchsorted(ends, samples, side="right"), [], []
         for number in np.unique(numbers):
             here, source = np.flatnonzero(numbers == number), self._sources[number]
-            own = samples[here] - ends[number] + source.n
-            values = source.take(which, own, None if times is None else times[here], layout.axes[which])
-            values = torch.from_numpy(values[(slice(None), slice(None), *map(slice, layout.grid))])
-            check_finite(f"{source.names[which]} in {source.file}", values, own)
-            found.append((here, values))
-        result = torch.empty(len(index), *self.shape[1:], dtype=found[0][1].dtype if found else None)
-        for here, values in found:
-            result[here] = values
-        return result
+            found.append(source.take(self._which, samples[here] - ends[number] + source.n, pairs[here]))
+            places.append(here)
+        return torch.cat(found)[np.argsort(np.concatenate(places))]
 
 
 class _Called:
@@ -378,14 +360,12 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         raise MupError(f"read has no argument {wrong[0]!r}; {nearest(wrong[0], known)}")
     if callable(data) and not isinstance(data, Dataset):
         return _Called(data, read, dtype)
-    pair = _pair(data)
-    if pair is not None:
-        return OwnData(arrays=tuple(numpy_of(v) if torch.is_tensor(v) else v for v in pair), **read)
     parts = _parts(data)
-    if _all_are(data, (str, Path)) and not parts:
-        return OwnData(files=data, **read)
-    if parts and all(_all_are(part, (str, Path)) for part in parts.values()):
-        return OwnData(files=parts, **read)
+    if all(_all_are(part, (str, Path)) for part in parts.values()):
+        return OwnData(files=parts.get("all", parts), **read)
+    pairs = {name: _pair(part) for name, part in parts.items()}
+    if pairs.get("all"):
+        return OwnData(arrays=tuple(map(numpy_of, pairs["all"])), **read)
     if read:
         raise MupError(
             "read= says how files or a pair of arrays (x, y) are read, and the data is given otherwise: leave it out, and "
@@ -395,14 +375,42 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         return data
     if not {"train", "val"} <= set(parts):
         raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
-    pairs = {name: _pair(part) for name, part in parts.items()}
-    if not any(pairs.values()) and not any(isinstance(part, _ARRAYS) for part in parts.values()):
-        return Loaders(parts)
-    if not all(pairs.values()):
+    if all(pairs.values()):
+        return ProblemData(**_fields(pairs, dtype))
+    if any(pairs.values()) or any(isinstance(part, _ARRAYS) for part in parts.values()):
         kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
         raise MupError(
             f"{', '.join(kinds)}: give each split alike, as a pair of arrays (x, y) of input and output, or as a loader."
         )
+    return Loaders(parts)
+
+
+def _parts(data: Any) -> dict[str, Any]:
+    """What is given for train, val and test, or for all of them."""
+    if isinstance(data, Mapping) and not {"x", "y"} <= set(data):
+        if wrong := [name for name in data if name not in SPLITS]:
+            raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
+        return dict(data)
+    joined = isinstance(data, list) and _all_are(data, (str, Path))
+    is_splits = isinstance(data, (tuple, list)) and len(data) in (2, 3) and not joined and _pair(data) is None
+    return dict(zip(SPLITS, data, strict=False)) if is_splits else {"all": data}
+
+
+def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a value is of these kinds, or a sequence of such."""
+    entries = value if isinstance(value, (tuple, list)) else [value]
+    return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
+
+
+def _pair(part: Any) -> tuple[Any, Any] | None:
+    """Input and output where both are given as arrays."""
+    if isinstance(part, Mapping) and {"x", "y"} <= set(part):
+        part = (part["x"], part["y"])
+    return tuple(part) if isinstance(part, (tuple, list)) and len(part) == 2 and _all_are(part, _ARRAYS) else None
+
+
+def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Arrays of given splits as tensors; MupError where they do not fit together."""
     made = {
         name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
     }
@@ -418,31 +426,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
                     f"{letter} of {name} has the shape {tuple(values.shape)}, and that of train {tuple(like.shape)}: they "
                     "must have the same channels and axes."
                 )
-    return ProblemData(**made)
-
-
-def _parts(data: Any) -> dict[str, Any]:
-    """What is given for train, val and test; empty where that cannot be seen."""
-    if isinstance(data, Mapping):
-        if wrong := [name for name in data if name not in SPLITS]:
-            raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
-        return dict(data)
-    joined = isinstance(data, list) and _all_are(data, (str, Path))
-    is_splits = isinstance(data, (tuple, list)) and len(data) in (2, 3) and not joined
-    return dict(zip(SPLITS, data, strict=False)) if is_splits else {}
-
-
-def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether a value is of these kinds, or a sequence of such."""
-    entries = value if isinstance(value, (tuple, list)) else [value]
-    return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
-
-
-def _pair(part: Any) -> tuple[Any, Any] | None:
-    """Input and output where both are given as arrays."""
-    if isinstance(part, Mapping) and {"x", "y"} <= set(part):
-        part = (part["x"], part["y"])
-    return tuple(part) if isinstance(part, (tuple, list)) and len(part) == 2 and _all_are(part, _ARRAYS) else None
+    return made
 
 
 def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:

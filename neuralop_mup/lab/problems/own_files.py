@@ -1,6 +1,7 @@
-"""A user's files, read: which of their arrays are input and output, and how these are laid out.
+"""A user's files, read: a table of readers, and from the arrays of a file the two that are input and output, as fields.
 
-A reader gives the arrays of a file by their keys. What a file does not say for certain is asked for.
+A reader gives the arrays of a file by their keys, in memory or as something that is sliced like them. What a file does not
+say for certain is asked for.
 """
 
 from __future__ import annotations
@@ -15,15 +16,10 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.problems.data import check_finite
 
-CHANNELS = {"first": 0, "last": -1, "none": None}  # words for the axis of the channels, after the samples (and times)
+CHANNELS = {"first": 1, "last": -1, "none": None}  # words for the axis of the channels, that of the samples being 0
 _LEAST = 4  # points on an axis of a grid
-_NO_FIELDS = f"these are no fields on one grid of one to three axes with {_LEAST} points or more on each, so interpolate one"
-#: Pairs of keys that are taken for input and output where the user names none.
-_PAIRS = (
-    *(("x", "y"), ("input", "output"), ("inputs", "outputs"), ("a", "u"), ("coeff", "sol"), ("nu", "tensor")),
-    *(("x_train", "y_train"), ("source", "target"), ("features", "labels")),
-)
 
 
 class Hdf5Array:
@@ -38,41 +34,42 @@ class Hdf5Array:
             self.dtype, self.shape = first.dtype, first.shape if len(keys) == 1 else (len(keys), *first.shape)
         self.ndim = len(self.shape)
 
-    def take(self, samples: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+    def __getitem__(self, at: tuple[np.ndarray, ...]) -> np.ndarray:
         """Samples, or each at one of its times; of a sample that comes more than once only these are read, and at once."""
         import h5py
 
-        result = np.empty((len(samples), *self.shape[1 if times is None else 2 :]), self.dtype)
+        samples, times = (*at, None)[:2]
+        result = np.empty((len(samples), *self.shape[len(at) :]), self.dtype)
         with h5py.File(self.file, "r") as content:
             for sample in np.unique(samples):
                 here = np.flatnonzero(samples == sample)
-                key, at = (self.keys[0], (sample,)) if len(self.keys) == 1 else (self.keys[sample], ())
+                key, inside = (self.keys[0], (sample,)) if len(self.keys) == 1 else (self.keys[sample], ())
                 wanted, back = (..., ...) if times is None else np.unique(times[here], return_inverse=True)
                 if times is not None and wanted[-1] - wanted[0] < len(wanted):  # HDF5 is slow with lists
                     wanted = slice(wanted[0], wanted[-1] + 1)
-                result[here] = content[key][(*at, wanted)][back]
+                result[here] = content[key][(*inside, wanted)][back]
         return result
 
 
-def _read_npz(file: str) -> dict[str, Any]:
-    with np.load(file, allow_pickle=False) as content:
-        return {key: content[key] for key in content.files}
-
-
-def numpy_of(values: torch.Tensor) -> np.ndarray:
-    """A tensor as an array; numpy has no bfloat16, so that becomes single precision."""
+def numpy_of(values: Any) -> np.ndarray:
+    """An array, or a tensor as one; numpy has no bfloat16, so that becomes single precision."""
+    if not isinstance(values, torch.Tensor):
+        return values
     values = values.detach().cpu()
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
+def _read_npz(file: str) -> dict[str, Any]:
+    with np.load(file, allow_pickle=False) as content:
+        return dict(content)
+
+
 def _read_pt(file: str) -> dict[str, Any]:
     content = torch.load(file, map_location="cpu", weights_only=True)
-    if isinstance(content, (tuple, list)) and len(content) == 2:
-        content = dict(zip("xy", content, strict=True))
-    if isinstance(content, torch.Tensor):
-        content = {"data": content}
     if not isinstance(content, dict):
-        raise ValueError(f"it holds a {type(content).__name__}, not a dict of tensors")
+        raise ValueError(
+            f"it holds a {type(content).__name__}, and must hold a dict of tensors, torch.save({{'x': x, 'y': y}}, file)"
+        )
     return {key: numpy_of(value) for key, value in content.items() if isinstance(value, torch.Tensor)}
 
 
@@ -87,6 +84,8 @@ def _read_h5(file: str) -> dict[str, Any]:
     return {"data": Hdf5Array(file, samples)} if samples else {name: Hdf5Array(file, [name]) for name in names}
 
 
+#: Suffix → function from a path to named arrays, which have ``shape``, ``dtype`` and ``ndim``, and are indexed by the
+#: numbers of samples, or of samples and times.
 READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     ".npz": _read_npz,
     **dict.fromkeys((".pt", ".pth"), _read_pt),
@@ -96,59 +95,50 @@ READERS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Source:
-    """Input and output in one file; the same arrays where they have times after the samples.
-
-    Raises
-    ------
-    MupError
-        If the arrays are no fields of real numbers with as many samples each.
-    """
+    """Input and output in one file, each as fields of shape ``(n, channels, *grid)``."""
 
     file: str
     names: tuple[str, str]
-    arrays: tuple[tuple[Any, ...], tuple[Any, ...]]  # samples first, each with channels of the field
-    in_time: bool = False
-    unused: tuple[str, ...] = ()  # keys of further fields
-
-    def __post_init__(self) -> None:
-        for name, arrays in zip(self.names, self.arrays, strict=True):
-            kinds, shapes = {np.dtype(values.dtype).kind for values in arrays}, {tuple(values.shape) for values in arrays}
-            if not kinds <= set("biuf") or len(shapes) > 1 or arrays[0].ndim < 2:
-                raise MupError(
-                    f"{name} in {self.file} is no field, {arrays[0].dtype} of shape {', '.join(map(str, shapes))}: fields "
-                    "are real numbers on a grid after the axis of the samples, parts that are joined have one shape, and "
-                    "of complex ones the real and imaginary parts are two channels, np.stack([u.real, u.imag], axis=1)."
-                )
-        counts = [arrays[0].shape[0] for arrays in self.arrays]
-        if counts[0] != counts[1]:
-            raise MupError(
-                f"{' and '.join(self.names)} in {self.file} have {counts[0]} and {counts[1]} samples; there must be as many "
-                "of each."
-            )
+    arrays: tuple[tuple[Any, ...], ...]  # of input and output, samples first; several are joined as channels
+    steps: tuple[tuple[int, int], ...]  # times of input and output, where there is a time axis after the samples
+    axes: tuple[int | None, ...]  # of the channels, as CHANNELS has it, without the time
+    channels: tuple[int, ...]
+    grid: tuple[int, ...]
 
     @property
     def n(self) -> int:
-        """Samples."""
+        """Samples, or trajectories."""
         return self.arrays[0][0].shape[0]
 
     @property
-    def is_lazy(self) -> bool:
-        """Whether the arrays are in the file still."""
-        return all(isinstance(array, Hdf5Array) for arrays in self.arrays for array in arrays)
+    def pairs(self) -> int:
+        """Pairs that each gives."""
+        return max(1, len(self.steps))
 
-    def take(self, which: int, samples: np.ndarray, times: np.ndarray | None, axis: int | None) -> np.ndarray:
-        """Inputs or outputs, each at one of its times where there are times, with channels after the samples.
+    @property
+    def text(self) -> str:
+        """``1 → 2 channels on 64×64 points``."""
+        return f"{self.channels[0]} → {self.channels[1]} channels on {'×'.join(map(str, self.grid))} points"
 
-        Parameters
-        ----------
-        which : {0, 1}
-        samples, times : np.ndarray
-        axis : {0, -1, None}
-            Where the channels are in the file.
+    def told(self, which: int) -> str:
+        """What was taken for the input (0) or the output (1): ``x (channels first)``."""
+        word = next(word for word, axis in CHANNELS.items() if axis == self.axes[which])
+        return f"{self.names[which]} ({'no channel axis' if word == 'none' else f'channels {word}'})"
+
+    def take(self, which: int, samples: np.ndarray, pairs: np.ndarray) -> torch.Tensor:
+        """Inputs (0) or outputs (1), in the precision of the file: of these samples, in time each of one of its pairs.
+
+        Raises
+        ------
+        MupError
+            For entries that are not finite.
         """
-        at = (samples,) if times is None else (samples, times)
-        found = [a.take(samples, times) if isinstance(a, Hdf5Array) else a[at] for a in self.arrays[which]]
-        return np.concatenate([v[:, None] if axis is None else np.moveaxis(v, -1, 1) if axis else v for v in found], axis=1)
+        at = (samples, np.array(self.steps)[pairs, which]) if self.steps else (samples,)
+        parts, axis = [array[at] for array in self.arrays[which]], self.axes[which]
+        whole = np.concatenate([v[:, None] if axis is None else np.moveaxis(v, axis, 1) for v in parts], axis=1)
+        values = torch.from_numpy(whole[(slice(None), slice(None), *map(slice, self.grid))])
+        check_finite(f"{self.names[which]} in {self.file}", values, samples)
+        return values
 
 
 def open_source(file: str, read: Any) -> Source:
@@ -158,24 +148,20 @@ def open_source(file: str, read: Any) -> Source:
     ----------
     file : str
     read
-        How: ``x`` and ``y``, keys of input and output, several with a plus (``y`` alone has times after the samples).
+        How: ``x`` and ``y``, keys of input and output, several with a plus (``y`` alone has times after the samples), and
+        what :func:`source_of` takes.
 
     Raises
     ------
     MupError
-        If the file cannot be read or has no such keys, if nothing says which array is what, or if the arrays are no fields
-        of numbers with as many samples each.
+        If the file cannot be read or has no such keys, if nothing says which array is what, or for arrays that
+        :func:`source_of` refuses.
     """
     try:
         content = READERS[Path(file).suffix.lower()](file)
     except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
         raise MupError(f"The file {file} cannot be read: {type(error).__name__}: {error}") from error
-    x, y = read.x, read.y
-    if x is None and y is None:
-        x, y = next((pair for pair in _PAIRS if set(pair) <= set(content)), (None, None))
-        fields = [key for key, values in content.items() if values.ndim > 1]
-        if y is None and read.time_step is not None and len(fields) == 1:
-            y = fields[0]
+    x, y = ("x", "y") if read.x is None and read.y is None and {"x", "y"} <= set(content) else (read.x, read.y)
     if y is None:
         held = ", ".join(f"{key} {tuple(values.shape)}" for key, values in content.items()) or "no array"
         raise MupError(
@@ -183,93 +169,92 @@ def open_source(file: str, read: Any) -> Source:
             "such as read={'x': 'a+b', 'y': 'u'}; one state whose second axis is time has no input, read={'y': 'u'}."
         )
     names = (x or y, y)
-    taken = "+".join(names).split("+")
-    for part in taken:
+    for part in "+".join(names).split("+"):
         if part not in content:
             raise MupError(f"The file {file} has no {part!r}; {nearest(part, content)}")
-    arrays = tuple(tuple(content[part] for part in name.split("+")) for name in names)
-    unused = tuple(key for key, values in content.items() if values.ndim > 1 and key not in taken)
-    return Source(file, names, arrays, not x, unused)
+    return source_of(file, names, tuple(tuple(content[part] for part in name.split("+")) for name in names), read, not x)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How arrays become fields of shape (n, channels, *grid)."""
+def source_of(file: str, names: tuple[str, str], arrays: tuple[Any, ...], read: Any, in_time: bool = False) -> Source:
+    """Two arrays, or two tuples of arrays that are joined as channels, as input and output on one grid.
 
-    grid: tuple[int, ...]
-    axes: tuple[int | None, int | None]  # of the channels of x and y after the samples (and the time): 0, -1 or None
-    channels: tuple[int, int]
-    steps: tuple[tuple[int, int], ...]  # times of input and output, where there is a time axis
+    Parameters
+    ----------
+    file, names
+        What they are called.
+    arrays : tuple of tuples of arrays
+        Samples first.
+    read
+        How: ``channels``, ``time_step`` and ``crop``.
+    in_time : bool, default False
+        Whether times come after the samples; both are then the same arrays.
 
-    @property
-    def pairs(self) -> int:
-        """Samples that a trajectory gives."""
-        return max(1, len(self.steps))
-
-    @property
-    def text(self) -> str:
-        """``1 → 2 channels on 64×64 points``."""
-        grid = "×".join(map(str, self.grid))
-        return f"{self.channels[0]} → {self.channels[1]} channels on {grid} points"
-
-
-def layout_of(source: Source, read: Any) -> Layout:
-    """How the arrays of a file are laid out; ``read`` has ``channels``, ``time_step``, and ``crop``."""
-    shapes = [tuple(arrays[0].shape[1:]) for arrays in source.arrays]
-    steps: tuple[tuple[int, int], ...] = ()
-    if source.in_time:
-        times = shapes[0][0]
-        step = read.time_step or times - 1
-        if len(shapes[0]) < 2 or not 0 < step < times:
+    Raises
+    ------
+    MupError
+        If they are no fields of real numbers on one grid with as many samples each, and as many times as are asked for.
+    """
+    for name, parts in zip(names, arrays, strict=True):
+        kinds, shapes = {np.dtype(values.dtype).kind for values in parts}, {tuple(values.shape) for values in parts}
+        if not kinds <= set("biuf") or len(shapes) > 1 or parts[0].ndim < 2:
             raise MupError(
-                f"{source.names[1]} in {source.file} has the shape {(source.n, *shapes[0])}, and must have times after the "
-                f"samples, more than time_step = {step}: name input and output, read={{'x': …, 'y': …}}, or take a smaller "
-                "time_step."
+                f"{name} in {file} is no field, {parts[0].dtype} of shape {', '.join(map(str, shapes))}: fields "
+                "are real numbers on a grid after the axis of the samples, parts that are joined have one shape, and "
+                "of complex ones the real and imaginary parts are two channels, np.stack([u.real, u.imag], axis=1)."
             )
-        shapes = [shape[1:] for shape in shapes]
+    shapes, steps = [tuple(parts[0].shape) for parts in arrays], ()
+    if shapes[0][0] != shapes[1][0]:
+        raise MupError(
+            f"{' and '.join(names)} in {file} have {shapes[0][0]} and {shapes[1][0]} samples; there must be as many of each."
+        )
+    if in_time:
+        times = shapes[1][1]
+        step = read.time_step or times - 1
+        if len(shapes[1]) < 3 or not 0 < step < times:
+            raise MupError(
+                f"{names[1]} in {file} has the shape {shapes[1]}, and must have times after the samples, more than "
+                f"time_step = {step}: name input and output, read={{'x': …, 'y': …}}, or take a smaller time_step."
+            )
+        shapes = [shape[:1] + shape[2:] for shape in shapes]
         steps = tuple((t, t + step) for t in range(0, times - step, step))
     elif read.time_step is not None:
-        raise MupError(
-            f"time_step = {read.time_step} is for one array with a time axis; {source.file} has an input and an output."
-        )
-    axes = _channel_axes(source, shapes, read)
-    raw = _grid(shapes[0], axes[0])
+        raise MupError(f"time_step = {read.time_step} is for one array with a time axis; {file} has an input and an output.")
+    axes = _channel_axes(file, names, arrays, shapes, read.channels)
     channels = [
-        len(arrays) * (1 if axis is None else shape[axis])
-        for arrays, shape, axis in zip(source.arrays, shapes, axes, strict=True)
+        len(parts) * (1 if axis is None else shape[axis]) for parts, shape, axis in zip(arrays, shapes, axes, strict=True)
     ]
-    return Layout(tuple(n - n % 2 for n in raw) if read.crop else raw, axes, tuple(channels), steps)
+    grid = _grid(shapes[0], axes[0])
+    return Source(file, names, arrays, steps, axes, tuple(channels), tuple(n - n % 2 for n in grid) if read.crop else grid)
 
 
-def _channel_axes(source: Source, shapes: Sequence[tuple[int, ...]], read: Any) -> tuple[int | None, int | None]:
+def _channel_axes(
+    file: str, names: tuple[str, str], arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]], said: str | None
+) -> tuple[int | None, ...]:
     """Where the channels of x and y are: what was said, or what alone leaves both the same grid.
 
     What was said of both in one word need not be there in both. An array of which several are joined is a channel already,
     and of fields with as many points on each axis all axes are the grid's.
     """
-    allowed = [(0, -1, None) if len(arrays) == 1 else (None,) for arrays in source.arrays]
-    if read.channels is not None:
-        allowed = [(CHANNELS[read.channels], None)] * 2
-    grids = {pair: [_grid(shape, axis) for shape, axis in zip(shapes, pair, strict=True)] for pair in product(*allowed)}
-    fits = [pair for pair, (x, y) in grids.items() if x == y and 1 <= len(x) <= 3 and all(n >= _LEAST for n in x)]
-    no_axis = (None, None)
-    if fits and (len(fits) == 1 or read.channels is not None):
+    allowed = [(1, -1, None) if len(parts) == 1 else (None,) for parts in arrays]
+    if said is not None:
+        allowed = [(CHANNELS[said], None)] * 2
+    fits = []
+    for pair in product(*allowed):
+        x, y = (_grid(shape, axis) for shape, axis in zip(shapes, pair, strict=True))
+        if x == y and 1 <= len(x) <= 3 and min(x) >= _LEAST:
+            fits.append(pair)
+    if (None, None) in fits and said is None and all(len(set(shape[1:])) == 1 for shape in shapes):
+        return None, None
+    if fits and (len(fits) == 1 or said is not None):
         return fits[0]
-    if no_axis in fits and all(len(set(shape)) == 1 for shape in shapes):
-        return no_axis
-    shapes_of = [f"{name} of shape {tuple(parts[0].shape)}" for name, parts in zip(source.names, source.arrays, strict=True)]
+    held = dict.fromkeys(f"{name} of shape {tuple(parts[0].shape)}" for name, parts in zip(names, arrays, strict=True))
+    wrong = f"these are no fields on one grid of one to three axes with {_LEAST} points or more on each, so interpolate one"
+    wrong = "which of their axes is that of the channels is not certain" if fits else wrong
     raise MupError(
-        f"{source.file} holds {' and '.join(dict.fromkeys(shapes_of))}: "
-        f"{'which of their axes is that of the channels is not certain' if fits else _NO_FIELDS}. Say where the channels "
-        "are, read={'channels': 'first'}, last or none."
+        f"{file} holds {' and '.join(held)}: {wrong}. Say where the channels are, read={{'channels': 'first'}}, last or "
+        "none."
     )
 
 
 def _grid(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
-    return shape if axis is None else shape[1:] if axis == 0 else shape[:-1]
-
-
-def channels_text(axis: int | None, arrays: Sequence[Any]) -> str:
-    """``channels first``."""
-    where = "no channel axis" if axis is None else f"channels {'first' if axis == 0 else 'last'}"
-    return where if len(arrays) == 1 else f"{len(arrays)} arrays joined as channels, each with {where}"
+    return shape[1:] if axis is None else shape[2:] if axis == 1 else shape[1:-1]
