@@ -91,18 +91,35 @@ def test_what_is_drawn_by_torch_is_the_same_each_time_and_nothing_is_used_up():
     assert all(map(torch.equal, states, [order.get_state(), torch.get_rng_state()]))
 
 
-@pytest.mark.parametrize(
-    ("part", "count"),
-    [
-        (random_split(ALL, [55, 5])[1], 5),
-        (loader(sampler=SubsetRandomSampler(range(30))), 30),
-        (loader(drop_last=True), 56),
-        (DataLoader(ALL, batch_sampler=[[0, 1], [2]]), None),
-        ([{"x": 1, "y": 1}], None),
-    ],
-)
-def test_samples_are_counted_as_training_gets_them(part, count):
-    assert Loaders({"train": PLAIN, "val": part}).counts()["val"] == count
+class Noisy(Dicts):
+    """Augmented by random numbers that nobody seeds."""
+
+    def __getitem__(self, i):
+        return {"x": self.x[i] + 0.01 * np.random.randn(), "y": self.y[i]}
+
+
+class Shuffled(list):
+    """A loader of the user's own, in an order that is another one each time."""
+
+    def __iter__(self):
+        return iter(np.random.permutation(np.array(list(super().__iter__()), dtype=object)))
+
+
+@pytest.mark.parametrize("train", [Noisy(*fields()), Shuffled(loader(batch_size=1))], ids=["augmented", "shuffled"])
+def test_data_that_differs_each_time_is_told_and_its_runs_are_not_used_again(tmp_path, train):
+    """Once they were trained by each call without a word."""
+    data, told = (
+        {"train": train, "val": PLAIN},
+        "^train gives other batches each time it is read, so its runs are trained anew",
+    )
+    with pytest.warns(UserWarning, match=told):
+        nm.tune(build, data, folder=tmp_path / "s", **HOW)
+    prints = set()
+    for _ in range(2):
+        np.random.seed(0)  # then the first epoch is the same, and the next ones need not be
+        with pytest.warns(UserWarning, match=told):
+            prints.add(fingerprint(Loaders(data)))
+    assert len(prints) == 2
 
 
 def build(in_channels=1, **size):

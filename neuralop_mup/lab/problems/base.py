@@ -27,12 +27,8 @@ from neuralop_mup.validation import check_count, check_number
 
 def cache_folder(folder: str | Path | None = None) -> Path:
     """The folder given, else ``$NEURALOP_MUP_CACHE``, else ``neuralop_mup`` in the user's cache."""
-    chosen = folder or os.environ.get("NEURALOP_MUP_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    # The XDG specification asks to ignore a relative path.
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "neuralop_mup"
+    shared = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "neuralop_mup")
+    return Path(folder or os.environ.get("NEURALOP_MUP_CACHE") or shared).expanduser()
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

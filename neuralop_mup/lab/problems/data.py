@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -292,18 +293,6 @@ def normalizer_of(values: Any, name: str = "") -> Any:
     return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape))
 
 
-def _loaders(parts: Mapping[str, Any], batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
-    """Training loader, which draws its order by the seed, and the others, by name; what is no data set is one already."""
-    order = torch.Generator().manual_seed(int(seed))
-    made = dict(parts)
-    for name, part in parts.items():
-        if isinstance(part, Dataset):
-            is_drawn = name == "train" and not isinstance(part, IterableDataset)
-            drawn = {"shuffle": True, "generator": order} if is_drawn else {}
-            made[name] = DataLoader(part, int(batch_size), **drawn)
-    return made.pop("train"), made
-
-
 class _Named:
     """A loader whose pairs become ``{"x": …, "y": …}``, as neuralop's Trainer takes them."""
 
@@ -352,8 +341,13 @@ class Loaders(_Splits):
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
         """Training loader and the others, by name; ``batch_size`` and ``seed`` are for data sets."""
-        train, evals = _loaders(self.parts, batch_size, seed)
-        return _Named(train), {name: _Named(loader) for name, loader in evals.items()}
+        order, made = torch.Generator().manual_seed(int(seed)), {}
+        for name, part in self.parts.items():
+            if isinstance(part, Dataset):
+                is_drawn = name == "train" and not isinstance(part, IterableDataset)
+                part = DataLoader(part, int(batch_size), **({"shuffle": True, "generator": order} if is_drawn else {}))
+            made[name] = _Named(part)
+        return made.pop("train"), made
 
     def processor(self) -> None:
         """None: what units the batches have is not known."""
@@ -361,22 +355,36 @@ class Loaders(_Splits):
 
     def sample(self) -> dict[str, Any]:
         """Some hundred samples of a data set, or a loader's first batch."""
-        first = next(_epoch(_loaders(self.parts, _SOME, 0)[0]), None)
+        part = self.parts["train"]
+        first = next(_epoch(self.loaders(_SOME, 0)[0] if isinstance(part, Dataset) else part), None)
         if first is None:
             raise MupError("The training data gives no batch: it is empty.")
         return dict(first)
 
     def counts(self) -> dict[str, int | None]:
-        """Samples of each split, as a sampler and ``drop_last`` leave them; None where a loader does not say."""
-        return {name: _count(part) for name, part in self.parts.items()}
+        """Samples of each split; None of a loader, which need not give all of them, nor each once."""
+        return {name: len(part) if isinstance(part, Dataset) else None for name, part in self.parts.items()}
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """An epoch of each split, through sampler, ``collate_fn`` and ``drop_last``."""
+        """An epoch of each split, through sampler, ``collate_fn`` and ``drop_last``.
+
+        Warns
+        -----
+        UserWarning
+            Of a split that is another one each time it is read, which then has a fingerprint that nothing else has.
+        """
+        content, again = super().fingerprint_content(), super().fingerprint_content()
+        for name in content:
+            if content[name] != again[name]:
+                content[name] = f"unknown {uuid.uuid4().hex}"
+                warnings.warn(
+                    f"{name} gives other batches each time it is read, so its runs are trained anew by each call and not "
+                    "used again: draw its random numbers by torch, without a generator of its own, since torch is seeded "
+                    "here.",
+                    stacklevel=2,
+                )
         # Samples of a data set are batched here, those of a loader are batches already.
-        return {
-            **super().fingerprint_content(),
-            "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)],
-        }
+        return {**content, "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)]}
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         return ((name, _epoch(part)) for name, part in self.parts.items())
@@ -393,12 +401,3 @@ def _epoch(part: Any) -> Iterator[Mapping[str, Any]]:
     finally:
         for generator, state in states:
             generator.set_state(state)
-
-
-def _count(part: Any) -> int | None:
-    if isinstance(part, Dataset):
-        return len(part)
-    if not isinstance(part, DataLoader) or not part.batch_size or isinstance(part.dataset, IterableDataset):
-        return None
-    samples = len(part.sampler)
-    return samples - samples % part.batch_size if part.drop_last else samples
