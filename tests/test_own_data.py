@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
@@ -177,14 +176,6 @@ def test_of_a_trajectory_only_what_a_batch_needs_is_read(tmp_path, monkeypatch):
     assert sum(read) == x.nbytes
 
 
-def test_a_file_is_read_once(tmp_path, monkeypatch):
-    source = OwnData(files=write(tmp_path / "heat.npz", x=array(20, 16), y=array(20, 16)))
-    read, load = [], np.load
-    monkeypatch.setattr(np, "load", lambda *a, **k: read.append(a) or load(*a, **k))
-    assert source.load() is source.load() and len(read) == 1
-    assert pickle.loads(pickle.dumps(source)).load().counts() == source.load().counts()
-
-
 @pytest.mark.parametrize(("offset", "size", "kept"), [(1e5, 1.0, True), (101325.0, 1e-3, False), (1e-50, 1e-50, False)])
 def test_what_single_precision_would_lose_is_refused(tmp_path, offset, size, kept):
     """Pressures in Pa: a wave of 1 Pa is there in float32 to 0.3 %, one of 1e-3 Pa is not; a constant loses nothing."""
@@ -314,46 +305,8 @@ def test_damaged_files_are_told(tmp_path, name):
         _ = get_problem("data", files=(name,)).n_dim
 
 
-def lined(path, modes=6, n=24, points=32, **more):
-    """Fields whose energy is all in two modes, the higher one ``modes``: 99.9 % is kept from there on."""
-    grid = np.arange(points) * 2 * np.pi / points
-    amplitude = RNG.standard_normal((n, 2, 1))
-    y = amplitude[:, 0] * np.cos(grid) + amplitude[:, 1] * np.cos(modes * grid)
-    return write(path, x=array(n, points), y=y, **more)
-
-
 def test_the_command_tells_what_a_file_cannot_be(tmp_path, capsys):
     x = array(24, 32)
     write(tmp_path / "heat.npz", x=x, y=np.where(np.arange(24)[:, None] == 7, np.nan, x))
     assert main(["tune", "heat.npz"]) == 2
     assert "y in heat.npz has entries that are not finite, in sample 7 among" in capsys.readouterr().err
-
-
-TINY = (
-    "tune --data heat.npz --base.hidden_channels 4 --base.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 "
-    "--epochs 1 --batch_size 10 --n_workers 1 --base.n_layers 1 --target.n_layers 1"
-)
-
-
-def test_what_is_compared_may_change_and_settings_too(tmp_path, capsys):
-    """Rules come and go in a folder without a run trained twice, and another batch size is other runs beside."""
-    lined(tmp_path / "heat.npz", modes=2)
-    line = f"{TINY} --space.lr [0.01]"
-    results = Path("runs/heat-tune/results.jsonl")
-    trained = {}
-    for more, cells in (
-        ("", ["operator-norm"]),
-        ("--compare standard", ["operator-norm", "standard"]),
-        ("", ["operator-norm"]),
-        ("--compare none,standard", ["operator-norm", "none", "standard"]),
-    ):
-        assert main(f"{line} {more}".split()) == 0
-        records = [json.loads(text) for text in results.read_text().splitlines()]
-        assert [r["rule"] for r in records if r["size"] == "target"] == cells
-        for r in records:  # a run that is trained again takes other seconds
-            assert trained.setdefault((r["size"], r["rule"]), r["seconds"]) == r["seconds"]
-    page = (results.parent / "report.md").read_text()
-    assert "x (no channel axis)" in page and "drawn at random" in page
-    assert main(line.replace("--batch_size 10", "--batch_size 5").split()) == 0
-    other = [json.loads(text) for text in results.read_text().splitlines()]
-    assert {r["seconds"] for r in other}.isdisjoint(trained.values()) and len(other) == 2

@@ -28,13 +28,6 @@ def test_darcy_solution_has_no_residual_on_its_own_grid():
     assert residual(get_problem("darcy-pino", **DARCY)) < 1e-4  # of the forcing; float32
 
 
-def test_darcy_weighs_data_five_to_one():
-    losses = get_problem("darcy-pino").losses()
-    assert {name: weight for name, (weight, _) in losses.items()} == {"data": 5.0, "equation": 1.0}
-    assert list(get_problem("darcy-pino", equation_weight=0).losses()) == ["data"]
-    assert list(get_problem("darcy-pino", data_weight=0).losses()) == ["data", "equation"]
-
-
 def test_darcy_model_works_at_unit_size_and_its_output_is_zero_on_the_boundary():
     problem = get_problem("darcy-pino", **{**DARCY, "n_train": 30})
     data = problem.generate()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from unittest.mock import Mock
@@ -17,8 +15,6 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems import (
-    PROBLEMS,
-    Burgers,
     Darcy,
     ProblemData,
     base,
@@ -26,7 +22,7 @@ from neuralop_mup.lab.problems import (
     solve_burgers,
     solve_darcy,
 )
-from neuralop_mup.lab.problems.equations import neumann_field, periodic_field, shell_order
+from neuralop_mup.lab.problems.equations import neumann_field, periodic_field
 from problems import get_problem
 
 PI = math.pi
@@ -110,11 +106,6 @@ def test_burgers_agrees_with_cole_hopf(viscosity, n, modes, time):
 
 def wave(n: int) -> torch.Tensor:
     return torch.sin(2 * PI * torch.arange(n, dtype=torch.float64) / n)
-
-
-def test_burgers_moves_with_its_mean():
-    u0 = 0.7 + wave(128)
-    assert relative(solve_burgers(u0, 0.05, 0.4), cole_hopf(u0, 0.05, 0.4)) < 1e-6
 
 
 def test_burgers_converges_in_grid_and_step(monkeypatch):
@@ -203,40 +194,6 @@ def test_darcy_is_of_second_order(case, sizes):
         assert 1.8 < (error - less) / (step - finer) < 2.2
 
 
-def test_darcy_agrees_with_the_sine_series():
-    n, a = 65, 3.0
-    x, y = nodes(n)
-    odd = torch.arange(1, 400, 2, dtype=torch.float64)
-    coefficients = 16 / (PI**4 * odd[:, None] * odd * (odd[:, None] ** 2 + odd**2) * a)
-    series = torch.sin(PI * x[:, :1] * odd) @ coefficients @ torch.sin(PI * y[0, :, None] * odd).T
-    u = solve_darcy(torch.full((n, n), a))
-    assert (u - series).abs().max() / series.abs().max() < 5e-4  # h² / 12 times the fourth derivatives
-    assert float(u[n // 2, n // 2]) == pytest.approx(0.0736713 / a, rel=5e-4)
-
-
-def test_darcy_agrees_with_a_dense_network_of_resistors():
-    # Every pair of neighbours is a conductor of two halves in series; the currents of an inner node sum to f h².
-    n = 11
-    a = torch.where(torch.rand(2, n, n, generator=torch.Generator().manual_seed(0)) < 0.5, 3.0, 12.0).double()
-    f = torch.rand(n, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for sample, u in zip(a, solve_darcy(a, f), strict=True):
-        matrix = torch.zeros(n * n, n * n, dtype=torch.float64)
-        for i in range(n):
-            for j in range(n):
-                for k, m in ((i + 1, j), (i, j + 1)):
-                    if k < n and m < n:
-                        incidence = torch.zeros(n * n, dtype=torch.float64)
-                        incidence[i * n + j], incidence[k * n + m] = 1, -1
-                        resistance = 0.5 / sample[i, j] + 0.5 / sample[k, m]
-                        matrix += torch.outer(incidence, incidence) / resistance
-        inner = torch.zeros(n, n, dtype=torch.bool)
-        inner[1:-1, 1:-1] = True
-        inner = inner.flatten()
-        expected = torch.zeros(n * n, dtype=torch.float64)
-        expected[inner] = torch.linalg.solve(matrix[inner][:, inner], f.flatten()[inner] / (n - 1) ** 2)
-        assert torch.allclose(u.flatten(), expected, rtol=1e-11, atol=1e-14)
-
-
 def test_neumann_field_has_the_variance_of_its_law():
     """Of cos(iπx) cos(jπy) the squares are 1 in the corner, and in the middle 1 where i and j are even, else 0."""
     modes, n = 12, 5
@@ -248,12 +205,6 @@ def test_neumann_field_has_the_variance_of_its_law():
     weights[0, 0] = 0
     assert float(variance[0, 0]) == pytest.approx(weights.sum(), rel=1e-12)
     assert float(variance[2, 2]) == pytest.approx(weights[::2, ::2].sum(), rel=1e-12)
-
-
-def test_shell_order_keeps_the_low_modes():
-    large = shell_order(7)
-    assert sorted(large.ravel()) == list(range(49))
-    assert np.array_equal(large[:4, :4], shell_order(4))
 
 
 # Problems ---------------------------------------------------------------------------------------------------
@@ -300,24 +251,6 @@ def test_same_arguments_give_the_same_data_whatever_the_chunk(every, monkeypatch
 def test_solver_grid_refines_the_same_samples(name, changes, solver_grids, x_within, y_within):
     coarse, fine = (small_problem(name, solver_grid=n, **changes).generate().train for n in solver_grids)
     assert 0 < distance(coarse[1], fine[1]) < y_within and distance(coarse[0], fine[0]) < x_within
-
-
-@pytest.mark.parametrize(("name", "least"), [("korteweg-de-vries", 128), ("allen-cahn", 64), ("gray-scott", 128)])
-def test_more_points_than_are_needed_refine_the_same_samples(name, least, monkeypatch):
-    problem = small_problem(name)
-    coarse = problem.generate().train
-    monkeypatch.setattr(type(problem), "least", least)
-    fine = problem.generate().train
-    assert problem.fine_grid == least
-    assert 0 < distance(coarse[1], fine[1]) < 1e-3 and distance(coarse[0], fine[0]) < 1e-3
-
-
-def test_burgers_data_has_the_spread_of_its_law():
-    x = Burgers(n_train=400, n_val=1, n_test=1, grid=32, viscosity=0.1, time=0.01).generate().train[0]
-    k = np.arange(1, 1000)
-    expected = 2 * (625 / ((2 * PI * k) ** 2 + 25) ** 2).sum()
-    assert float(x.square().mean()) == pytest.approx(expected, rel=0.2)  # standard error: 4 %
-    assert float(x.mean(-1).abs().max()) < 1e-3
 
 
 def test_darcy_data_has_two_values_and_a_zero_boundary():
@@ -396,10 +329,6 @@ def test_arguments_that_cannot_work_are_refused(name, arguments, sentence):
         get_problem(name, **arguments)
 
 
-def test_registry_and_problems_agree():
-    assert all(cls.name == name and len(cls().grid_shape) == cls.n_dim for name, cls in PROBLEMS.items())
-
-
 # Loaders and processor --------------------------------------------------------------------------------------
 
 
@@ -432,22 +361,16 @@ def test_loaders_keep_pairs_together_and_evaluation_in_order(small):
 @pytest.mark.parametrize("name", ["burgers", "darcy", "gray-scott"])
 def test_processor_normalizes_each_channel_in_training_and_undoes_it_in_evaluation(name):
     data = small_problem(name).generate()
-    processor = data.processor()
+    (x, y), processor = data.train, data.processor()
     processor.wrap(torch.nn.Identity())
-    x, y = data.train
-
     processor.train()
     batch = processor.preprocess({"x": x, "y": y})
     for values in (batch["x"], batch["y"]):
         channels = values.movedim(1, 0).flatten(1)
         assert channels.mean(1).abs().max() < 1e-4 and (channels.std(1) - 1).abs().max() < 1e-2
-    normalized = batch["y"]
-    assert torch.equal(processor.postprocess(normalized, batch)[0], normalized)
-
     processor.eval()
-    batch = processor.preprocess({"x": x, "y": y})
-    assert torch.equal(batch["y"], y)
-    assert torch.allclose(processor.postprocess(normalized, batch)[0], y, atol=1e-6)
+    raw = processor.preprocess({"x": x, "y": y})
+    assert torch.equal(raw["y"], y) and torch.allclose(processor.postprocess(batch["y"], raw)[0], y, atol=1e-6)
 
 
 # Cache ------------------------------------------------------------------------------------------------------
@@ -534,27 +457,20 @@ def test_who_comes_second_waits_and_finds_the_data(small, tmp_path, monkeypatch)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_data_is_generated_with_one_thread_and_says_so_at_once_and_an_interrupt_leaves_nothing(
-    small, tmp_path, monkeypatch, capsys
-):
+def test_data_is_generated_with_one_thread_and_says_so_and_an_interrupt_leaves_nothing(small, tmp_path, monkeypatch, capsys):
     seen = []
 
     def first(self, generators):
-        seen.append((torch.get_num_threads(), capsys.readouterr().err))
+        seen.append(capsys.readouterr().err)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(type(small), "solve", first)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            small.load(tmp_path)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    total = small.n_train + small.n_val + small.n_test
-    ((threads, said),) = seen
-    assert threads == 1 and f"generating {small.name} data:" in said and f"0/{total}" in said
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    with pytest.raises(KeyboardInterrupt):
+        small.load(tmp_path)
+    threads, said, after = seen
+    assert threads == 1 and after == 5 and f"generating {small.name} data:" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -562,7 +478,6 @@ def test_data_is_generated_with_one_thread_and_says_so_at_once_and_an_interrupt_
     ("environment", "folder"),
     [
         ({}, ".cache/neuralop_mup"),
-        ({"XDG_CACHE_HOME": "relative"}, ".cache/neuralop_mup"),
         ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/neuralop_mup"),
         ({"XDG_CACHE_HOME": "{}/xdg", "NEURALOP_MUP_CACHE": "{}/chosen"}, "chosen"),
     ],
@@ -575,13 +490,3 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path, environment
         monkeypatch.setenv(name, value.format(tmp_path))
     assert base.cache_folder() == tmp_path / folder
     assert base.cache_folder(tmp_path / "given") == tmp_path / "given"
-
-
-def test_importing_problems_adds_no_heavy_module():
-    script = (
-        "import sys, torch, neuralop_mup; before = set(sys.modules); import neuralop_mup.lab.problems; "
-        "heavy = [m for m in set(sys.modules) - before if m.split('.')[0] in ('neuralop', 'scipy', 'matplotlib')]; "
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
