@@ -198,8 +198,7 @@ class ProblemData(_Splits):
 
     def check_unchanged(self) -> None:
         """Raise MupError if files that are read batch by batch changed since they were first looked at."""
-        for values in self.train:
-            getattr(values, "check_unchanged", lambda: None)()
+        getattr(self.train[0], "check_unchanged", super().check_unchanged)()
 
     def fingerprint_content(self) -> dict[str, Any]:
         """The content of every split, in memory or in files."""

@@ -217,13 +217,11 @@ class OwnData:
     @property
     def readings(self) -> dict[str, str]:
         """What was found or said of the data, by what it is about: each array and its channels, and the splits."""
-        source, whole = self.first, []
+        source = self.first
         told = {"input": source.told(0), "output": source.told(1)}
         if source.steps:
             told = {"fields": f"{source.told(1)}, with times after the samples"}
-        for split, group in self.sources.items():
-            if split != "all":
-                whole.append(f"{split} from {', '.join(Path(each.file).name for each in group)}")
+        whole = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self.sources.items() if k != "all"]
         if "all" in self.sources:
             drawn = "drawn at random, the same in every run; read={'shuffle': False} takes them in file order"
             whole.append(("the others " if whole else "") + (drawn if self.shuffle else "in file order"))
@@ -282,7 +280,7 @@ class Field:
     """Input or output of one split: indexed like a tensor of shape (n, channels, *grid), read when asked."""
 
     def __init__(self, source: OwnData, split: str, which: int) -> None:
-        self._of, self._which, self._order = source, which, source.split_indices[split]
+        self._which, self._order, self.check_unchanged = which, source.split_indices[split], source.check_unchanged
         self._sources = source.sources.get(split) or source.sources["all"]
         self._pairs = source.first.pairs
         self.shape = (len(self._order) * self._pairs, source.first.channels[which], *source.grid_shape)
@@ -293,10 +291,6 @@ class Field:
 
     def __getitem__(self, index: int | Sequence[int]) -> torch.Tensor:
         return self[[int(index)]][0] if isinstance(index, (int, np.integer)) else self.read(index).float()
-
-    def check_unchanged(self) -> None:
-        """Raise MupError if a file changed since it was first looked at."""
-        self._of.check_unchanged()
 
     def read(self, index: Sequence[int]) -> torch.Tensor:
         """Some of the fields, in the precision of the file."""
@@ -415,17 +409,14 @@ def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> 
         name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
     }
     for name, (x, y) in made.items():
-        if len(x) != len(y) or not len(x):
+        kinds, like = ([(v.ndim, v.shape[1]) for v in pair] for pair in ((x, y), made["train"]))
+        if len(x) != len(y) or not len(x) or kinds != like:
+            shapes = [tuple(values.shape) for values in (x, y, *made["train"])]
             raise MupError(
-                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples of "
-                "each, one or more and samples first, (n, channels, *grid)."
+                f"{name} has x of shape {shapes[0]} and y of shape {shapes[1]}, and train {shapes[2]} and {shapes[3]}: "
+                "there must be as many samples of each, one or more and samples first, (n, channels, *grid), and all splits must "
+                "have the same channels and axes."
             )
-        for letter, values, like in zip("xy", (x, y), made["train"], strict=True):
-            if values.shape[1] != like.shape[1] or values.ndim != like.ndim:
-                raise MupError(
-                    f"{letter} of {name} has the shape {tuple(values.shape)}, and that of train {tuple(like.shape)}: they "
-                    "must have the same channels and axes."
-                )
     return made
 
 

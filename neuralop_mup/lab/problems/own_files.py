@@ -99,21 +99,13 @@ class Source:
 
     file: str
     names: tuple[str, str]
+    n: int  # samples, or trajectories
+    pairs: int  # that each of them gives
     arrays: tuple[tuple[Any, ...], ...]  # of input and output, samples first; several are joined as channels
     steps: tuple[tuple[int, int], ...]  # times of input and output, where there is a time axis after the samples
     axes: tuple[int | None, ...]  # of the channels, as CHANNELS has it, without the time
     channels: tuple[int, ...]
     grid: tuple[int, ...]
-
-    @property
-    def n(self) -> int:
-        """Samples, or trajectories."""
-        return self.arrays[0][0].shape[0]
-
-    @property
-    def pairs(self) -> int:
-        """Pairs that each gives."""
-        return max(1, len(self.steps))
 
     @property
     def text(self) -> str:
@@ -224,7 +216,8 @@ def source_of(file: str, names: tuple[str, str], arrays: tuple[Any, ...], read: 
         len(parts) * (1 if axis is None else shape[axis]) for parts, shape, axis in zip(arrays, shapes, axes, strict=True)
     ]
     grid = _grid(shapes[0], axes[0])
-    return Source(file, names, arrays, steps, axes, tuple(channels), tuple(n - n % 2 for n in grid) if read.crop else grid)
+    grid = tuple(n - n % 2 for n in grid) if read.crop else grid
+    return Source(file, names, shapes[0][0], max(1, len(steps)), arrays, steps, axes, tuple(channels), grid)
 
 
 def _channel_axes(
