@@ -414,8 +414,8 @@ def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> 
             shapes = [tuple(values.shape) for values in (x, y, *made["train"])]
             raise MupError(
                 f"{name} has x of shape {shapes[0]} and y of shape {shapes[1]}, and train {shapes[2]} and {shapes[3]}: "
-                "there must be as many samples of each, one or more and samples first, (n, channels, *grid), and all splits must "
-                "have the same channels and axes."
+                "there must be as many samples of each, one or more and samples first, (n, channels, *grid), and all splits "
+                "must have the same channels and axes."
             )
     return made
 
