@@ -144,6 +144,8 @@ def test_masters_losses_and_workers(tmp_path):
             "^build is a model, a FNO, and must be a function",
         ),
         ({"target": {"hidden_channel": 8, "n_modes": (8,)}}, r"fails at the target: .* did you mean 'hidden_channels'\?"),
+        ({"target": {"hidden": 8, "n_modes": (8,)}}, "Of hidden: expected one of hidden_channels[.]$"),
+        ({"target": {"hidden_channels": 0, "n_modes": (8,)}}, "hidden_channels of the target is 0; give a whole number, 1"),
         ({"base": None, "target": {"hidden_channel": 8}}, r"fails at the target: .* did you mean 'hidden_channels'\?"),
         ({"loss": mean_over_the_batch}, r"The loss is a mean over the batch: .* sum over the samples, such as \(\("),
         ({"loss": {"a": mean_square, "b": mean_over_the_batch}}, "The loss 'b' is a mean over the batch"),
@@ -157,10 +159,10 @@ def test_masters_losses_and_workers(tmp_path):
         ({"data": (fields(), loaders()["val"])}, "train a pair of arrays, val a DataLoader: give each split alike"),
         ({"data": (fields(), tuple(f[:, 0] for f in fields(8)))}, r"x of val has the shape \(8, 32\).*x\[:, None\]"),
         ({"data": ((fields()[0], fields(31)[1]), fields(8))}, "as many samples of each"),
-        ({"data": (fields(), [f.repeat(1, 2, 1) for f in fields(8)])}, "x of val .* must have the same channels"),
+        ({"data": (fields(), [f.repeat(1, 2, 1) for f in fields(8)])}, "val has x of .* must have the same channels"),
         (
             {"data": ([f.movedim(1, -1) for f in two_to_one()], fields(8))},
-            r"x of val has the shape \(8, 1, 32\), and that of train \(32, 32, 2\)",
+            r"val has x of shape \(8, 1, 32\) .* and train \(32, 32, 2\) and",
         ),
         (
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import neuralop.models
 import torch
 from torch import nn
 
@@ -241,6 +243,9 @@ def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = F
         raise MupError(f"{what} must be a function: build(**size) returns a fresh model of that size.")
     if not isinstance(size, Mapping):
         raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
+    for key, value in size.items():
+        if key in WIDTHS and isinstance(value, int):
+            check_count(f"{key} of the {name}", value)
     try:
         with _looking(on_meta=not real):
             model = build(**size)
@@ -250,7 +255,9 @@ def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = F
         if not real:
             return _built(build, size, name, real=True)
         wrong = next((key for key in size if key not in WIDTHS and f"'{key}'" in str(error)), "")
-        hint = f" Of {wrong}: {nearest(wrong, WIDTHS)}" if wrong else ""
+        known = getattr(neuralop.models, str(error).partition(".")[0], None)  # whose constructor it was, as Python tells it
+        widths = [key for key in WIDTHS if known is None or key in inspect.signature(known).parameters]
+        hint = f" Of {wrong}: {nearest(wrong, widths)}" if wrong else ""
         raise MupError(f"build(**{dict(size)}) fails at the {name}: {type(error).__name__}: {error}.{hint}") from error
     if not isinstance(model, nn.Module):
         raise MupError(f"build(**{dict(size)}) returns {model!r}, and must return a model, a torch.nn.Module.")
