@@ -262,28 +262,6 @@ def test_darcy_data_has_two_values_and_a_zero_boundary():
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "fine_grid"),
-    [
-        ("burgers", {}, 384),
-        ("burgers", {"grid": 100}, 400),
-        ("burgers", {"viscosity": 0.1}, 128),
-        ("darcy", {}, 94),
-        ("darcy", {"grid": 200}, 200),
-        ("navier-stokes", {}, 64),
-        ("korteweg-de-vries", {}, 256),
-        ("korteweg-de-vries", {"dispersion": 0.005}, 768),
-        ("allen-cahn", {}, 64),
-        ("allen-cahn", {"width": 0.02}, 160),
-        ("allen-cahn", {"width": 0.1, "length": 0.05}, 96),
-        ("gray-scott", {}, 96),
-        ("gray-scott", {"length": 0.05}, 160),
-    ],
-)
-def test_default_solver_grid_resolves_the_data(name, arguments, fine_grid):
-    assert get_problem(name, **arguments).fine_grid == fine_grid
-
-
-@pytest.mark.parametrize(
     ("name", "arguments", "sentence"),
     [
         ("burger", {}, "did you mean 'burgers'"),

@@ -32,7 +32,6 @@ class Hdf5Array:
         with h5py.File(file, "r") as content:
             first = content[keys[0]]
             self.dtype, self.shape = first.dtype, first.shape if len(keys) == 1 else (len(keys), *first.shape)
-        self.ndim = len(self.shape)
 
     def __getitem__(self, at: tuple[np.ndarray, ...]) -> np.ndarray:
         """Samples, or each at one of its times; of a sample that comes more than once only these are read, and at once."""
@@ -84,7 +83,7 @@ def _read_h5(file: str) -> dict[str, Any]:
     return {"data": Hdf5Array(file, samples)} if samples else {name: Hdf5Array(file, [name]) for name in names}
 
 
-#: Suffix → function from a path to named arrays, which have ``shape``, ``dtype`` and ``ndim``, and are indexed by the
+#: Suffix → function from a path to named arrays, which have ``shape`` and ``dtype``, and are indexed by the
 #: numbers of samples, or of samples and times.
 READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     ".npz": _read_npz,
@@ -188,7 +187,7 @@ def source_of(file: str, names: tuple[str, str], arrays: tuple[Any, ...], read: 
     """
     for name, parts in zip(names, arrays, strict=True):
         kinds, shapes = {np.dtype(values.dtype).kind for values in parts}, {tuple(values.shape) for values in parts}
-        if not kinds <= set("biuf") or len(shapes) > 1 or parts[0].ndim < 2:
+        if not kinds <= set("biuf") or len(shapes) > 1 or len(parts[0].shape) < 2:
             raise MupError(
                 f"{name} in {file} is no field, {parts[0].dtype} of shape {', '.join(map(str, shapes))}: fields "
                 "are real numbers on a grid after the axis of the samples, parts that are joined have one shape, and "
