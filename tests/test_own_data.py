@@ -279,6 +279,7 @@ def spoiled(**change):
         (spoiled(), {"y": "z", "x": "x"}, "has no 'z'; expected one of x, y"),
         (spoiled(), {"x": "x"}, "which is the input and which the output"),
         (spoiled(x=array(3, 16, 16), y=array(3, 16, 16)), {}, "d has 3 samples in all, .* at least 10"),
+        (spoiled(x=array(0, 16, 16), y=array(0, 16, 16)), {}, "x and y in .*d.npz have 0 and 0 samples"),
         (spoiled(y=array(19, 16, 16)), {}, "x and y in .*d.npz have 20 and 19 samples"),
         (spoiled(y=array(20, 16, 18)), {"channels": "none"}, r"y of shape \(20, 16, 18\): these are no fields on one grid"),
         (spoiled(x=array(20, 8, 24), y=array(20, 8, 24)), {}, "channels is not certain. Say where .*'channels': 'first'"),
