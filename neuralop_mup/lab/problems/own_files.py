@@ -196,8 +196,8 @@ def source_of(file: str, names: tuple[str, str], arrays: tuple[Any, ...], read: 
     shapes, steps = [tuple(parts[0].shape) for parts in arrays], ()
     if shapes[0][0] != shapes[1][0] or not shapes[0][0]:
         raise MupError(
-            f"{' and '.join(names)} in {file} have {shapes[0][0]} and {shapes[1][0]} samples; there must be as many of each, "
-            "one or more."
+            f"{' and '.join(names)} in {file} have {shapes[0][0]} and {shapes[1][0]} samples; there must be as many of "
+            "each, one or more."
         )
     if in_time:
         times = shapes[1][1]
