@@ -132,6 +132,13 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
         # Constructor arguments, which state_dict() of neuralop's models holds beside the tensors. They take this entry out
         # when they load; a class that holds one does not, and would refuse it.
         del state["_metadata"]
+    for wrapper in ("_orig_mod.", "module."):
+        if state and not hasattr(module, wrapper[:-1]) and all(key.startswith(prefix + wrapper) for key in state):
+            raise MupError(
+                f"The names of these weights begin with {wrapper!r}: they were saved from a compiled or wrapped model, and this "
+                f"{type(module).__name__} is the bare one. Take the wrapper's name off with torch.nn.modules.utils."
+                f"consume_prefix_in_state_dict_if_present(state, {wrapper!r}), or save nm.unwrap(model).state_dict()."
+            )
     text = local_metadata.get(KEY)
     theirs = None
     if text is not None:
