@@ -135,8 +135,8 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
     for wrapper in ("_orig_mod.", "module."):
         if state and not hasattr(module, wrapper[:-1]) and all(key.startswith(prefix + wrapper) for key in state):
             raise MupError(
-                f"The names of these weights begin with {wrapper!r}: they were saved from a compiled or wrapped model, and this "
-                f"{type(module).__name__} is the bare one. Take the wrapper's name off with torch.nn.modules.utils."
+                f"The names of these weights begin with {wrapper!r}: they were saved from a compiled or wrapped model, and "
+                f"this {type(module).__name__} is the bare one. Take the wrapper's name off with torch.nn.modules.utils."
                 f"consume_prefix_in_state_dict_if_present(state, {wrapper!r}), or save nm.unwrap(model).state_dict()."
             )
     text = local_metadata.get(KEY)
