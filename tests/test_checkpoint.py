@@ -362,3 +362,15 @@ def test_a_plan_can_be_attached_to_a_uqno_read_from_neuralops_checkpoint(tmp_pat
     nm.parametrize(nm.unparametrize(read), base=lambda: build(8), init=False)
     assert_same(read, model)
     assert rates(nm.MuAdam(read, lr=1e-3), read) == rates(nm.MuAdam(model, lr=1e-3), model)
+
+
+@pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), torch.nn.DataParallel])
+def test_weights_of_a_wrapped_model_are_told_by_their_names(wrap, tmp_path):
+    saved, model = parametrized(ONE), parametrized(ONE, seed=1)
+    torch.save(wrap(saved).state_dict(), tmp_path / "wrapped.pt")
+    state = torch.load(tmp_path / "wrapped.pt", weights_only=True)
+    with refused(model, "begin with '(_orig_mod|module).': they were saved from a compiled or wrapped model"):
+        model.load_state_dict(state)
+    torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, next(iter(state)).partition(".")[0] + ".")
+    model.load_state_dict(state)
+    assert_same(model, saved)

@@ -3,8 +3,12 @@
 ``state_dict()`` returns an OrderedDict whose attribute ``_metadata`` has a dict for each module; torch keeps it through
 ``torch.save`` and hands it back in ``load_state_dict``. The plan goes there, as JSON. So neuralop's ``save_checkpoint``
 and ``Trainer(save_every=…)``, DistributedDataParallel and plain ``torch.save`` keep it without knowing, and weights of
-another plan are refused when they are loaded, before one of them is copied. (neuralop's own entry ``"_metadata"`` in the
-dict is another thing.)
+another plan are refused when they are loaded, before one of them is copied.
+
+neuralop's own entry ``"_metadata"`` in the dict, the constructor's arguments, is another thing. No one reads it but for a
+number of its version, and with it a ``state_dict`` is no longer one of tensors: safetensors cannot write it, ``torch.load``
+refuses it, and a module around the model (Lightning's, DistributedDataParallel, torch.compile) cannot load it. So a model
+with a plan writes none, nor does one inside another module.
 """
 
 from __future__ import annotations
@@ -13,9 +17,11 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, ClassVar
 
 import torch
+from neuralop.models.base_model import BaseModel
 from torch import nn
 
 from neuralop_mup.core.plan import Plan
@@ -27,8 +33,27 @@ WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
 PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
-# What is called when a model is given a plan, for those above this folder whose work begins then.
-on_first_plan: list[Callable[[], Any]] = []
+
+
+def _write_tensors_alone() -> None:
+    """Have neuralop's models leave their constructor's arguments out where nothing could load them.
+
+    They are written after every hook that a module may have, so that the method itself is wrapped.
+    """
+    stock = BaseModel.state_dict
+
+    @wraps(stock)
+    def state_dict(self: BaseModel, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
+        state = stock(self, destination=destination, prefix=prefix, keep_vars=keep_vars)
+        if prefix or hasattr(self, ATTRIBUTE):
+            del state["_metadata"]
+        return state
+
+    BaseModel.state_dict = state_dict
+
+
+# What is called when the first model of a process is given a plan; those above this folder whose work begins then add to it.
+on_first_plan: list[Callable[[], Any]] = [_write_tensors_alone]
 
 
 def attach_hooks(model: nn.Module) -> None:
@@ -107,6 +132,13 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
         # Constructor arguments, which state_dict() of neuralop's models holds beside the tensors. They take this entry out
         # when they load; a class that holds one does not, and would refuse it.
         del state["_metadata"]
+    for wrapper in ("_orig_mod.", "module."):
+        if state and not hasattr(module, wrapper[:-1]) and all(key.startswith(prefix + wrapper) for key in state):
+            raise MupError(
+                f"The names of these weights begin with {wrapper!r}: they were saved from a compiled or wrapped model, and "
+                f"this {type(module).__name__} is the bare one. Take the wrapper's name off with torch.nn.modules.utils."
+                f"consume_prefix_in_state_dict_if_present(state, {wrapper!r}), or save nm.unwrap(model).state_dict()."
+            )
     text = local_metadata.get(KEY)
     theirs = None
     if text is not None:
