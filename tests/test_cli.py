@@ -174,6 +174,8 @@ def test_without_a_word_target_and_folder_follow_from_the_data(tune, heat):
         ("tune --target.n_modes 512", "beyond the grid"),
         ("tune --seeds -1", "-1"),
         ("compare --epochs 0", "1 or more"),
+        ("compare burger", "did you mean 'burgers'?"),
+        ("compare burgers --target.n_modes 500", "beyond the grid"),
         ("summary --format txt", "format"),
         ("summary --rule log", "log-modes"),
         ("summary --base nowhere.json", "nowhere.json"),
@@ -321,9 +323,6 @@ def test_data_of_a_problem(name, capsys, elsewhere):
     (file,) = (elsewhere / "cache").glob("*.safetensors")
     assert f"| train x | {shape} " in out and str(file) in out
     assert Path("figures/samples.png").stat().st_size > 5_000
-    assert main(["data", "--list"]) == 0
-    out = capsys.readouterr().out
-    assert file.name in out and "1 cached file in" in out
 
 
 def test_data_of_ones_own(heat, capsys):
@@ -332,8 +331,8 @@ def test_data_of_ones_own(heat, capsys):
         file["a"], file["b"] = heat, heat.roll(1, -1)
     said = []
     for more in ("heat.npz", "heat.h5 --read.in_memory 1e-9"):  # as a whole, and batch by batch
-        line = f"data {more} --read.x a --read.y b --plot samples.png --spectrum energy.png"
+        line = f"data {more} --read.x a --read.y b --plot samples.png"
         assert call(line) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and "| train x | 32×1×12 " in said[0] and "keep 99.9 % of the targets' energy" in said[0]
-    assert min(Path(name).stat().st_size for name in ("samples.png", "energy.png")) > 5_000
+    assert Path("samples.png").stat().st_size > 5_000

@@ -193,13 +193,13 @@ def test_a_wrong_command_is_seen(line, told):
 
 def test_commands_are_found():
     text = (
-        "In a sentence: `neuralop-mup no`.\n\n```bash\nneuralop-mup data --list | head\nwhich neuralop-mup\n```\n"
+        "In a sentence: `neuralop-mup no`.\n\n```bash\nneuralop-mup data darcy | head\nwhich neuralop-mup\n```\n"
         "* ```\n  neuralop-mup --version > out.txt\n  ```\n\n```python\nneuralop-mup no\n```\n"
         '```bash\nsbatch --wrap "neuralop-mup compare --seeds 1"\npip install neuralop-mup\n```\n'
         "```bash\nneuralop-mup tune --data 'a b.npz' --score rollout:5 --base.n_modes 8,8\n```\n"
     )
     assert commands(text) == [
-        ["data", "--list"],
+        ["data", "darcy"],
         ["--version"],
         ["compare", "--seeds", "1"],
         ["tune", "--data", "a b.npz", "--score", "rollout:5", "--base.n_modes", "8,8"],
