@@ -13,6 +13,7 @@ from neuralop.models import FNO
 
 from neuralop_mup._version import __version__
 from neuralop_mup.lab.outcome import execute, is_final
+from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.settings import OPTIMIZERS
 from neuralop_mup.lab.training import Training
@@ -359,11 +360,12 @@ def test_a_best_rate_at_an_edge_is_said():
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     """From nothing to its page; what is kept of its runs gives the same page. The others' are run above."""
-    folder, file = tmp_path / "records", tmp_path / f"{name}.jsonl"
-    if name == "checks":
-        monkeypatch.setattr(
-            importlib.import_module("experiments.checks"), "CHECKS", {"width, mup alone": ("width", "mup", "mup")}
-        )
+    folder, file, train = tmp_path / "records", tmp_path / f"{name}.jsonl", training.train
+    monkeypatch.setattr(training, "STAGES", 2)  # as many steps tell whether a run is one
+    monkeypatch.setattr(training, "train", lambda config: train({**config, "steps": 2}))
+    checks = importlib.import_module("experiments.checks")
+    monkeypatch.setattr(checks, "CHECKS", {"width, mup alone": ("width", "mup", "mup")})
+    monkeypatch.setattr(checks, "get_problem", lambda of: get_problem(of, n_train=40, n_val=4, n_test=4))
     monkeypatch.setattr(sys, "argv", ["run.py", name, "--tiny", "--folder", str(folder), "--export", str(file)])
     run.main()
     page = capsys.readouterr().out
