@@ -94,20 +94,6 @@ def test_wrong_python_is_seen(tmp_path, text, error):
         run(page)
 
 
-def test_comments_hide_and_skip(tmp_path, heat):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "<!--- invisible-code-block: python\nimport numpy as np\n-->\n\n"
-        "```python\nfields = np.load('heat.npz')\n```\n\n"
-        "<!--- skip: next -->\n\n```python\nskipped = True\n```\n\n"
-        '<!--- skip: next "no GPU" -->\n\n```python\nskipped = True\n```\n\n'
-        "```python\nshapes = [fields[name].shape for name in 'xy']\n```\n\n"
-        "```bash\nno python\n```\n"
-    )
-    namespace = run(page)
-    assert namespace["shapes"] == [(60, 1, 32)] * 2 and "skipped" not in namespace
-
-
 # The commands of a page
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab import Results, plots, report, sweep, transfer_study, verdict, wording
+from neuralop_mup.lab import Results, plots, report, sweep, transfer_study, verdict
 
 GRID = [0.004, 0.008, 0.016, 0.032]
 WHERE = {"versions": {"python": "3.12.3", "torch": "99.0"}, "host": "one", "date": "2026-11-25T08:00:00+00:00"}
@@ -215,20 +215,9 @@ def test_a_diverged_run_does_not_flatten_the_figure(tmp_path, monkeypatch):
     assert "beyond" not in calm and "a seed failed" not in calm and "modes 32)" in calm and "log-modes" in calm
 
 
-def test_a_rule_has_one_colour_in_every_figure():
-    names = ["standard", "log-modes", "operator-norm", "none"]
-    assert [len({plots.LOOKS[name][i] for name in names}) for i in (0, 1)] == [4, 4]
-    assert len({plots.LOOKS[name] for name in ("adam", "adamw", "neuralop-adamw", "sgd", "soap")}) == 5
-
-
 def test_the_same_records_give_the_same_svg_and_leave_pyplot_alone(tmp_path, monkeypatch):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
     one, two = (drawn(make([0.011], [0.018], folder=tmp_path / name), monkeypatch) for name in ("one", "two"))
     assert one == two and dict(matplotlib.rcParams) == before
-
-
-def test_aligned_table_lines_up():
-    lines = wording.aligned([["a", "long header"], ["longer cell", "b"]]).splitlines()
-    assert len({len(line) for line in lines}) == 1 and len(lines) == 3
