@@ -134,6 +134,8 @@ def test_what_tunings_took_is_on_the_page():
 def test_a_tuning_is_taken_up_and_what_it_took_is_on_the_page(tmp_path, monkeypatch, capsys):
     """One small target: five learning rates at the proxy, five at the target, and the one that is carried."""
     seen, train = [], Training.__call__
+    targets = importlib.import_module("experiments.cheap").TARGETS
+    monkeypatch.setitem(targets, "burgers", ({"grid": 32, "viscosity": 0.1}, 8, (8,), 4))
 
     def watched(self, config, **how):
         seen.append(config["lr"])
@@ -222,7 +224,7 @@ def filled(experiment, measured):
     """Records until nothing is wanted any more, what is wanted depending on what was found."""
     kept = Kept()
     while wanted := list(experiment.wanted(kept)):
-        kept[wanted[0].id] = {"outcome": "complete", **measured(wanted[0].config)}
+        kept |= {one.id: {"outcome": "complete", **measured(one.config)} for one in wanted}
     return kept
 
 
