@@ -340,13 +340,13 @@ def data(
 
 def _moments(values: Any) -> tuple[float, float, float, float]:
     """Mean, standard deviation, least and largest, some samples at a time: data in files may not fit in memory."""
-    count, total, squares, least, largest = 0, 0.0, 0.0, math.inf, -math.inf
+    told = []
     for start in range(0, len(values), _CHUNK):
-        part = values[range(start, min(start + _CHUNK, len(values)))].double()
-        count, total, squares = count + part.numel(), total + float(part.sum()), squares + float(part.square().sum())
-        least, largest = min(least, float(part.min())), max(largest, float(part.max()))
-    mean = total / count
-    return mean, math.sqrt(max(0.0, squares - count * mean**2) / max(1, count - 1)), least, largest
+        part = values[range(start, min(start + _CHUNK, len(values)))].double().flatten(1)
+        told.append(torch.stack([part.mean(1), part.var(1, correction=0), part.amin(1), part.amax(1)]))
+    mean, variance, least, largest = torch.cat(told, 1)
+    spread = (variance.mean() + mean.var(correction=0)).sqrt()
+    return float(mean.mean()), float(spread), float(least.min()), float(largest.max())
 
 
 def _source(data: str, problem: Some, read: Some) -> Any:

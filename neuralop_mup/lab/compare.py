@@ -172,7 +172,8 @@ def compare(
     for name, made in (("Adam, tuned small", adam), ("MuSOAP, checked", soap)):
         if progress:
             print(f"{name}: {WAYS[name]}")
-        searched = _proxy(made).train(**how)
+        proxy_alone = replace(made.study, sizes={"proxy": made.study.sizes["proxy"]})
+        searched = replace(made, study=proxy_alone).train(**how)
         lrs[name], tuned[name] = searched.best["lr"], searched
     under = {
         name: {
@@ -211,8 +212,3 @@ def _where(searched: Results, made: Plan) -> str:
         f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g} at {say.size_text(size)}, {made.steps['proxy']} steps, "
         f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
     )
-
-
-def _proxy(made: Plan) -> Plan:
-    """The search at the proxy alone."""
-    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}))
