@@ -1,10 +1,8 @@
 """The site as a browser shows it, on a phone and on a desk: nothing is wider than the window or comes from the network.
 
-``SITE`` may name the folder of a build. It needs ``pip install ".[docs]"`` and Chromium with its driver (Debian:
-``apt-get install chromium chromium-driver``).
+It needs ``pip install ".[docs]"`` and Chromium with its driver (Debian: ``apt-get install chromium chromium-driver``).
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -87,11 +85,7 @@ def wrong(browser, page: Path, width: int) -> list[str]:
 
 @pytest.fixture
 def built(tmp_path):
-    """The site: where it is built, else with the gallery shown but not run. A build writes beside its sources, so it has a
-    copy of them.
-    """
-    if made := os.environ.get("SITE"):
-        return Path(made)
+    """The site, with the gallery shown but not run. A build writes beside its sources, so it has a copy of them."""
     source, site = tmp_path / "source", tmp_path / "site"
     shutil.copytree(ROOT / "docs", source / "docs", ignore=shutil.ignore_patterns("_build", "gallery", "upstream"))
     shutil.copytree(ROOT / "examples", source / "examples")
