@@ -69,7 +69,7 @@ for proxy in (8, 16, enough):
 
 # %%
 # ``nm.tune`` and ``nm.transfer`` look at the data in the same way and warn by themselves.
-# From the command line, ``neuralop-mup data burgers --spectrum energy.png`` draws the picture.
+# From the command line, ``neuralop-mup data burgers`` says how many modes are enough.
 def build(**size):
     return FNO(in_channels=1, out_channels=1, n_layers=2, **size)
 

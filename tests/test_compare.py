@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
 from neuralop_mup.lab import plots
 from neuralop_mup.lab.cli import main
@@ -66,18 +65,3 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     before = (tmp_path / "out" / "results.jsonl").read_text()
     assert main(line.split()) == 0  # everything is there
     assert (tmp_path / "out" / "results.jsonl").read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("compare --data nowhere.npz", "nowhere.npz"),
-        ("compare burger", "'burgers'"),
-        ("compare --sedes 3", "--sedes"),
-        ("compare burgers --target.n_modes 500", "beyond the grid"),
-    ],
-)
-def test_mistakes_take_one_line(line, told, capsys):
-    assert main(line.split()) == 2
-    err = capsys.readouterr().err
-    assert told in err.splitlines()[-1] and err.count("error:") == 1

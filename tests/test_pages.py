@@ -94,20 +94,6 @@ def test_wrong_python_is_seen(tmp_path, text, error):
         run(page)
 
 
-def test_comments_hide_and_skip(tmp_path, heat):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "<!--- invisible-code-block: python\nimport numpy as np\n-->\n\n"
-        "```python\nfields = np.load('heat.npz')\n```\n\n"
-        "<!--- skip: next -->\n\n```python\nskipped = True\n```\n\n"
-        '<!--- skip: next "no GPU" -->\n\n```python\nskipped = True\n```\n\n'
-        "```python\nshapes = [fields[name].shape for name in 'xy']\n```\n\n"
-        "```bash\nno python\n```\n"
-    )
-    namespace = run(page)
-    assert namespace["shapes"] == [(60, 1, 32)] * 2 and "skipped" not in namespace
-
-
 # The commands of a page
 
 
@@ -193,13 +179,13 @@ def test_a_wrong_command_is_seen(line, told):
 
 def test_commands_are_found():
     text = (
-        "In a sentence: `neuralop-mup no`.\n\n```bash\nneuralop-mup data --list | head\nwhich neuralop-mup\n```\n"
+        "In a sentence: `neuralop-mup no`.\n\n```bash\nneuralop-mup data darcy | head\nwhich neuralop-mup\n```\n"
         "* ```\n  neuralop-mup --version > out.txt\n  ```\n\n```python\nneuralop-mup no\n```\n"
         '```bash\nsbatch --wrap "neuralop-mup compare --seeds 1"\npip install neuralop-mup\n```\n'
         "```bash\nneuralop-mup tune --data 'a b.npz' --score rollout:5 --base.n_modes 8,8\n```\n"
     )
     assert commands(text) == [
-        ["data", "--list"],
+        ["data", "darcy"],
         ["--version"],
         ["compare", "--seeds", "1"],
         ["tune", "--data", "a b.npz", "--score", "rollout:5", "--base.n_modes", "8,8"],

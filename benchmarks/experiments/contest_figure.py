@@ -31,13 +31,13 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
     """
     rows = [name for name in names if name in ends.get("Adam", {})]
     figure, axes = style.new_figure(6.4, 0.42 * len(rows) + 1.5)
-    axes.axvline(1.0, color=style.colour_of("adam"), linewidth=2)
+    axes.axvline(1.0, color=style.LOOKS["adam"][0], linewidth=2)
     axes.annotate(
         "tuned Adam",
         (1.0, -0.75),
         ha="center",
         va="bottom",
-        color=style.colour_of("adam"),
+        color=style.LOOKS["adam"][0],
         fontsize=style.TEXT,
         annotation_clip=False,
     )
@@ -49,12 +49,13 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
             if n in rows
         }
         if own:
+            colour, marker = style.LOOKS[kind]
             drawn += own.values()
             axes.plot(
                 drawn[-len(own) :],
                 list(own),
-                style.marker_of(kind),
-                color=style.colour_of(kind),
+                marker,
+                color=colour,
                 markersize=8,
                 linestyle="none",
                 label=label,

@@ -300,10 +300,9 @@ def data(
     problem: Some = None,
     read: Some = None,
     plot: str = "",
-    spectrum: str = "",
-    list: bool = False,
 ) -> int:
-    """Generate a problem's data, find it in the cache (folder: NEURALOP_MUP_CACHE), or read your own; say what is in it.
+    """Generate a problem's data, find it in the cache (folder: NEURALOP_MUP_CACHE), or read your own; say what is in it, and
+    how many modes hold its energy.
 
     Parameters
     ----------
@@ -316,24 +315,12 @@ def data(
         How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
     plot
         Also draw samples into this .png, .svg or .pdf.
-    spectrum
-        Also draw the energy that n_modes leave out of inputs and targets, into this file.
-    list
-        List the cached files and stop.
     """
-    folder = cache_folder()
-    if list:
-        files = sorted(folder.glob("*.safetensors"))
-        for path in files:
-            print(f"{path.stat().st_size / 2**20:9.1f} MiB  {path}")
-        print(f"{len(files)} cached {'file' if len(files) == 1 else 'files'} in {folder}")
-        return 0
-    for option, path in (("--plot", plot), ("--spectrum", spectrum)):
-        if path and Path(path).suffix not in (".png", ".svg", ".pdf"):
-            raise MupError(f"{option} must end in .png, .svg or .pdf, but it is {path!r}.")
+    if plot and Path(plot).suffix not in (".png", ".svg", ".pdf"):
+        raise MupError(f"--plot must end in .png, .svg or .pdf, but it is {plot!r}.")
     source = _source(data, problem, read)
     found = source.load()
-    told = getattr(source, "readings", None) or {**asdict(source), "file": folder / source.file_name}
+    told = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
     print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), "", sep="\n")
     rows = [["part", "shape", "mean", "std", "min", "max"]]
     for split in found.counts():
@@ -341,29 +328,25 @@ def data(
             numbers = (f"{number:.4g}" for number in _moments(values))
             rows.append([f"{split} {letter}", "×".join(map(str, values.shape)), *numbers])
     print(aligned(rows))
+    sample = found.sample()
+    modes = ", ".join(map(str, mode_energy(sample["x"], sample["y"]).enough()))
+    print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.")
     if plot:
         x, y = (values[range(min(4, len(values)))] for values in found.test or found.val)
-        plots.plot_fields(x, y, plot, count=4, title=f"{source.title}, test samples")
+        plots.plot_fields(x, y, plot, title=f"{source.title}, test samples")
         print(f"\nfigure {plot}")
-    if spectrum:
-        sample = found.sample()
-        energy = mode_energy(sample["x"], sample["y"])
-        needed = {"enough": energy.enough(), "share": ENOUGH, "title": f"{source.title}, energy of the training data"}
-        plots.plot_mode_energy(energy.inputs, energy.targets, spectrum, **needed)
-        modes = ", ".join(map(str, energy.enough()))
-        print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.\nfigure {spectrum}")
     return 0
 
 
 def _moments(values: Any) -> tuple[float, float, float, float]:
     """Mean, standard deviation, least and largest, some samples at a time: data in files may not fit in memory."""
-    count, total, squares, least, largest = 0, 0.0, 0.0, math.inf, -math.inf
+    told = []
     for start in range(0, len(values), _CHUNK):
-        part = values[range(start, min(start + _CHUNK, len(values)))].double()
-        count, total, squares = count + part.numel(), total + float(part.sum()), squares + float(part.square().sum())
-        least, largest = min(least, float(part.min())), max(largest, float(part.max()))
-    mean = total / count
-    return mean, math.sqrt(max(0.0, squares - count * mean**2) / max(1, count - 1)), least, largest
+        part = values[range(start, min(start + _CHUNK, len(values)))].double().flatten(1)
+        told.append(torch.stack([part.mean(1), part.var(1, correction=0), part.amin(1), part.amax(1)]))
+    mean, variance, least, largest = torch.cat(told, 1)
+    spread = (variance.mean() + mean.var(correction=0)).sqrt()
+    return float(mean.mean()), float(spread), float(least.min()), float(largest.max())
 
 
 def _source(data: str, problem: Some, read: Some) -> Any:

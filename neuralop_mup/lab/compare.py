@@ -15,12 +15,13 @@ from torch import nn
 
 from neuralop_mup.core.parts import find_parts, reference_sizes
 from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.plan import Plan, make_plan
 from neuralop_mup.lab.results import Results, seconds
-from neuralop_mup.lab.statistics import SEEDS, regret_between
+from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 
@@ -110,8 +111,6 @@ class Comparison:
 
     def plot(self, path: str | Path) -> Path:
         """Every seed's error, and the median of each way; see :func:`neuralop_mup.lab.plots.plot_ways`."""
-        from neuralop_mup.lab import plots
-
         return plots.plot_ways({w.name: (w.errors, w.lr) for w in self.ways.values()}, path, title=self.title)
 
 
@@ -119,13 +118,7 @@ def _between(way: Way, other: Way) -> str:
     what = (
         f"{way.name}, against {other.name}: error {say.number(way.middle)} against {say.number(other.middle)} in the median"
     )
-    found = regret_between(way.errors, other.errors)
-    if found is None:
-        return f"{what}."
-    if not found.is_told:
-        return f"{what}, which {len(way.errors)} seeds do not tell apart."
-    ratio, low, high = (1 + share for share in (found.value, found.low, found.high))
-    return f"{what}, {ratio:.2f} times (95 % interval over {len(way.errors)} seeds {low:.2f} to {high:.2f})."
+    return f"{what}{told_apart(way.errors, other.errors)}."
 
 
 def compare(
@@ -179,7 +172,8 @@ def compare(
     for name, made in (("Adam, tuned small", adam), ("MuSOAP, checked", soap)):
         if progress:
             print(f"{name}: {WAYS[name]}")
-        searched = _proxy(made).train(**how)
+        proxy_alone = replace(made.study, sizes={"proxy": made.study.sizes["proxy"]})
+        searched = replace(made, study=proxy_alone).train(**how)
         lrs[name], tuned[name] = searched.best["lr"], searched
     under = {
         name: {
@@ -218,8 +212,3 @@ def _where(searched: Results, made: Plan) -> str:
         f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g} at {say.size_text(size)}, {made.steps['proxy']} steps, "
         f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
     )
-
-
-def _proxy(made: Plan) -> Plan:
-    """The search at the proxy alone."""
-    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}))

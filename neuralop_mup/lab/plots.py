@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.wording import name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +30,9 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")
 GREY, FAINT = "#555555", "#e6e6e6"
 SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible where a page shows a figure at half its size
 
-#: Rules and optimizers → colour and marker.
-_FIXED = {
+#: Rules and optimizers → colour and marker; None is the base.
+LOOKS: dict[str | None, tuple[str, str]] = {
+    None: (GREY, "o"),
     "standard": (PALETTE[1], "s"),
     "log-modes": (PALETTE[0], "o"),
     "operator-norm": (PALETTE[2], "D"),
@@ -42,16 +44,6 @@ _FIXED = {
     "muon": (PALETTE[3], "P"),  # of which evidence is kept
     "soap": (PALETTE[4], "X"),
 }
-
-
-def colour_of(name: str | None, index: int = 0) -> str:
-    """Colour of a rule or an optimizer; of what is neither, by its index."""
-    return _FIXED[name][0] if name in _FIXED else PALETTE[index % len(PALETTE)]
-
-
-def marker_of(name: str | None, index: int = 0) -> str:
-    """Marker of a rule or an optimizer; of what is neither, by its index."""
-    return _FIXED[name][1] if name in _FIXED else MARKERS[index % len(MARKERS)]
 
 
 def new_figure(
@@ -88,19 +80,14 @@ def finish(figure: Figure, path: str | Path, title: str | None, parts: Sequence[
     return save(figure, path)
 
 
-def name_lines(axes: Axes) -> None:
-    """The names of what is drawn, at the right of the axes."""
-    axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), labelspacing=1.0)
-
-
-def ticks_at(axes: Axes, values: Sequence[float], digits: int = 3) -> None:
+def ticks_at(axes: Axes, values: Sequence[float]) -> None:
     """Ticks at the values themselves, thinned to what fits and written plainly."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     width = axes.get_window_extent().width / axes.figure.dpi
     stride = max(1, math.ceil(len(values) * 0.42 / width))
     axes.xaxis.set_major_locator(FixedLocator(list(values)[::stride]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.{digits}g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=SMALL)
 
@@ -129,8 +116,6 @@ def bare(axes: Axes) -> None:
 
 # Loss against a hyperparameter: the figure of every study
 
-#: Axis label of each hyperparameter.
-_NAMES = {"lr": "learning rate", "batch_size": "batch size (samples)", "beta2": "Adam β2"}
 #: Beyond this multiple of the best loss a point is pinned to the top of the axes: a diverged run may reach 1e6.
 _CEILING = 100.0
 
@@ -179,7 +164,7 @@ def plot_curves(
     path : str or Path
         Where to write; the suffix picks the format.
     name : str
-        What the curves run over; ``"beta2"`` is drawn as 1 - β2, so that its log axis spreads the values near 1.
+        What the curves run over.
     loss : str
         What the losses are called.
     title : str, optional
@@ -201,19 +186,18 @@ def plot_curves(
     low, high = min(min(curve.low, default=min(losses)) for _, _, curve in curves), max(losses)
     ceiling = min(high, _CEILING * low) * 1.15 if low > 0 else high + 0.08 * (high - low or 1.0)
     figure, axes = new_figure(7.0, 3.9, layout="constrained")
-    if name == "beta2":
-        axes.set_xscale("function", functions=(lambda x: -np.log10(np.maximum(1 - x, 1e-12)), lambda y: 1 - 10**-y))
-    elif values[0] > 0:
+    if values[0] > 0:
         axes.set_xscale("log", base=2 if name == "lr" else 10)
     axes.set_yscale("log" if low > 0 else "linear")
     axes.set_ylim(low / 1.15 if low > 0 else low - 0.08 * (high - low or 1.0), ceiling)
     marks = ["★ lowest mean", "band, bar: range over seeds"]
     for i, (label, rule, curve) in enumerate(curves):
-        colour, is_walk = GREY if rule is None else colour_of(rule, i), len(curve.x) > 1
+        colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
         inside, top = ([min(y, ceiling) for y in own] for own in (curve.mean, curve.high))
-        marker = {"marker": MARKERS[i % 8], "markersize": 4 if is_walk else 10, "linewidth": 1.6}
-        marker |= {} if is_walk else {"fillstyle": "none", "markeredgewidth": 2.4}  # what is below it shows
-        axes.plot(curve.x, inside, color=colour, zorder=10 + i, label=label, **marker)
+        is_walk = len(curve.x) > 1
+        # What is below a single point shows.
+        size = {"markersize": 4} if is_walk else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
+        axes.plot(curve.x, inside, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
         if is_walk:
             axes.fill_between(curve.x, curve.low, top, color=colour, alpha=0.2, linewidth=0)
             best = int(np.argmin(curve.mean))
@@ -227,19 +211,16 @@ def plot_curves(
             at, up = [0.97 - 0.04 * i] * len(curve.failed), axes.get_xaxis_transform()
             axes.plot(curve.failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
             marks.append("× a seed failed")
-    ticks_at(axes, values, digits=4 if name == "beta2" else 3)
+    ticks_at(axes, values)
     value_axis(axes)
-    axes.set_xlabel(_NAMES.get(name, name), fontsize=TEXT)
+    axes.set_xlabel(name_of(name), fontsize=TEXT)
     axes.set_ylabel(loss, fontsize=TEXT)
-    name_lines(axes)
+    axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), labelspacing=1.0)
     return finish(figure, path, title, list(dict.fromkeys(marks)))
 
 
-_FLOOR = 1e-8  # of the energy: below it is single precision's rounding
-
-
-def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str | None = None) -> Path:
-    """Draw samples of a data set: curves in one dimension, images in two (and slices in three).
+def plot_fields(x: Any, y: Any, path: str | Path, *, title: str | None = None) -> Path:
+    """Draw samples, a column each: curves in one dimension, images in two (and slices in three).
 
     Parameters
     ----------
@@ -247,8 +228,6 @@ def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str 
         Inputs and solutions; the first channel is drawn.
     path : str or Path
         Where to write; the suffix picks the format.
-    count : int
-        Number of samples.
     title : str, optional
         Title of the figure.
 
@@ -257,12 +236,11 @@ def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str 
     Path
         ``path``.
     """
-    count = min(count, len(x))
     images = x[0, 0].ndim > 1
     shared = {"squeeze": False, "sharey": "none" if images else "row", "layout": "constrained"}
-    figure, grid = new_figure(2.6 * count, 4.6, 2, count, **shared)
+    figure, grid = new_figure(2.6 * len(x), 4.6, 2, len(x), **shared)
     for row, (name, values) in enumerate((("input", x), ("solution", y))):
-        for column in range(count):
+        for column in range(len(x)):
             axes, field = grid[row, column], np.asarray(values[column][0])
             while field.ndim > 2:
                 field = field[..., -1]
@@ -278,49 +256,8 @@ def plot_fields(x: Any, y: Any, path: str | Path, *, count: int = 4, title: str 
     return finish(figure, path, title)
 
 
-def plot_mode_energy(
-    inputs: Sequence[Sequence[float]],
-    targets: Sequence[Sequence[float]],
-    path: str | Path,
-    *,
-    enough: Sequence[int],
-    share: float,
-    title: str | None = None,
-) -> Path:
-    """Draw, a panel an axis, how much of the energy ``n_modes`` leave out.
-
-    Parameters
-    ----------
-    inputs, targets : sequence of sequence of float
-        For each axis the share that ``n_modes`` = 0, 1, … keep; even ones are drawn.
-    path : str or Path
-        Where to write; the suffix picks the format.
-    enough : sequence of int
-        ``n_modes`` of each axis that keep ``share`` of the targets' energy.
-    share : float
-    title : str, optional
-    """
-    size = {"squeeze": False, "sharey": True, "layout": "constrained"}
-    figure, (row,) = new_figure(3.6 * len(targets) + 1.2, 3.4, 1, len(targets), **size)
-    for axis, axes in enumerate(row):
-        for i, (name, shares) in enumerate((("inputs", inputs[axis]), ("targets", targets[axis]))):
-            left = [max(1 - kept, _FLOOR) for kept in shares[::2]]
-            last = max(next((k for k, value in enumerate(left) if value <= _FLOOR), len(left)) - 1, 0)
-            look = {"color": PALETTE[i], "marker": MARKERS[i], "markersize": 3, "label": name}
-            axes.plot(range(0, 2 * last + 2, 2), left[: last + 1], **look)
-        axes.axhline(1 - share, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=0)
-        axes.axvline(enough[axis], color=GREY, linewidth=1, linestyle=(0, (1, 1.2)), zorder=0)
-        axes.set(title=f"axis {axis}: n_modes = {enough[axis]} is enough", xlabel="n_modes")
-        axes.set(yscale="log", ylim=(_FLOOR / 2, 1.5))
-        value_axis(axes)
-    row[0].set_ylabel("share of energy left out")
-    name_lines(row[-1])
-    parts = [f"dashed: {100 * (1 - share):.2g} % left out", "dotted: the n_modes from which the targets are below it"]
-    return finish(figure, path, title, parts)
-
-
 def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Path, *, title: str | None = None) -> Path:
-    """A line a way: a dot for each seed's error, a bar at the median, and the learning rate beside the name.
+    """A column a way: a dot for each seed's error, a bar at the median, and the learning rate below the name.
 
     Parameters
     ----------
@@ -334,27 +271,19 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
     -------
     Path
     """
-    figure, axes = new_figure(6.6, 0.62 * len(ways) + 1.1)
-    for row, (name, (errors, _)) in enumerate(ways.items()):
-        colour = colour_of("soap") if "SOAP" in name else colour_of("adam")
+    figure, axes = new_figure(7.0, 3.6, layout="constrained")
+    for column, (name, (errors, _)) in enumerate(ways.items()):
+        colour, _ = LOOKS["soap" if "SOAP" in name else "adam"]
         drawn = [error for error in errors if math.isfinite(error)]
-        axes.plot(drawn, [row] * len(drawn), "o", color=colour, alpha=0.7)
+        axes.plot([column] * len(drawn), drawn, "o", color=colour, alpha=0.7)
         middle = median(errors)
         if math.isfinite(middle):
-            axes.plot([middle] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
-            text = f"{middle:.3g}" + (f"; {len(errors) - len(drawn)} failed" if len(drawn) < len(errors) else "")
-            axes.annotate(text, (middle, row - 0.34), ha="center", va="bottom", fontsize=SMALL, color=colour)
-    axes.set_yticks(range(len(ways)), [f"{name}\nlr {lr:.3g}" for name, (_, lr) in ways.items()], fontsize=SMALL)
-    axes.set_ylim(len(ways) - 0.4, -0.8)
-    axes.set_xscale("log")
-    found = [error for errors, _ in ways.values() for error in errors if math.isfinite(error)]
-    ends = (min(found) / 1.4, max(found) * 1.4) if found else (0.1, 1.0)
-    axes.set_xlim(*ends)
-    ticks = [m * 10**e for e in range(-9, 4) for m in (1, 2, 5) if ends[0] <= m * 10**e <= ends[1]]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=SMALL)
-    axes.minorticks_off()
-    axes.grid(axis="x", color=FAINT, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.set_xlabel("error", fontsize=TEXT)
-    bare(axes)
+            axes.plot([column - 0.3, column + 0.3], [middle] * 2, color=colour, linewidth=2.5)
+            text = f"{middle:.3g}" + (f"\n{len(errors) - len(drawn)} failed" if len(drawn) < len(errors) else "")
+            axes.annotate(text, (column + 0.33, middle), va="center", fontsize=SMALL, color=colour)
+    axes.set_yscale("log")
+    value_axis(axes)
+    axes.set_xticks(range(len(ways)), [f"{name}\nlr {lr:.3g}" for name, (_, lr) in ways.items()], fontsize=SMALL)
+    axes.set_xlim(-0.5, len(ways) - 0.3)
+    axes.set_ylabel("error", fontsize=TEXT)
     return finish(figure, path, title, ["dot: one seed", "bar: median"])

@@ -4,7 +4,6 @@ records only.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.search import edge_of, is_number
-from neuralop_mup.lab.statistics import regret_between
+from neuralop_mup.lab.statistics import told_apart
 from neuralop_mup.lab.study import the
 
 # What a study showed
@@ -85,17 +84,9 @@ def _carried(results: Results) -> list[str]:
     naive = results.row("standard")
     if naive["failed"]:
         return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
-    head += f"; the same values under SP give {say.loss_of_row(naive)}."
     losses = {way: [r["loss"] for r in results.carried(study.target, way) if not r["error"]] for way in study.rules}
-    found = regret_between(losses["standard"], losses[rule])
-    if found is None:
-        return [head]
-    seeds = f"{len(study.seeds)} seeds"
-    if not found.is_told:
-        return [head, f"The {seeds} do not tell that difference from none: it favours neither."]
-    ratio, low, high = (1 + share for share in (found.value, found.low, found.high))
-    said = f"Over {seeds} SP's loss is {ratio:.2f} times that under {rule} (95 % interval {low:.2f} to {high:.2f})"
-    return [head, said + (f": {rule} did not help here." if ratio < 1 else ".")]
+    apart = told_apart(losses["standard"], losses[rule])
+    return [f"{head}; the same values under SP give {say.loss_of_row(naive)}{apart}."]
 
 
 def _why(results: Results, row: Mapping[str, Any]) -> str:
@@ -174,7 +165,7 @@ def _score(results: Results) -> str:
 
 
 def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
-    """Versions, hosts and dates of runs, as their records have them: a line, and one for each in which they differ.
+    """Versions and hosts of runs, and their first and last date, as their records have them: a line for each that differs.
 
     Parameters
     ----------
@@ -185,20 +176,11 @@ def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
     -------
     str
     """
-    told = [
-        {**record.get("versions", {}), **{name: record[name] for name in ("host", "date") if name in record}}
-        for record in records
-    ]
-    same, differ = [], []
-    for name in dict.fromkeys(name for own in told for name in own if name != "date"):
-        counts = Counter(own.get(name, "not recorded") for own in told)
-        if len(counts) == 1:
-            same.append(f"{name} {next(iter(counts))}")
-        else:
-            differ.append(f"- **{name} differs**: {', '.join(f'{value} ({n} runs)' for value, n in counts.items())}")
-    if dates := [own["date"] for own in told if "date" in own]:
-        same.append(" to ".join(dict.fromkeys((min(dates), max(dates)))))
-    return "\n\n".join(filter(None, (", ".join(same), "\n".join(differ))))
+    dates: dict[str, list[str]] = {}
+    for record in records:
+        where = {**record.get("versions", {}), "host": record.get("host", "not recorded")}
+        dates.setdefault(", ".join(f"{name} {value}" for name, value in where.items()), []).append(record.get("date", "–"))
+    return "\n".join(f"- {len(own)} runs: {where}; {min(own)} to {max(own)}" for where, own in dates.items())
 
 
 # The page
@@ -268,8 +250,7 @@ def write_report(
         parts += ["## Runs that did not complete", say.aligned(rows)]
     rows = [[name, say.line(say.cell(value))] for name, value in settings.items()]
     parts += ["## Settings", say.aligned([["setting", "value"], *rows])]
-    if where := surroundings(results.records):
-        parts += ["## Where the runs were trained", where]
+    parts += ["## Where the runs were trained", surroundings(results.records)]
     if use:
         parts += ["## Use the target", f"```python\n{use}\n```"]
     parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]

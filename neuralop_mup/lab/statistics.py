@@ -113,6 +113,17 @@ def regret_between(ours: Sequence[float], other: Sequence[float]) -> Regret | No
     return Regret(*(math.expm1(min(end, _MOST)) for end in (mean, mean - reach, mean + reach)))
 
 
+def told_apart(ours: Sequence[float], other: Sequence[float]) -> str:
+    """What :func:`regret_between` finds, as the end of a sentence that names the two; empty where it finds nothing."""
+    found = regret_between(ours, other)
+    if found is None:
+        return ""
+    if not found.is_told:
+        return f", which {len(ours)} seeds do not tell apart"
+    ratio, low, high = (1 + share for share in (found.value, found.low, found.high))
+    return f", {ratio:.2f} times (95 % interval over {len(ours)} seeds {low:.2f} to {high:.2f})"
+
+
 def student(freedom: int) -> float:
     """97.5 % quantile of Student's t."""
     from scipy.special import stdtrit
