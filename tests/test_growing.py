@@ -94,7 +94,7 @@ def test_worked_by_hand():
 
 
 @pytest.mark.parametrize("rule", [*RULES, "none", "standard"])
-@pytest.mark.parametrize("modes", [(4, 4), (6, 4), (8, 8)])
+@pytest.mark.parametrize("modes", [(4, 4), (6, 4), (7, 5), (8, 8)])
 @pytest.mark.parametrize("grown_first", [False, True])
 def test_as_a_model_built_with_those_modes(modes, rule, grown_first):
     model = build(rule=rule)

@@ -151,12 +151,15 @@ def test_gradients_a_million_million_times_larger_or_smaller_than_before():
         assert norms.isfinite().all() and (seed > 2 or (norms.amin() > 0.03 and norms.amax() < 0.1))
 
 
-@pytest.mark.parametrize("beta2", [0.0, 0.3, 0.55, 0.95])
+@pytest.mark.parametrize("beta2", [0.0, 0.55])
 def test_momentum_that_outlives_the_second_moments(beta2):
-    """After a thousand steps without a gradient 0.55 to that power is 0, where momentum is 1e-23 still."""
-    model, optimizer, _ = built(beta2=beta2)
-    for i in range(1000):
-        step(optimizer, model, 0, 1.0 if i == 0 else 0.0)
+    """After 400 steps without a gradient 0.55 to that power is 0 in float32, where momentum is 1e-9 still."""
+    model, optimizer, _ = built(small_fno(width=4, modes=(4,), n_layers=1), beta2=beta2)
+    step(optimizer, model)
+    for p in model.parameters():
+        p.grad.zero_()
+    for _ in range(400):
+        optimizer.step()
     assert all(p.isfinite().all() for p in model.parameters())
 
 

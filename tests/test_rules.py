@@ -3,12 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neuralop_mup import MupError
 from neuralop_mup.core.rules import (
-    RULES,
     Size,
     default_std,
     log_modes,
@@ -107,17 +106,6 @@ def test_log_modes_refuses(modes):
 
 sizes = st.integers(1, 4096)
 ks = st.integers(2, 64)
-
-
-@settings(deadline=None)  # the first call loads scipy
-@given(sizes, sizes, ks)
-def test_identity_is_exact(m_in, m_out, k):
-    map_ = Size(m_in, m_out, default_std("fan_in", m_in, m_out))
-    kernel = Size(m_in, m_out, default_std("mean_fan", m_in, m_out), (k,), k + 1, (m_in, m_out))
-    for rule in RULES:
-        for role, size in {"hidden": map_, "readout": map_, "spectral": kernel}.items():
-            m = multipliers(role, size, size, rule)
-            assert (m.init, m.adam_lr, m.sgd_lr) == (1, 1, 1)
 
 
 @given(st.tuples(sizes, sizes, sizes), st.tuples(ks, ks, ks), st.sampled_from(["log-modes", "operator-norm", "none"]))

@@ -14,11 +14,9 @@ AGAIN = f"docs/evidence/support.md is not what was measured; if that is meant, w
 ROWS = parse(TEXT if SPHERE else TEXT.split(f"## {list(GROUPS)[-1]}")[0])
 SAMPLE = [
     *(("2d", over) for over in SLOPES),
-    *(("separable", over) for over in SLOPES),
-    *(("cp_factorized", over) for over in SLOPES),
-    ("tt_factorized", "width"),
+    ("separable", "modes"),
+    ("cp_factorized", "width"),
     ("legacy_incremental", "modes"),
-    ("uno", "width"),
     ("gino", "width"),
 ]
 
