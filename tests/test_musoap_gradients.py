@@ -96,10 +96,8 @@ def test_skip_counts_and_never_raises():
     assert differing(model, before) > 0 and optimizer.bad_steps == 3
 
 
-def test_off_looks_at_nothing(monkeypatch):
+def test_off_looks_at_nothing():
     model, optimizer, _ = built(check="off")
-    monkeypatch.setattr("neuralop_mup.optim.musoap.checks._fault", None)
-    step(optimizer, model)
     bad_step(optimizer, model)
     assert optimizer.state[model.get_parameter(KERNEL)]["exp_avg"].isnan().any()
 
@@ -195,16 +193,6 @@ def test_a_gradient_of_low_rank_moves_no_other_direction():
         optimizer.step()
     values = torch.linalg.svdvals((kernel - before.get_parameter(KERNEL)).detach().permute(2, 0, 1))
     assert (values[:, 2] < 0.1 * values[:, 0]).all()
-
-
-def test_first_gradients_that_are_zero_or_of_rank_one():
-    model, optimizer, before = built(lr=0.05, weight_decay=0.0)
-    step(optimizer, model, scale=0.0)
-    assert differing(model, before) == 0
-    kernel = model.get_parameter(KERNEL)
-    kernel.grad = torch.ones_like(kernel)
-    optimizer.step()
-    assert kernel.isfinite().all() and (kernel != before.get_parameter(KERNEL)).any()
 
 
 def moved_modes(model, before):
