@@ -8,7 +8,7 @@ optimizers that neuralop's tests of training build are μP's; where a test only 
 ``MuAdam`` follows. What ``parametrize`` refuses fails the test.
 
 Where a test is a product of arguments, a rule has some of it, drawn at random; other rules have other ones, the same each
-time. Of UNO's test, one model on three large grids, the smallest is taken. ``--whole-product`` runs all.
+time. Of UNO's test, one model on three large grids, the smallest is taken.
 """
 
 from __future__ import annotations
@@ -181,10 +181,6 @@ def mup_rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
         _models.clear()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole-product", action="store_true", help="every test under every rule")
-
-
 def pytest_configure(config: pytest.Config) -> None:
     classes = [c for c in vars(neuralop.models).values() if isinstance(c, type) and issubclass(c, nn.Module)]
     for cls in dict.fromkeys([*classes, DummyModel]):
@@ -198,8 +194,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault((rule, item.nodeid.partition("[")[0]), []).append(item)
         if reason := EXPECTED.get((item.originalname, rule)):
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=nm.MupError))
-    if config.getoption("--whole-product"):
-        return
     chosen = set()
     for (rule, _), same in tests.items():
         if same[0].originalname in SAME_MODEL:
