@@ -1,10 +1,8 @@
-"""The package as it is installed: what importing it loads, and that its public surface is what it says."""
+"""The package as it is installed: what importing it loads."""
 
 import json
 import subprocess
 import sys
-
-import neuralop_mup as nm
 
 IMPORT = """
 import json, sys, time
@@ -59,10 +57,3 @@ def test_in_a_process_of_its_own():
     assert "neuralop_mup.core.parametrize" in loaded
     assert {module: why for module, why in HEAVY.items() if module in loaded} == {}
     assert first["seconds"] < 0.3 or any(_imported()["seconds"] < 0.3 for _ in range(2))
-
-
-def test_every_public_name_is_there_and_documented():
-    assert len(set(nm.__all__)) == len(nm.__all__)
-    for name in nm.__all__:
-        assert getattr(nm, name).__doc__, name
-    assert callable(nm.coord_check) and callable(nm.transfer) and callable(nm.sweep)

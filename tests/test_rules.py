@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuralop_mup import MupError
 from neuralop_mup.core.rules import (
     Size,
     default_std,
@@ -93,15 +92,6 @@ def test_operator_norm_by_hand():
     # in ≠ out: the norm is the same for (4, 16) and (16, 4), but a feature sums 4 terms or 16.
     sizes = _blocks((4, 16), 8), _blocks((16, 4), 8)
     assert operator_norm(*sizes) == pytest.approx(math.sqrt(4 / 16), rel=1e-12)
-
-
-@pytest.mark.parametrize("modes", [(1,), (1, 1), (0,), (1, 0)])
-def test_log_modes_refuses(modes):
-    others = _modes(*(4 for _ in modes))
-    with pytest.raises(MupError, match="for the model: K = .*operator-norm"):
-        log_modes(_modes(*modes), others)
-    with pytest.raises(MupError, match="for base: K = .*operator-norm"):
-        log_modes(others, _modes(*modes))
 
 
 sizes = st.integers(1, 4096)
