@@ -98,6 +98,7 @@ def test_skip_counts_and_never_raises():
 
 def test_off_looks_at_nothing():
     model, optimizer, _ = built(check="off")
+    step(optimizer, model)
     bad_step(optimizer, model)
     assert optimizer.state[model.get_parameter(KERNEL)]["exp_avg"].isnan().any()
 
