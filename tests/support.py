@@ -339,11 +339,8 @@ def measure(case: Case) -> dict[str, str]:
 
 def number(cell: str) -> float | None:
     """The slope that a cell shows; None where it gives a reason."""
-    head = cell.split(" ", 1)[0]
-    try:
-        return float(head)
-    except ValueError:
-        return None
+    found = re.match(r"[+-]?\d+(\.\d+)?(?= |$)", cell)
+    return float(found[0]) if found else None
 
 
 def render(records: Mapping[str, Mapping[str, str]]) -> str:

@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 from neuralop.training import AdamW as NeuralopAdamW
+from tltorch.factorized_tensors.core import FactorizedTensor
 
 import neuralop_mup as nm
 from neuralop_mup.core.rules import RULES
+from neuralop_mup.diagnostics.update_stats import kernel_norm, kernels_of
 from support import (
     COMMAND,
     EXACT,
@@ -38,6 +40,7 @@ def test_every_check_of_a_case(case, tmp_path):
     learning_rates_are_mups(model)
     a_wrapped_model_has_the_plan_that_it_has_by_itself(case, base, model)
     default_std_is_what_neuralop_draws(case, stock)
+    every_kernel_is_found(stock)
     if not case.name.startswith("local_no"):  # neuralop cannot construct it on the meta device
         from_the_meta_device_it_is_the_same(case, model)
     the_first_step_moves_each_entry_by_its_learning_rate(case, model, stock)
@@ -91,6 +94,13 @@ def default_std_is_what_neuralop_draws(case, stock):
             drawn = torch.stack([parameters[row.name].detach() for parameters in models])
             ratio = (drawn.abs().square().mean().sqrt() / row.default_std).item()
             assert ratio == pytest.approx(1, abs=0.03 + 4 / math.sqrt(2 * drawn.numel())), row.name
+
+
+def every_kernel_is_found(stock):
+    """As the update check reads them, with its axes; PhysicsNeMo's are plain parameters."""
+    plain = sum("spconv_layers" in name for name, _ in stock.named_parameters())
+    norms = [kernel_norm(read().detach(), axes) for read, axes in kernels_of(stock).values()]
+    assert len(norms) == plain + sum(isinstance(m, FactorizedTensor) for m in stock.modules()) and all(norms)
 
 
 def from_the_meta_device_it_is_the_same(case, usual):

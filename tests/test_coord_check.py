@@ -1,6 +1,5 @@
 """The coordinate check: its numbers on a model whose slopes are known, and what it says of neuralop's FNO."""
 
-import copy
 import math
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ from torch import nn
 
 import neuralop_mup as nm
 from neuralop_mup.diagnostics.coord_check import CoordCheck, judged
-from neuralop_mup.diagnostics.features import features, rms
+from neuralop_mup.diagnostics.features import rms
 
 
 def _batches(n=2, grid=32):
@@ -136,14 +135,6 @@ def test_a_slope_near_its_limit_is_decided_by_its_interval(d, outcome):
 
 def test_rms_counts_complex_entries_by_their_modulus():
     assert rms(torch.tensor([3 + 4j, 0j])) == pytest.approx(math.sqrt(25 / 2))
-
-
-def test_features_leaves_the_model_as_it_was():
-    model = FNO((8,), 1, 1, 8, n_layers=2, norm="batch_norm").train()
-    before = copy.deepcopy([*model.parameters(), *model.buffers()])
-    features(model, torch.randn(4, 1, 32))
-    assert model.training and not any(m._forward_hooks for m in model.modules())
-    assert all(map(torch.equal, [*model.parameters(), *model.buffers()], before))
 
 
 def test_random_state_is_the_users_own(monkeypatch):

@@ -29,15 +29,13 @@ def test_a_failure_leaves_the_older_file(tmp_path, error):
     assert [p.name for p in tmp_path.iterdir()] == ["file"] and path.read_text() == "new"
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path):
+def test_a_folder_that_is_missing_or_cannot_be_written_is_named(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("in the way")
     with pytest.raises(MupError, match=r"Cannot write words to .*none/file.: No such file or directory"):
         _write(tmp_path / "none" / "file")
-
-
-def test_a_file_of_text_in_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("in the way")
     with pytest.raises(MupError, match="Cannot write to the folder .*file: Not a directory"):
-        put(tmp_path / "file", tmp_path / "file" / "results.jsonl", "text")
+        put(file, file / "results.jsonl", "text")
 
 
 def test_several_at_once_each_write_a_whole_file(tmp_path):

@@ -94,7 +94,7 @@ def test_worked_by_hand():
 
 
 @pytest.mark.parametrize("rule", [*RULES, "none", "standard"])
-@pytest.mark.parametrize("modes", [(4, 4), (6, 4), (8, 8)])
+@pytest.mark.parametrize("modes", [(4, 4), (6, 4), (7, 5), (8, 8)])
 @pytest.mark.parametrize("grown_first", [False, True])
 def test_as_a_model_built_with_those_modes(modes, rule, grown_first):
     model = build(rule=rule)
@@ -207,21 +207,13 @@ def test_a_state_with_another_master_is_refused():
     assert lrs_of(other) == before
 
 
-def test_init_is_for_the_modes_at_parametrize_and_idle_modes_stay():
+def test_init_is_for_the_modes_at_parametrize():
+    """Of all of the kernel, the idle modes too."""
     torch.manual_seed(0)
     plain = FNO((8, 4), 1, 1, 8, n_layers=2, max_n_modes=(8, 8))
     model = build((8, 4))
     kernel, stock = (dict(m.named_parameters())[KERNELS[0]].detach() for m in (model, plain))
-    torch.testing.assert_close(kernel, stock * math.sqrt(2 / 3))  # all of it, the idle modes too
-    before = kernel.clone()
-    optimizer = nm.MuAdam(model, LR)
-    for modes, changed in (((4, 4), 4 * 3), ((8, 8), 8 * 5)):
-        model.n_modes = modes
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.randn(2, 1, 16, 16)).square().sum().backward()
-            optimizer.step()
-        assert (kernel != before).any(0).any(0).sum() == changed  # of 8 × 8 stored modes
+    torch.testing.assert_close(kernel, stock * math.sqrt(2 / 3))
 
 
 @pytest.mark.parametrize("where", ["step", "closure"])

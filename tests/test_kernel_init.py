@@ -65,14 +65,6 @@ def test_every_model_of_the_table_takes_the_two_lines(name):
     nm.MuSOAP(model, steps=100)
 
 
-def test_what_it_took_is_kept_with_the_weights(tmp_path):
-    model = nm.parametrize(fno((24, 24), 48))
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    plan, again = nm.summary(model), nm.summary(nm.load_plan(fno((24, 24), 48, seed=1), tmp_path / "weights.pt"))
-    assert again == plan and again.at_base == plan.at_base
-    assert plan.init_mult == SMALL and "init_mult 0.1" in str(plan)
-
-
 # ------------------------------------------------------------------------------------------------------ in searches
 
 

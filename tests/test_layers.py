@@ -22,10 +22,6 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
-def test_every_module_has_a_layer():
-    assert {name.partition(".")[0] for name in _modules()} <= LEVEL.keys()
-
-
 def test_imports_point_downward():
     upward = []
     for name, path in _modules().items():

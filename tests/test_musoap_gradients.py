@@ -96,9 +96,8 @@ def test_skip_counts_and_never_raises():
     assert differing(model, before) > 0 and optimizer.bad_steps == 3
 
 
-def test_off_looks_at_nothing(monkeypatch):
+def test_off_looks_at_nothing():
     model, optimizer, _ = built(check="off")
-    monkeypatch.setattr("neuralop_mup.optim.musoap.checks._fault", None)
     step(optimizer, model)
     bad_step(optimizer, model)
     assert optimizer.state[model.get_parameter(KERNEL)]["exp_avg"].isnan().any()
@@ -151,12 +150,15 @@ def test_gradients_a_million_million_times_larger_or_smaller_than_before():
         assert norms.isfinite().all() and (seed > 2 or (norms.amin() > 0.03 and norms.amax() < 0.1))
 
 
-@pytest.mark.parametrize("beta2", [0.0, 0.3, 0.55, 0.95])
+@pytest.mark.parametrize("beta2", [0.0, 0.55])
 def test_momentum_that_outlives_the_second_moments(beta2):
-    """After a thousand steps without a gradient 0.55 to that power is 0, where momentum is 1e-23 still."""
-    model, optimizer, _ = built(beta2=beta2)
-    for i in range(1000):
-        step(optimizer, model, 0, 1.0 if i == 0 else 0.0)
+    """After 400 steps without a gradient 0.55 to that power is 0 in float32, where momentum is 1e-9 still."""
+    model, optimizer, _ = built(small_fno(width=4, modes=(4,), n_layers=1), beta2=beta2)
+    step(optimizer, model)
+    for p in model.parameters():
+        p.grad.zero_()
+    for _ in range(400):
+        optimizer.step()
     assert all(p.isfinite().all() for p in model.parameters())
 
 
@@ -192,16 +194,6 @@ def test_a_gradient_of_low_rank_moves_no_other_direction():
         optimizer.step()
     values = torch.linalg.svdvals((kernel - before.get_parameter(KERNEL)).detach().permute(2, 0, 1))
     assert (values[:, 2] < 0.1 * values[:, 0]).all()
-
-
-def test_first_gradients_that_are_zero_or_of_rank_one():
-    model, optimizer, before = built(lr=0.05, weight_decay=0.0)
-    step(optimizer, model, scale=0.0)
-    assert differing(model, before) == 0
-    kernel = model.get_parameter(KERNEL)
-    kernel.grad = torch.ones_like(kernel)
-    optimizer.step()
-    assert kernel.isfinite().all() and (kernel != before.get_parameter(KERNEL)).any()
 
 
 def moved_modes(model, before):

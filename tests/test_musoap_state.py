@@ -109,27 +109,16 @@ def test_a_state_that_does_not_fit_is_refused(state, message):
 # ---------------------------------------------------------------------------------------------- batches that are kept
 
 
-def moved_states(model, optimizer):
-    for value in (x for state in optimizer.state.values() for x in state.values() if torch.is_tensor(x)):
-        value.data = value.data.clone()
-
-
-def new_weights(model, optimizer):
-    for p in model.parameters():
-        p.data = p.data.clone() * 0.5
-
-
-def no_gradients(model, optimizer):
-    for p in list(model.parameters())[::2]:
-        p.grad = None
+def tensors(optimizer):
+    return [x for state in optimizer.state.values() for x in state.values() if torch.is_tensor(x)]
 
 
 CHANGES = {
     "period 1": lambda model, optimizer: [group.update(period=1) for group in optimizer.param_groups],
     "period 3": lambda model, optimizer: [group.update(period=3) for group in optimizer.param_groups],
-    "states moved": moved_states,
-    "weights replaced": new_weights,
-    "some without a gradient": no_gradients,
+    "states moved": lambda model, optimizer: [setattr(x, "data", x.data.clone()) for x in tensors(optimizer)],
+    "weights replaced": lambda model, optimizer: [setattr(p, "data", p.data * 0.5) for p in model.parameters()],
+    "some without a gradient": lambda model, optimizer: [setattr(p, "grad", None) for p in [*model.parameters()][::2]],
     "state loaded": lambda model, optimizer: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())),
 }
 

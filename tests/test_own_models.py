@@ -303,36 +303,6 @@ def test_one_description_says_how_large_a_parameter_is_and_how_it_is_drawn():
     assert torch.equal(model.gain, torch.ones(64))
 
 
-def test_weights_of_ours_that_are_not_fresh_are_not_blamed_on_a_registration():
-    ours = _fno()
-    with torch.no_grad():
-        ours.fno_blocks.convs[0].weight.tensor.mul_(3)
-    with pytest.raises(nm.MupError, match="has a root mean square((?!registration).)*$"):
-        nm.parametrize(ours, base={"hidden_channels": 8})
-
-
-class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(2))
-
-
-@pytest.mark.parametrize(
-    ("params", "match"),
-    [
-        ({"scael": nm.Param("vector", ("out",))}, "Layer names 'scael', .* no such parameter: did you mean 'scale'"),
-        ({"scale": nm.Param("matrix", ("out",))}, "a role of input, hidden"),
-        ({"scale": nm.Param("vector", ("width",))}, "axes are of the kinds"),
-        ({"scale": nm.Param("hidden", ("out", "in"))}, "say how it is drawn.*or a function of its shape"),
-        ({"scale": nm.Param("vector", ("out", "in"))}, r"has shape \(2,\), but Layer is described with 2 axes"),
-    ],
-)
-def test_mistakes_in_registrations(params, match):
-    with pytest.raises(nm.MupError, match=match):
-        nm.register_layer(Layer, params)
-        nm.parametrize(Layer(), base=Layer())
-
-
 def test_a_plan_is_a_collection_of_rows():
     plan = nm.summary(nm.parametrize(_fno()))
     assert list(plan) == list(plan.rows) and len(plan) == len(plan.rows)

@@ -12,8 +12,7 @@ from neuralop.training import AdamW as NeuralopAdamW
 
 import neuralop_mup as nm
 from cases import BY_NAME, FNO_CASES
-from neuralop_mup.core.rules import RULES
-from support import assert_same, learning_rates_are_mups, parametrized, rates
+from support import assert_same, parametrized, rates
 
 ONE, TWO = BY_NAME["1d"], BY_NAME["2d"]
 R = 3  # width ratio of every case: 24 over 8
@@ -65,16 +64,6 @@ def test_the_default_rule_and_weight_decay_is_the_optimizers_own():
     assert plan == nm.summary(model) and plan.rule == "operator-norm"
     optimizer = torch.optim.AdamW(nm.param_groups(model, lr=1e-3), lr=1e-3, weight_decay=0.1)
     assert {g["weight_decay"] for g in optimizer.param_groups} == {0.1}
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("key", ["2d", "separable", "tucker_factorized"])
-def test_every_rule_reaches_mups_optimizers_and_works_from_a_file(key, rule, tmp_path):
-    case = BY_NAME[key]
-    nm.save_base_shapes(case.build_base(), tmp_path / "base.bsh")
-    model = nm.parametrize(case.build(), base=tmp_path / "base.bsh", rule=rule)
-    assert nm.summary(model) == nm.summary(parametrized(case, rule=rule))
-    learning_rates_are_mups(model)
 
 
 DECOUPLED = pytest.mark.skipif(

@@ -74,38 +74,6 @@ def test_updates_neither_grow_nor_vanish_with_width(case):
     assert abs(slopes["none"]) < 0.3 and slopes["standard"] > 0.5, slopes
 
 
-class Kernel(nn.Module):
-    """A kernel (in, out, K, K), of pairs of reals or of complex numbers."""
-
-    def __init__(self, width, pairs):
-        super().__init__()
-        w = torch.rand(width, width, 3, 4, 2, generator=torch.Generator().manual_seed(0)) / width**2
-        self.pairs, self.w = pairs, nn.Parameter(w if pairs else torch.view_as_complex(w))
-
-
-def _kernel(layer):
-    modes = ("modes_single", "modes_single", *(["pair"] if layer.pairs else []))
-    return {"w": nm.Param("spectral", ("in", "out", *modes), "positive")}
-
-
-nm.register_layer(Kernel, _kernel)
-
-
-def test_a_step_on_pairs_is_the_step_on_complex_numbers():
-    ends = []
-    for pairs in (True, False):
-        model = nm.parametrize(Kernel(12, pairs), base=lambda pairs=pairs: Kernel(4, pairs))
-        opt, generator = nm.MuSOAP(model, lr=0.01), torch.Generator().manual_seed(1)
-        for _ in range(3):
-            grad = torch.randn(12, 12, 3, 4, 2, generator=generator)
-            model.w.grad = grad if pairs else torch.view_as_complex(grad)
-            opt.step()
-        ends.append(model.w.detach() if pairs else torch.view_as_real(model.w.detach()))
-    start = nm.parametrize(Kernel(12, True), base=lambda: Kernel(4, True)).w.detach()
-    assert (ends[0] - start).abs().max() > 1e-3
-    torch.testing.assert_close(*ends)
-
-
 # A user's subclass, in the user's module.
 Mine = type("Mine", (like_physicsnemo.FNO,), {})
 Mine.__module__ = "my_project.models"

@@ -3,8 +3,6 @@
 import copy
 import gc
 import pickle
-import subprocess
-import sys
 import warnings
 import weakref
 from functools import partial
@@ -35,17 +33,6 @@ def said(optimizer, step=None):
         for _ in range(3):
             (step or optimizer.step)()
     return [w for w in caught if "do not follow its plan" in str(w.message)]
-
-
-def test_the_process_is_left_alone_until_a_model_has_a_plan():
-    """In a process of its own: here models have plans already."""
-    program = """import neuralop_mup as nm
-from neuralop.models import FNO
-from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
-assert len(hooks) == 0
-for _ in range(2): nm.parametrize(FNO((8,), 1, 1, 8))
-assert len(hooks) == 1"""
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize(

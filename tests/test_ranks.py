@@ -6,7 +6,6 @@ import torch.distributed as dist
 from torch.distributed.tensor import distribute_tensor
 
 import neuralop_mup as nm
-from neuralop_mup.optim.musoap.ranks import owners
 from support import in_double, random_gradients, small_fno
 from test_musoap import KERNEL
 
@@ -72,9 +71,10 @@ def runs(rank, folder):
     }
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def ranks(request, tmp_path_factory):
-    return in_processes(request.param, runs, tmp_path_factory.mktemp("ranks"))
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Of three processes: of a parameter with two or four rows one has fewer, or none."""
+    return in_processes(3, runs, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("how", ["shared", "sharded"])
@@ -92,9 +92,3 @@ def test_messages_of_a_step(ranks):
         assert result["shared"][2] == ["broadcast"] * len(ranks)
         sharded = result["sharded"][2]
         assert sharded.count("all_to_all_single") == 4 and set(sharded) <= {"all_to_all_single", "all_reduce"}
-
-
-def test_owners_have_about_as_much_to_do():
-    assert owners([1, 10, 10, 1, 10, 10], 2) == [0, 0, 1, 1, 0, 1]
-    assert sorted(owners([5, 5, 5, 5], 4)) == [0, 1, 2, 3]
-    assert owners([3], 4) == [0]

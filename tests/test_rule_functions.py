@@ -5,7 +5,6 @@ import json
 import math
 import pickle
 
-import mup
 import pytest
 import torch
 from neuralop.models import FNO
@@ -136,11 +135,3 @@ def test_what_is_no_rule(rule, match):
         nm.parametrize(model, base=BASE, rule=rule)
     assert_same(model, build())
     assert not nm.is_parametrized(model)
-
-
-def test_a_base_file_has_to_know_the_modes(tmp_path):
-    path = str(tmp_path / "width.bsh")
-    small, model, large = (FNO((8, 8), 1, 1, width, n_layers=1) for width in (8, 16, 32))
-    mup.make_base_shapes(small, model, savefile=path)
-    with pytest.raises(nm.MupError, match="no base size"):
-        nm.parametrize(large, base=path, rule=by_blocks)

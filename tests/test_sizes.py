@@ -62,31 +62,6 @@ def test_odd_modes_under_every_rule(layout, rule):
     assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_odd_modes_train_and_grow(layout):
-    """Learning rates at odd modes set while a model trains are those of a model that is built with them."""
-    ranks = {
-        "tucker": {"fixed_rank_modes": [2, 3], "rank": [4, 4, 9, 9]},
-        "cp": {"rank": 3},
-        "tt": {"rank": [1, 3, 3, 3, 1]},
-    }
-    kwargs = {**LAYOUTS[layout], **ranks.get(layout, {}), "max_n_modes": (9, 9)}
-    base = {"n_modes": (3, 5), "hidden_channels": 8}
-    model = nm.parametrize(build((5, 5), **kwargs), base=base)
-    optimizer = nm.MuAdam(model, lr=1e-2)
-    for modes in ((5, 5), (7, 6), (9, 9)):
-        model.n_modes = modes
-        dtype = torch.cfloat if "complex_data" in kwargs else torch.float
-        x = torch.randn(2, 2, 16, 16, dtype=dtype)
-        optimizer.zero_grad()
-        model(x).abs().square().mean().backward()
-        optimizer.step()
-        nm.check_optimizer(model, optimizer)
-        rates = {id(p): g["lr"] * g.get("mode_mult", 1) for g in optimizer.param_groups for p in g["params"]}
-        for row in nm.summary(nm.parametrize(build(modes, **kwargs), base=base)).rows:
-            assert rates[id(model.get_parameter(row.name))] == pytest.approx(1e-2 * row.lr_mult), row.name
-
-
 # ---------------------------------------------------------------------------------------- parameters without numbers
 
 
@@ -101,7 +76,5 @@ def test_parameters_without_numbers_are_left_alone():
         assert (row.init_mult, row.lr_mult, row.sgd_lr_mult) == (1, 1, 1) and "left alone" in row.why
     without = nm.summary(nm.parametrize(build((8, 6), width=1, use_channel_mlp=False), base={"n_modes": (4, 4)}))
     assert plan[KERNEL].lr_mult == without[KERNEL].lr_mult < 1
-    assert nm.Plan.from_json(plan.to_json()) == plan
     optimizer = nm.MuAdam(model, lr=1e-2)
     nm.check_optimizer(model, optimizer)
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(plan)

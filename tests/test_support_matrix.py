@@ -6,7 +6,7 @@ test_cases.py has the rest.
 import pytest
 
 from cases import BY_NAME, NAMES, NEXT_CASES, PHYSICSNEMO_CASES, SKIPPED, SPHERE
-from support import COLUMNS, COMMAND, GROUPS, NOTE_BEYOND, NOTES, PAGE, REASONS, SLOPES, number, parse, slope
+from support import COMMAND, GROUPS, NOTE_BEYOND, NOTES, PAGE, SLOPES, number, parse, slope
 
 TEXT = PAGE.read_text()
 AGAIN = f"docs/evidence/support.md is not what was measured; if that is meant, write it again: `{COMMAND}`"
@@ -14,11 +14,9 @@ AGAIN = f"docs/evidence/support.md is not what was measured; if that is meant, w
 ROWS = parse(TEXT if SPHERE else TEXT.split(f"## {list(GROUPS)[-1]}")[0])
 SAMPLE = [
     *(("2d", over) for over in SLOPES),
-    *(("separable", over) for over in SLOPES),
-    *(("cp_factorized", over) for over in SLOPES),
-    ("tt_factorized", "width"),
+    ("separable", "modes"),
+    ("cp_factorized", "width"),
     ("legacy_incremental", "modes"),
-    ("uno", "width"),
     ("gino", "width"),
 ]
 
@@ -40,14 +38,9 @@ def test_slopes_within_what_machines_differ_by(name, over):
         assert number(measured) == pytest.approx(number(cell), abs=0.05), AGAIN
 
 
-def test_a_steep_slope_has_a_footnote_and_no_cell_is_a_tick():
+def test_a_steep_slope_has_a_footnote():
     for name, row in ROWS.items():
-        for column in COLUMNS:
-            assert number(row[column]) is not None or ": " in row[column], row
         for over in SLOPES:
             value = number(row[over])
             steep = value is not None and not abs(value) <= NOTE_BEYOND
             assert steep == (f"[^{NOTES.get((name, over))}]" in row[over]), (name, over)
-    for reason, text in REASONS.items():
-        assert f"[^{reason}]: {text}" in TEXT
-    assert {name for name, _ in NOTES} <= set(ROWS) or not SPHERE
