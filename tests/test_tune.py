@@ -19,6 +19,7 @@ import neuralop_mup as nm
 from neuralop_mup.lab import plan
 from neuralop_mup.lab.checkpoint import keep_weights, read_weights
 from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.plan import data_notes
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.problems.data import normalizer_of
 from neuralop_mup.lab.problems.own import as_source
@@ -139,6 +140,11 @@ def test_masters_losses_and_workers(tmp_path):
         ({"optimizer": "MuSOUP"}, "did you mean 'MuSOAP'"),
         ({"optimizer": torch.optim.SGD}, "optimizer SGD says nothing of how it is made.*give a function"),
         ({"build": "FNO"}, "must be a function"),
+        ({"target": {"hidden": 24, "n_modes": (8,)}}, "fails at the target: .* Of hidden: expected one of hidden_channels"),
+        (
+            {"target": {"hidden_channels": 0, "n_modes": (8,)}},
+            "hidden_channels at the target is 0; give a finite number above",
+        ),
         (
             {"build": FNO((4,), 1, 1, 4, n_layers=1)},
             "^build is a model, a FNO, and must be a function",
@@ -436,14 +442,14 @@ def test_an_output_on_a_finer_grid_is_not_taken_for_channels(tmp_path):
 
 
 def test_few_samples_and_odd_grids_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "odd_grids_work", lambda: False)
-    odd = [tuple(f[..., :-1] for f in pair) for pair in (fields(), fields(8, 1))]
-    with pytest.warns(UserWarning) as warned:
-        tuned = tuned_on(tmp_path / "s", odd)
-    told = [str(w.message) for w in warned]
-    assert any("compared on 8 validation samples" in text for text in told)
-    assert any(text.startswith("31 points: the installed neuralop's SpectralConv is wrong") for text in told)
+    """Odd grids of two axes and more, under the one version of neuralop that is wrong there."""
+    with pytest.warns(UserWarning, match="compared on 8 validation samples"):
+        tuned = tuned_on(tmp_path / "s", [fields(), fields(8, 1)])
     assert "compared on 8 validation samples" in tuned.report.read_text()
+    for version, points, told in (("2.0.0", (7, 8), True), ("2.0.0", (7,), False), ("2.0.1", (7, 8), False)):
+        monkeypatch.setattr(plan, "versions", lambda version=version: {"neuraloperator": version})
+        sample = {name: torch.randn(4, 1, *points) for name in "xy"}
+        assert any("is wrong on odd numbers" in note for note in data_notes(sample, 20, None, None)) == told
 
 
 @pytest.mark.parametrize("given", ["soap", "MuSOAP", "musoap", "SOAP", nm.MuSOAP])

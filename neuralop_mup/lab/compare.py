@@ -18,7 +18,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import Plan, make_plan
+from neuralop_mup.lab.plan import Plan, asked, make_plan
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, regret_between
 from neuralop_mup.lab.study import Study
@@ -166,10 +166,8 @@ def compare(
     how = {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
     def plan(optimizer: str, rule: str) -> Plan:
-        return make_plan(
-            build, data, target=target, folder=folder, read=read, loss=loss, rule=rule, seeds=seeds[:1], optimizer=optimizer,
-            **shared,
-        )  # fmt: skip
+        found = asked(folder, target=target, rules=(rule,), optimizer=optimizer, seeds=seeds[:1], **shared)
+        return make_plan(*found, build, data, folder=folder, read=read, loss=loss)
 
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
     n_steps = soap.steps["target"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import re
 import time
 import uuid
 import warnings
@@ -15,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from neuralop import models
 from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
 from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
 
 from neuralop_mup.core.parametrize import WIDER, parametrize
+from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
@@ -39,6 +43,7 @@ from neuralop_mup.lab.settings import (
     init_multipliers,
     optimizer_arguments,
 )
+from neuralop_mup.validation import check_positive
 
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 #: Raise it whenever the same configuration gives other numbers.
@@ -71,10 +76,30 @@ class FNOs:
         n_modes = kwargs.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
             raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
-        try:
-            return FNO(**kwargs)
-        except Exception as error:  # the constructor's reason is what the user needs
-            raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
+        return build_model(FNO, kwargs)
+
+
+def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
+    """The model of a size; MupError where that fails, with neuralop's own name of what was written almost like it."""
+    call = f"{name_of(build)}(**{dict(size)})"
+    for name in size.keys() & set(WIDTHS):
+        if isinstance(size[name], (int, float)):
+            check_positive(f"{name}{where}", size[name])
+    try:
+        model = build(**size)
+    except MupError:
+        raise
+    except Exception as error:  # the function is the user's, or the constructor's reason what they need
+        hint, text = "", f"{type(error).__name__}: {error}"
+        if unknown := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text):
+            known = inspect.signature(getattr(models, unknown[1], object)).parameters
+            hint = f" Of {unknown[2]}: " + nearest(
+                unknown[2], [name for name in known if name.startswith(unknown[2])] or known
+            )
+        raise MupError(f"{call} fails{where}: {text}.{hint}") from error
+    if not isinstance(model, nn.Module):
+        raise MupError(f"{call} returns {model!r}, and must return a model, a torch.nn.Module.")
+    return model
 
 
 def n_params(model: nn.Module) -> int:

@@ -30,7 +30,7 @@ from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.plan import SEARCH, SETTINGS, make_plan
+from neuralop_mup.lab.plan import SEARCH, SETTINGS, asked, make_plan
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
@@ -511,27 +511,11 @@ def tune(
         every = [*tune.__kwdefaults__, *known, "engine", "executor"]
         hint = "space={'lr': […]} gives the values that it tries." if wrong[0] == "lr" else nearest(wrong[0], every)
         raise MupError(f"tune has no argument {wrong[0]!r}; {hint}")
-    plan = make_plan(
-        build,
-        data,
-        target=target,
-        folder=folder,
-        base=base,
-        read=read,
-        loss=loss,
-        score=score,
-        space=space,
-        rule=rule,
-        compare=compare,
-        optimizer=optimizer,
-        epochs=epochs,
-        batch_size=batch_size,
-        seeds=seeds,
-        proxy_steps=proxy_steps,
-        processor=processor,
-        device=device,
-        **more,
-    )
+    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, **more}
+    every_run = {"epochs": epochs, "batch_size": batch_size, "device": device}
+    study, optimizers = asked(folder, rules=(rule, *compare), optimizer=optimizer, **asked_for, **every_run)
+    how = {"read": read, "loss": loss, "score": score, "proxy_steps": proxy_steps, "processor": processor}
+    plan = make_plan(study, optimizers, build, data, folder=folder, **how)
     if progress:
         for what, text in plan.told.items():
             print(f"{what:<8} {text}")
