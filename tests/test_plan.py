@@ -37,7 +37,7 @@ def planned(tmp_path, **more):
     asked = {"target": TARGET, "epochs": 100, "batch_size": 20, "optimizer": "soap", "rules": ("operator-norm",), **more}
     proxy_steps, build_it = asked.pop("proxy_steps", None), asked.pop("build", build)
     found = what_is_asked(tmp_path / "p", seeds=(0,), device="cpu", **asked)
-    return make_plan(*found, build_it, waves(3), folder=tmp_path / "p", proxy_steps=proxy_steps)
+    return make_plan(*found, build_it, waves(3), proxy_steps=proxy_steps)
 
 
 def test_the_base_of_a_target():

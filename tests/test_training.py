@@ -127,9 +127,8 @@ def test_losses_by_name():
     both = train_run({**TINY, "epochs": 1, "loss": "l2,h1"})
     assert "h1_loss" not in l2 and {"h1_loss", "test_h1_loss"} <= set(both)
     assert len({l2["loss"], h1["loss"], both["loss"]}) == 3
-    for wrong, told in (("l3", "no loss 'l3'"), ("l2,l2", "names a loss twice")):
-        with pytest.raises(nm.MupError, match=told):
-            train_run({**TINY, "loss": wrong})
+    with pytest.raises(nm.MupError, match="no loss 'l3'"):
+        train_run({**TINY, "loss": "l2,l3"})
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from neuralop_mup.lab.plan import Plan, asked, make_plan
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, regret_between
 from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.sweeps import results_of
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
@@ -163,11 +164,11 @@ def compare(
     """
     folder, seeds = Path(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
-    how = {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
+    how = {"folder": folder, "n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
     def plan(optimizer: str, rule: str) -> Plan:
         found = asked(folder, target=target, rules=(rule,), optimizer=optimizer, seeds=seeds[:1], **shared)
-        return make_plan(*found, build, data, folder=folder, read=read, loss=loss)
+        return make_plan(*found, build, data, read=read, loss=loss)
 
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
     n_steps = soap.steps["target"]
@@ -177,7 +178,8 @@ def compare(
     for name, made in (("Adam, tuned small", adam), ("MuSOAP, checked", soap)):
         if progress:
             print(f"{name}: {WAYS[name]}")
-        searched = _proxy(made).train(**how)
+        proxy = {"proxy": made.study.sizes["proxy"]}
+        searched = results_of(replace(made.study, sizes=proxy), **how)
         lrs[name], tuned[name] = searched.best["lr"], searched
     under = {
         name: {
@@ -190,9 +192,16 @@ def compare(
         for name, made in zip(WAYS, (adam, adam, soap, soap), strict=True)
     }
     study = Study(
-        name=folder.resolve().name, space={}, seeds=seeds, rules=tuple(WAYS), under=under, fixed={**shared, "model": target}
+        name=folder.resolve().name,
+        space={},
+        seeds=seeds,
+        rules=tuple(WAYS),
+        under=under,
+        fixed={**shared, "model": target},
+        train=soap.study.train,
+        costs={None: soap.study.costs["target"]},
     )
-    records = replace(soap, study=study, costs={None: soap.costs["target"]}).train(**how).records
+    records = results_of(study, **how).records
     ways = {}
     for name in WAYS:
         own = [r for r in records if r["rule"] == name]
@@ -216,8 +225,3 @@ def _where(searched: Results, made: Plan) -> str:
         f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g} at {say.size_text(size)}, {made.steps['proxy']} steps, "
         f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
     )
-
-
-def _proxy(made: Plan) -> Plan:
-    """The search at the proxy alone."""
-    return replace(made, study=replace(made.study, sizes={"proxy": made.study.sizes["proxy"]}))

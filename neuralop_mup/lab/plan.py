@@ -24,12 +24,10 @@ from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.problems.own import as_source
 from neuralop_mup.lab.records import Records
-from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import results_of
 from neuralop_mup.lab.training import Losses, Training, build_model, losses_of, n_params, name_of, quiet, untouched
 from neuralop_mup.validation import check_count, check_positive
 
@@ -56,33 +54,21 @@ class Plan:
     Attributes
     ----------
     study : Study
-        Sizes, settings, what is searched, and from records the runs that are wanted.
-    training : Training
-        What trains one of them: the data, the model, its losses.
-    folder : Path
+        Sizes, settings, what is searched, what trains a run, and from records the runs that are wanted.
     title : str
     x_shape : tuple of int or None
         ``(channels, *grid)``; None off a grid.
-    costs, steps : mapping
-        Size → cost of a run in floating-point operations, and optimizer steps.
+    steps : mapping
+        Size → optimizer steps of a run.
     told : mapping
         What the report says of how the data was read, and of what was chosen.
     """
 
     study: Study
-    training: Training
-    folder: Path
     title: str
     x_shape: tuple[int, ...] | None
-    costs: Mapping[str, float]
     steps: Mapping[str, int]
     told: Mapping[str, Any]
-
-    def train(self, **how: Any) -> Results:
-        """Train what is missing, as :func:`~neuralop_mup.lab.sweeps.results_of` takes it; of the study, which may be another
-        than the plan was made with.
-        """
-        return results_of(replace(self.study, train=self.training, costs=self.costs), folder=self.folder, **how)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -94,8 +80,8 @@ class Plan:
             **{f"search.{name}": values for name, values in study.space.items()},
             "rules": study.rules,
             "seeds": study.seeds,
-            "loss": self.training.told,
-            **({"score": self.training.score.name} if self.training.score else {}),
+            "loss": study.train.told,
+            **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
             **{f"under {rule}": more for rule, more in study.under.items()},
             **{f"at the {size}": more for size, more in study.at.items()},
@@ -177,7 +163,6 @@ def make_plan(
     build: Callable[..., nn.Module],
     data: Any,
     *,
-    folder: str | Path,
     read: Mapping[str, Any] | None = None,
     loss: Any = "l2",
     score: Any = None,
@@ -190,7 +175,7 @@ def make_plan(
     ----------
     study, optimizers
         As :func:`asked` gives them.
-    build, data, folder, read, loss, score, proxy_steps, processor
+    build, data, read, loss, score, proxy_steps, processor
         As for :func:`neuralop_mup.tune`.
 
     Raises
@@ -234,16 +219,9 @@ def make_plan(
             parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=rule, init=False)
             parametrize(copy.deepcopy(models["proxy"]), base=copy.deepcopy(models["proxy"]), rule=rule)
     work = {which: operations(model, math.prod(grid)) * usual.batch_size + _STEP for which, model in models.items()}
-    return Plan(
-        study,
-        training,
-        Path(folder),
-        f"{name_of(build)} on {source.title}",
-        (sample["x"].shape[1], *grid) if grid else None,
-        {which: work[which] * n for which, n in steps.items()},
-        steps,
-        told,
-    )
+    study = replace(study, train=training, costs={which: work[which] * n for which, n in steps.items()})
+    x_shape = (sample["x"].shape[1], *grid) if grid else None
+    return Plan(study, f"{name_of(build)} on {source.title}", x_shape, steps, told)
 
 
 # Models

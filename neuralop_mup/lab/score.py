@@ -118,7 +118,17 @@ class Score:
                     f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It is called as "
                     f"{_FORM}."
                 ) from error
-        return _number(self.name, value)
+        shape = tuple(getattr(value, "shape", ()))
+        number = value.item() if shape == () and hasattr(value, "item") else value
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            what = f"an array of shape {shape}" if shape else repr(number)
+            raise MupError(f"The score {self.name} gives {what}; it must return one real number, the lower the better.")
+        if number < 0:
+            raise MupError(
+                f"The score {self.name} gives {number:.4g}: lower is better and at least 0; return the error, not its "
+                "negative."
+            )
+        return float(number)
 
     def measured(self, model: nn.Module, processor: Any, data: Any, error: float) -> dict[str, Any]:
         """What a run's record says of a trained model with this validation error.
@@ -216,17 +226,3 @@ def _check_states(data: Validation, steps: int) -> None:
             f"{said}, and these have {have}, as they are read: take rollout:{have - 1} at most, or a smaller time_step "
             "(read={'time_step': 1}, --read.time_step 1: a step of the model is one of the file), or longer trajectories."
         )
-
-
-def _number(name: str, value: Any) -> float:
-    """What a score gave, as a number."""
-    shape = tuple(getattr(value, "shape", ()))
-    number = value.item() if shape == () and hasattr(value, "item") else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        what = f"an array of shape {shape}" if shape else repr(number)
-        raise MupError(f"The score {name} gives {what}; it must return one real number, the lower the better.")
-    if number < 0:
-        raise MupError(
-            f"The score {name} gives {number:.4g}: lower is better and at least 0; return the error, not its negative."
-        )
-    return float(number)

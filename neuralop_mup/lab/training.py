@@ -141,8 +141,6 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     for name in chosen:
         if name not in known:
             raise MupError(f"There is no loss {name!r}; {nearest(name, known)}")
-    if len(set(chosen)) < len(chosen):
-        raise MupError(f"loss = {loss!r} names a loss twice; name each once.")
     own = own or {"data": (1.0, known["l2"]())}
     if chosen == ["l2"]:
         return own
@@ -278,10 +276,6 @@ class Training:
         parts |= {"score": self.score and self.score.given, "optimizers": own or None}
         return {name: _printed(part) for name, part in parts.items() if part is not None} | {"samples": self.data.counts()}
 
-    def fingerprint_content(self) -> Any:
-        """What tells it from other train functions."""
-        return {**self.fingerprints, "version": (VERSION, RULE_VERSION)}
-
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that the result of a run depends on, but for rounding; its device is not among it."""
         s = Settings.of({k: v for k, v in config.items() if k != "device"}, self.optimizers)
@@ -365,8 +359,7 @@ class Training:
         if self.score is not None:
             with quiet():
                 measured |= self.score.measured(model, self.processor, data, measured["loss"])
-        if hasattr(data, "check_unchanged"):
-            data.check_unchanged()
+        data.check_unchanged()
         more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
         if keep and folder is not None:
             with untouched(train):

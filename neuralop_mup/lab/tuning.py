@@ -37,6 +37,7 @@ from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.settings import Settings, init_multipliers
+from neuralop_mup.lab.sweeps import results_of
 from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
 from neuralop_mup.validation import check_count
 
@@ -515,17 +516,16 @@ def tune(
     every_run = {"epochs": epochs, "batch_size": batch_size, "device": device}
     study, optimizers = asked(folder, rules=(rule, *compare), optimizer=optimizer, **asked_for, **every_run)
     how = {"read": read, "loss": loss, "score": score, "proxy_steps": proxy_steps, "processor": processor}
-    plan = make_plan(study, optimizers, build, data, folder=folder, **how)
+    plan = make_plan(study, optimizers, build, data, **how)
     if progress:
         for what, text in plan.told.items():
             print(f"{what:<8} {text}")
     for note in plan.study.notes:
         warnings.warn(note, stacklevel=2)
-    if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
-        n_workers = 1  # it cannot be sent to other processes
-    results = plan.train(n_workers=n_workers, devices=cuda_devices(device), progress=progress, **place)
-    made = write_target(results, plan.training, plan.x_shape)
-    use = "" if made is None else "\n".join(lines_of_use(plan.folder, made))
+    place |= {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
+    results = results_of(plan.study, folder=folder, **place)
+    made = write_target(results, plan.study.train, plan.x_shape)
+    use = "" if made is None else "\n".join(lines_of_use(results.folder, made))
     command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
     write_report(results, command=command, title=plan.title, settings=plan.settings, use=use)
     return load_target(results, made, build, processor)
