@@ -318,9 +318,7 @@ def load_target(
     path = folder / made["weights"]
     content = read_weights(path)
     made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
-    builder: Callable[..., nn.Module] = FNO if made["is_fno"] else build
-    model = _rebuilt(builder, made, content, path, on_meta=True)
-    model = _rebuilt(builder, made, content, path, on_meta=False) if model is None else model
+    model = _rebuilt(FNO if made["is_fno"] else build, made, content, path)
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
         used.to(next(model.parameters()).device)
@@ -330,32 +328,31 @@ def load_target(
 
 
 def _rebuilt(
-    builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, on_meta: bool
-) -> nn.Module | None:
-    """The model with its weights. None of one that is built without memory, unless it is whole and answers as it did."""
-    answers = None
+    builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, real: bool = False
+) -> nn.Module:
+    """The model with its weights; built without memory where it is whole so, and answers as it did."""
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta") if on_meta else nullcontext():
+        with torch.random.fork_rng(devices=[]), nullcontext() if real else torch.device("meta"):
             model = builder(**made["size"]).eval()
         tied = len(list(model.parameters()))
         set_plan(model, fit_plan(model, core.Plan.from_json(content["plan"]), repr(str(path))))
-        model.load_state_dict(content["weights"], assign=on_meta)
-        if "like" in content:
-            shape, dtype = content["like"]
-            answers = answers_of(model, torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch."))))
+        model.load_state_dict(content["weights"], assign=not real)
+        shape, dtype = content.get("like", (None, ""))
+        like = None if shape is None else torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        answers = answers_of(model, like)
         if not answers_alike(content.get("answers"), answers):
             raise MupError("with the same weights it predicts otherwise than it did after training")
+        empty = any(values.is_meta for values in (*model.parameters(), *model.buffers()))
+        if real or (answers is not None and not empty and tied == len(list(model.parameters()))):
+            return model
     except Exception as error:  # the function is the user's
-        if on_meta:
-            return None
-        text = " ".join(str(error).split())[:300]
-        raise MupError(
-            f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {path.parents[2]}: "
-            f"{type(error).__name__}: {text}. Give the function that was tuned, as it was."
-        ) from error
-    is_whole = answers is not None and tied == len(list(model.parameters()))
-    is_whole = is_whole and not any(values.is_meta for values in (*model.parameters(), *model.buffers()))
-    return model if is_whole or not on_meta else None
+        if real:
+            text = " ".join(str(error).split())[:300]
+            raise MupError(
+                f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {path.parents[2]}: "
+                f"{type(error).__name__}: {text}. Give the function that was tuned, as it was."
+            ) from error
+    return _rebuilt(builder, made, content, path, real=True)
 
 
 def lines_of_use(folder: Path, made: Mapping[str, Any]) -> list[str]:
