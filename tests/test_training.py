@@ -6,7 +6,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
 from neuralop_mup.lab.problems import get_problem
-from neuralop_mup.lab.settings import OPTIMIZERS, build_optimizer
+from neuralop_mup.lab.settings import OPTIMIZERS, Settings, build_optimizer
 from support import small_fno, train_run, training_of
 
 TINY = {
@@ -35,7 +35,7 @@ def test_reported_loss_is_the_relative_error_of_physical_fields():
     data = problem.load()
     y_train, y = data.train[1].double(), data.val[1]
     sizes = {"model": TINY["model"], "base": {**TINY["model"], **TINY["base"]}}
-    bias = training_of("burgers", **TINY["problem_args"]).model(sizes).projection.fcs[1].bias.item()
+    bias = training_of("burgers", **TINY["problem_args"]).model(Settings.of(sizes)).projection.fcs[1].bias.item()
     prediction = y_train.mean() + y_train.std() * bias  # fields are normalised by one mean and spread a channel
     error = ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
     got = train_run(config)["loss"]

@@ -150,10 +150,10 @@ def asked(
         **checked({**lrs, **space}, fixed, seeds, n_trials, sampler, _SET_HERE),
     )
     tried = [{name: value} for name, values in study.space.items() if isinstance(values, list) for value in values]
-    for config in [{**study.under.get(rule, {}), **one} for rule in study.rules for one in [{}, *tried]]:
-        for seed in study.seeds:
-            found = Settings.of({**study.fixed, **study.example, **config, "seed": seed}, optimizers)
-            check_positive("lr", found.lr)  # a run of rate zero is one, but none to be chosen
+    tried += [{"seed": seed} for seed in study.seeds]
+    for config in [{**study.under.get(rule, {}), **one} for rule in study.rules for one in tried]:
+        found = Settings.of({**study.fixed, **study.example, **config}, optimizers)
+        check_positive("lr", found.lr)  # a run of rate zero is one, but none to be chosen
     return study, optimizers
 
 
@@ -191,7 +191,10 @@ def make_plan(
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
     energy = mode_energy(sample["x"], sample["y"]) if grid else None
-    told = {"data": source.title, **_readings(source)}
+    read_as = getattr(source, "readings", {})
+    if isinstance(source, Problem):
+        read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
+    told = {"data": source.title, **read_as}
     if base is None:
         base, told["proxy"] = narrower(target, energy)
     models["proxy"] = _built(build, base, "base", real=True)
@@ -203,7 +206,7 @@ def make_plan(
         )
     usual = Settings.of({**study.fixed, **study.example}, optimizers)
     losses, named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
-    _check_batch(f"{name_of(build)}(**{dict(base)})", models["proxy"], sample, losses, processor, named)
+    _check_batch(f"{name_of(build)}(**{dict(base)})", models["proxy"], sample, losses, processor, named, bool(grid))
     _check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
     training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers)
     if chosen_by is not None:
@@ -348,12 +351,12 @@ def _of_length(study: Study, usual: Settings, batches: int, asked: int | None) -
 
 
 def _check_batch(
-    call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool
+    call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool, on_grid: bool
 ) -> None:
     """MupError for a processor, model or loss that fails on two samples, or gives what is no error of them."""
     if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
         raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
-    where, on_grid = next(model.parameters()).device, not off_grid(sample)
+    where = next(model.parameters()).device
     batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
     shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
     x, processor = batch["x"], copy.deepcopy(processor)
@@ -454,13 +457,6 @@ def _check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, 
 
 
 # What a reader must know
-
-
-def _readings(source: Any) -> dict[str, Any]:
-    """What the report says of how the data was read."""
-    if isinstance(source, Problem):
-        return {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
-    return getattr(source, "readings", {})
 
 
 def data_notes(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.data import ProblemData
 
 _AT_ONCE = 64  # samples that go through the model together
@@ -129,19 +129,6 @@ class Score:
                 "negative."
             )
         return float(number)
-
-    def measured(self, model: nn.Module, processor: Any, data: Any, error: float) -> dict[str, Any]:
-        """What a run's record says of a trained model with this validation error.
-
-        Raises
-        ------
-        Diverged
-            If the model has no finite score.
-        """
-        value = self.of(model, processor, data)
-        if not math.isfinite(value):
-            raise Diverged(f"The score {self.name} of the trained model is {value}: lower lr, or train longer.")
-        return {"loss": value, "validation_error": error, "score": self.name}
 
     def check(self, model: nn.Module, processor: Any, data: Any) -> None:
         """MupError where it gives NaN for an untrained model, or another number the second time."""

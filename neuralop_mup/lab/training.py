@@ -43,7 +43,6 @@ from neuralop_mup.lab.settings import (
     init_multipliers,
     optimizer_arguments,
 )
-from neuralop_mup.validation import check_positive
 
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 #: Raise it whenever the same configuration gives other numbers.
@@ -83,8 +82,8 @@ def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where:
     """The model of a size; MupError where that fails, with neuralop's own name of what was written almost like it."""
     call = f"{name_of(build)}(**{dict(size)})"
     for name in size.keys() & set(WIDTHS):
-        if isinstance(size[name], (int, float)):
-            check_positive(f"{name}{where}", size[name])
+        if isinstance(size[name], (int, float)) and not size[name] > 0:
+            raise MupError(f"{name}{where} is {size[name]!r}; give a number above 0.")
     try:
         model = build(**size)
     except MupError:
@@ -290,14 +289,13 @@ class Training:
 
     # A run
 
-    def model(self, config: Mapping[str, Any], s: Settings | None = None) -> nn.Module:
+    def model(self, s: Settings) -> nn.Module:
         """A fresh parametrized model, drawn by the run's seed."""
-        s = s or Settings.of(config, self.optimizers)
         torch.manual_seed(s.seed)
         with quiet():
             return parametrize(
-                self.build(**config["model"]),
-                base=lambda: self.build(**config["base"]),
+                self.build(**s.model),
+                base=lambda: self.build(**s.base),
                 rule=s.rule,
                 init_mult=init_multipliers(s.init_mult, s.kernel_init),
             )
@@ -331,7 +329,7 @@ class Training:
             If the configuration has an unknown key or value, or the data is another one after training.
         """
         s, notes = Settings.of(config, self.optimizers), []
-        model, data = self.model(config, s), self.data
+        model, data = self.model(s), self.data
         train, evals = data.loaders(s.batch_size, s.seed)
         steps = len(train) * s.epochs
         trainer = _Trainer(model=model.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
@@ -358,7 +356,10 @@ class Training:
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
         if self.score is not None:
             with quiet():
-                measured |= self.score.measured(model, self.processor, data, measured["loss"])
+                value = self.score.of(model, self.processor, data)
+            if not math.isfinite(value):
+                raise Diverged(f"The score {self.score.name} of the trained model is {value}: lower lr, or train longer.")
+            measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
         data.check_unchanged()
         more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
         if keep and folder is not None:
