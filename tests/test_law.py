@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from neuralop_mup.lab.engines import InlineEngine
-from neuralop_mup.lab.records import Records
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
 curves = importlib.import_module("experiments.curves")
@@ -76,16 +73,6 @@ def test_a_planted_law_is_found(filled):
     assert [c.regret(wrong.predict(s)) for s, c in found.items()] == pytest.approx([math.expm1(0.15)] * len(found), abs=0.02)
 
 
-def test_the_page_tells_the_powers_and_what_laws_lose(filled):
-    text = LAW.table(filled)
-    assert f"{len(list(LAW.settings()))} of {len(list(LAW.settings()))} settings" in text
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()}
-    assert rows["steps"].endswith("-0.40 [-0.40, -0.40] |")
-    assert rows["batch"].endswith("+0.20 [+0.20, +0.20] |")
-    assert rows["depth"].endswith("-0.50 [-0.50, -0.50] |")
-    assert "| 0.0 % | 0.0 % |" in rows["powers of steps, batch size and depth, fitted"]
-
-
 def test_what_a_search_of_one_seed_loses_to_another():
     """Two of three seeds are best at 1, the third at 2, each by a parabola of curvature 2 a in log error."""
     a = 0.05
@@ -103,25 +90,6 @@ def test_regret_is_infinite_from_the_first_rate_that_does_not_train():
     assert curve.best == pytest.approx(0)
     assert curve.regret(1.0) == pytest.approx(1.0)  # a parabola through its three errors
     assert curve.regret(1.5) < math.inf == curve.regret(2.0)
-
-
-def test_an_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    trained, most = [], 9
-
-    def train(config):
-        if len(trained) == most:
-            raise KeyboardInterrupt
-        trained.append(config["lr"])
-        return {"loss": planted(config)}
-
-    monkeypatch.setattr(training, "train", train)
-    law = LAW.tiny()
-    with pytest.raises(KeyboardInterrupt):
-        run.train_missing(law, folder=tmp_path, engine=InlineEngine())
-    before, trained, most = trained, [], None
-    records = run.train_missing(law, folder=tmp_path, engine=InlineEngine(), progress=False)
-    assert not list(law.wanted(records)) and "6 of 6 settings" in law.table(Records(tmp_path))
-    assert len(list((tmp_path / "workspace").iterdir())) == len(before) + len(trained)
 
 
 def test_a_run_has_exactly_its_steps_in_batches_of_one_size():

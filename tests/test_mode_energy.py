@@ -76,19 +76,6 @@ def test_what_is_kept_is_what_neuralops_layer_lets_through(n_modes):
 
 
 @pytest.mark.parametrize(
-    "sample",
-    [
-        {"x": torch.zeros(4, 1, 9), "y": torch.zeros(4, 1, 9), "input_geom": torch.zeros(9, 2)},
-        {"x": torch.zeros(9, 2), "y": torch.zeros(9, 1)},
-        {"y": torch.zeros(4, 1, 8)},
-    ],
-)
-def test_no_grid_no_advice(sample):
-    (note,) = data_notes({"x": None, "y": None, **sample}, None, (4,), (16,), compare=False)
-    assert "does not apply" in note
-
-
-@pytest.mark.parametrize(
     ("proxy", "target", "said"),
     [
         ((4,), (32,), "n_modes = 4 keep 90 % .*99.9 %.*give it n_modes = 12.$"),
@@ -101,7 +88,7 @@ def test_no_grid_no_advice(sample):
 )
 def test_advice(proxy, target, said):
     y = fields(wave(1, 3) + wave(6))
-    notes = data_notes({"x": y, "y": y}, None, proxy, target, compare=False)
+    notes = data_notes({"x": y, "y": y}, None, proxy, target, compare=False, energy=mode_energy(y, y))
     assert ENOUGH == 0.999 and len(notes) == (said is not None)
     assert not notes or re.search(said, notes[0])
 
@@ -126,9 +113,8 @@ def test_tune_warns(tmp_path, target):
 
 
 def test_modes_are_those_of_the_layers():
-    assert modes_of({"hidden_channels": 4}, FNO((8, 6), 1, 1, 4, n_layers=1)) == (8, 6)
-    assert modes_of({"n_modes": (8, 6)}, torch.nn.Linear(1, 1)) == (8, 6)
-    assert modes_of({}, torch.nn.Linear(1, 1)) is None
+    assert modes_of(FNO((8, 6), 1, 1, 4, n_layers=1)) == (8, 6)
+    assert modes_of(torch.nn.Linear(1, 1)) is None
     several = {"uno_out_channels": [8, 8], "uno_n_modes": [[8, 8], [4, 4]], "uno_scalings": [[1, 1], [1, 1]]}
     uno = UNO(1, 1, 8, n_layers=2, channel_mlp_skip="linear", **several)
-    assert modes_of({}, uno) is None  # what of the data its layers keep is not one number an axis
+    assert modes_of(uno) is None  # what of the data its layers keep is not one number an axis

@@ -12,6 +12,7 @@ from optuna.distributions import FloatDistribution
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
+from neuralop_mup.lab.plan import asked as what_is_asked
 from neuralop_mup.lab.plan import make_plan, narrower
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.mode_energy import mode_energy
@@ -33,8 +34,10 @@ def waves(frequency, points=64, n=100):
 
 def planned(tmp_path, **more):
     """What tune would train: 80 training samples are 4 batches, 400 steps in 100 epochs."""
-    asked = {"target": TARGET, "epochs": 100, "folder": tmp_path / "p", **more}
-    return make_plan(asked.pop("build", build), waves(3), **asked)
+    asked = {"target": TARGET, "epochs": 100, "batch_size": 20, "optimizer": "soap", "rules": ("operator-norm",), **more}
+    proxy_steps, build_it = asked.pop("proxy_steps", None), asked.pop("build", build)
+    found = what_is_asked(tmp_path / "p", seeds=(0,), device="cpu", **asked)
+    return make_plan(*found, build_it, waves(3), proxy_steps=proxy_steps)
 
 
 def test_the_base_of_a_target():
@@ -75,8 +78,8 @@ def test_the_length_of_the_proxy_by_hand(tmp_path, asked, epochs, steps):
         ({"proxy_steps": 0}, "proxy_steps"),
         ({"proxy_steps": 200, "schedule": "halve:10"}, "in epochs of the target"),
         ({"proxy_steps": 200, "optimizer": "sgd"}, "rule for steps is not that of sgd"),
-        ({"proxy_steps": 200, "rule": "standard"}, "without μP no rule"),
-        ({"proxy_steps": 200, "space": {"lr": [0.1], "epochs": [50, 100]}}, "the length is searched"),
+        ({"proxy_steps": 200, "rules": ("standard",)}, "without μP no rule"),
+        ({"proxy_steps": 100, "space": {"lr": [0.1], "epochs": [50, 100]}}, "the length is searched"),
         ({"target": {"n_modes": (8,)}}, "No base was given"),
     ],
 )
@@ -109,6 +112,6 @@ def test_the_data_is_made_once(tmp_path, monkeypatch):
     np.savez(tmp_path / "heat.npz", **dict(zip("xy", waves(3), strict=True)))
     loads, load = [], OwnData.load
     monkeypatch.setattr(OwnData, "load", lambda self: loads.append(1) or load(self))
-    plan = make_plan(build, tmp_path / "heat.npz", target=TARGET, folder=tmp_path / "p", epochs=1, space={"lr": [0.1]})
-    plan.train(n_workers=1, progress=False)
+    how = {"target": TARGET, "folder": tmp_path / "p", "epochs": 1, "space": {"lr": [0.1]}}
+    nm.tune(build, tmp_path / "heat.npz", n_workers=1, progress=False, **how)
     assert loads == [1]

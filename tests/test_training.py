@@ -5,10 +5,8 @@ from neuralop.models import FNO
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import neuralop_mup as nm
-from neuralop_mup.lab.plan import operations
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.settings import OPTIMIZERS, Settings, build_optimizer
-from neuralop_mup.lab.training import FNOs
 from support import small_fno, train_run, training_of
 
 TINY = {
@@ -37,7 +35,7 @@ def test_reported_loss_is_the_relative_error_of_physical_fields():
     data = problem.load()
     y_train, y = data.train[1].double(), data.val[1]
     sizes = {"model": TINY["model"], "base": {**TINY["model"], **TINY["base"]}}
-    bias = training_of("burgers", **TINY["problem_args"]).model(sizes).projection.fcs[1].bias.item()
+    bias = training_of("burgers", **TINY["problem_args"]).model(Settings.of(sizes)).projection.fcs[1].bias.item()
     prediction = y_train.mean() + y_train.std() * bias  # fields are normalised by one mean and spread a channel
     error = ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
     got = train_run(config)["loss"]
@@ -73,34 +71,18 @@ def test_settings_reach_the_run():
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"optimizer": "adm"}, "did you mean 'adam"),
         ({"aux_lr": 0.01}, "aux_lr is 0.01, but the optimizer is 'adam'"),
+        ({"soap": {"period": 3}}, "belongs to the optimizer soap"),
+        ({"optimizer": "soap", "soap": {"perod": 2}}, "no argument 'perod'; did you mean 'period'"),
         ({"schedule": "linear"}, "schedule"),
         ({"problem": "burger"}, "burgers"),
         ({"lr_mult.kernel": 2.0}, "no role 'kernel'"),
         ({"model": {"n_modes": (8, 8), "hidden_channels": 8}}, "one number of modes an axis"),
-        ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO cannot be built"),
+        ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO.* fails: .*did you mean 'hidden_channels'"),
     ],
 )
 def test_wrong_settings(change, match):
     with pytest.raises(nm.MupError, match=match):
         train_run({**TINY, **change})
-
-
-def test_operations_by_hand():
-    """1 layer, width 4, K = 2, 16 points: weights of pointwise maps (out·in), kernel 4·4·3 complex."""
-    model = FNOs(1, 1, 1)(n_modes=(4,), hidden_channels=4, n_layers=1)
-    # lifting 8·2 + 4·8, skip 4·4, channel MLP 2·4 + 4·2, projection 8·4 + 1·8, soft gate 1·4 → 124 weights · 2 · 16 points
-    pointwise = 2 * 16 * (16 + 32 + 16 + 8 + 8 + 32 + 8 + 4)
-    kernel = 8 * 4 * 4 * 3
-    bias_of_kernel = 2 * 4 * 16
-    assert operations(model, 16) == 3 * (pointwise + kernel + bias_of_kernel)
-
-
-def test_settings_are_typed_completed_once_and_gather_masters():
-    settings = Settings.of({"epochs": 2, "lr_mult.spectral": 2.0, "lr_mult": {"readout": 3.0}})
-    assert settings.lr_mult == {"spectral": 2.0, "readout": 3.0} and settings.schedule == "cosine" and settings.seed == 0
-    assert (Settings.of({"optimizer": "soap"}).lr, Settings.of({}).lr) == (0.03, 1e-3)
-    with pytest.raises(AttributeError):
-        settings.lr = 1.0
 
 
 @pytest.mark.parametrize(("optimizer", "decay"), [("soap", 0.01), ("adam", 0.0)])
@@ -127,9 +109,8 @@ def test_losses_by_name():
     both = train_run({**TINY, "epochs": 1, "loss": "l2,h1"})
     assert "h1_loss" not in l2 and {"h1_loss", "test_h1_loss"} <= set(both)
     assert len({l2["loss"], h1["loss"], both["loss"]}) == 3
-    for wrong, told in (("l3", "no loss 'l3'"), ("l2,l2", "names a loss twice")):
-        with pytest.raises(nm.MupError, match=told):
-            train_run({**TINY, "loss": wrong})
+    with pytest.raises(nm.MupError, match="no loss 'l3'"):
+        train_run({**TINY, "loss": "l2,l3"})
 
 
 @pytest.mark.parametrize(
@@ -171,9 +152,3 @@ def test_soap_has_a_learning_rate_and_settings_of_its_own():
     soap = {"period": 3, "momentum": 0.7, "base_depth": 1}
     group = build_optimizer(model, {"optimizer": "soap", "lr": 0.04, "soap": soap}).param_groups[0]
     assert (group["period"], group["momentum"], group["lr"]) == (3, 0.7, pytest.approx(0.02))
-    for optimizer, given, told in (
-        ("adam", soap, "belongs to the optimizer soap"),
-        ("soap", {"perod": 2}, "no argument 'perod'; did you mean 'period'"),
-    ):
-        with pytest.raises(nm.MupError, match=told):
-            build_optimizer(model, {"optimizer": optimizer, "soap": given})

@@ -12,8 +12,8 @@ from scipy.interpolate import PchipInterpolator
 
 from neuralop_mup.lab.statistics import Optimum, find_optimum
 
-# In factors of 2, what a parabola is fitted to. Rates are rounded, so that this takes 0.03 and 0.06, and not 0.02121 and
-# 0.04243; the published tables were made so.
+# In factors of 2, what a parabola is fitted to: exactly one, where ``tune`` takes a little more. Rates are rounded, so that
+# this takes 0.03 and 0.06, and not 0.02121 and 0.04243; the published tables were made so.
 _NEAR = 1 + 1e-6
 _BESIDE = 0.05  # in factors of 2; rates are rounded
 

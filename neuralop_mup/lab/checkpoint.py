@@ -4,7 +4,6 @@ trained target weights, plan and data processor, in a file that runs no code whe
 
 from __future__ import annotations
 
-import io
 import time
 import zipfile
 from collections.abc import Callable
@@ -129,8 +128,8 @@ def answers_alike(one: list[float] | None, other: list[float] | None) -> bool:
     return bool((a - b).norm() <= 1e-2 * a.norm())
 
 
-def keep_weights(model: nn.Module, processor: Any, path: Path | None, like: torch.Tensor | None = None) -> bytes | None:
-    """Write the file, or give its content back where there is no path to write to; ``like``: fields that the model takes.
+def keep_weights(model: nn.Module, processor: Any, path: Path, like: torch.Tensor | None = None) -> None:
+    """Write the file; ``like``: fields that the model takes.
 
     Raises
     ------
@@ -149,13 +148,8 @@ def keep_weights(model: nn.Module, processor: Any, path: Path | None, like: torc
     content = {"format": _FORMAT, "weights": state, "plan": get_plan(model).to_json(), "processor": kept}
     if like is not None:
         content |= {"like": [list(like.shape), str(like.dtype)], "answers": answers_of(model, like)}
-    if path is None:
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        return buffer.getvalue()
     with whole_file(path) as part:
         save_torch(content, part)
-    return None
 
 
 def _is_known(processor: Any) -> bool:

@@ -19,10 +19,11 @@ from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import Plan, make_plan
+from neuralop_mup.lab.plan import Plan, asked, make_plan
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.sweeps import results_of
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
@@ -156,13 +157,11 @@ def compare(
     """
     folder, seeds = Path(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
-    how = {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
+    how = {"folder": folder, "n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
     def plan(optimizer: str, rule: str) -> Plan:
-        return make_plan(
-            build, data, target=target, folder=folder, read=read, loss=loss, rule=rule, seeds=seeds[:1], optimizer=optimizer,
-            **shared,
-        )  # fmt: skip
+        found = asked(folder, target=target, rules=(rule,), optimizer=optimizer, seeds=seeds[:1], **shared)
+        return make_plan(*found, build, data, read=read, loss=loss)
 
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
     n_steps = soap.steps["target"]
@@ -172,8 +171,8 @@ def compare(
     for name, made in (("Adam, tuned small", adam), ("MuSOAP, checked", soap)):
         if progress:
             print(f"{name}: {WAYS[name]}")
-        proxy_alone = replace(made.study, sizes={"proxy": made.study.sizes["proxy"]})
-        searched = replace(made, study=proxy_alone).train(**how)
+        proxy = {"proxy": made.study.sizes["proxy"]}
+        searched = results_of(replace(made.study, sizes=proxy), **how)
         lrs[name], tuned[name] = searched.best["lr"], searched
     under = {
         name: {
@@ -186,9 +185,16 @@ def compare(
         for name, made in zip(WAYS, (adam, adam, soap, soap), strict=True)
     }
     study = Study(
-        name=folder.resolve().name, space={}, seeds=seeds, rules=tuple(WAYS), under=under, fixed={**shared, "model": target}
+        name=folder.resolve().name,
+        space={},
+        seeds=seeds,
+        rules=tuple(WAYS),
+        under=under,
+        fixed={**shared, "model": target},
+        train=soap.study.train,
+        costs={None: soap.study.costs["target"]},
     )
-    records = replace(soap, study=study, costs={None: soap.costs["target"]}).train(**how).records
+    records = results_of(study, **how).records
     ways = {}
     for name in WAYS:
         own = [r for r in records if r["rule"] == name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,35 +10,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import neuralop.models
 import torch
 from torch import nn
 
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.reading import check_grid, fourier_blocks
-from neuralop_mup.core.rules import DEFAULT_RULE, check_rule
-from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.outcome import copied
+from neuralop_mup.core.rules import check_rule
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.outcome import copied, versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.problems.own import as_source
 from neuralop_mup.lab.records import Records
-from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import score_of
-from neuralop_mup.lab.settings import Settings, optimizer_of
+from neuralop_mup.lab.search import checked
+from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import results_of, transfer_study
-from neuralop_mup.lab.training import Training, losses_of, n_params, name_of, quiet, untouched
+from neuralop_mup.lab.training import Losses, Training, build_model, losses_of, n_params, name_of, quiet, untouched
 from neuralop_mup.validation import check_count, check_positive
 
 #: Settings of a run that may be given, or searched; and what a search may be told.
 SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "soap", "kernel_init")
 SEARCH = ("n_trials", "sampler")
+_SET_HERE = ("model", "base", "rule", "seed")
 #: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
 EXTENDS = 2
 LEAST_WIDTH = 16
+#: Steps for which the law gives the learning rates that are checked before the data says how many there are.
+_USUAL_STEPS = 1000
 #: Operations in whose time a step does what no size changes: calls, the optimizer's loop, loading.
 _STEP = 2e8
 _FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
@@ -54,33 +54,21 @@ class Plan:
     Attributes
     ----------
     study : Study
-        Sizes, settings, what is searched, and from records the runs that are wanted.
-    training : Training
-        What trains one of them: the data, the model, its losses.
-    folder : Path
+        Sizes, settings, what is searched, what trains a run, and from records the runs that are wanted.
     title : str
     x_shape : tuple of int or None
         ``(channels, *grid)``; None off a grid.
-    costs, steps : mapping
-        Size → cost of a run in floating-point operations, and optimizer steps.
+    steps : mapping
+        Size → optimizer steps of a run.
     told : mapping
         What the report says of how the data was read, and of what was chosen.
     """
 
     study: Study
-    training: Training
-    folder: Path
     title: str
     x_shape: tuple[int, ...] | None
-    costs: Mapping[str, float]
     steps: Mapping[str, int]
     told: Mapping[str, Any]
-
-    def train(self, **how: Any) -> Results:
-        """Train what is missing, as :func:`~neuralop_mup.lab.sweeps.results_of` takes it; of the study, which may be another
-        than the plan was made with.
-        """
-        return results_of(replace(self.study, train=self.training, costs=self.costs), folder=self.folder, **how)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -92,68 +80,110 @@ class Plan:
             **{f"search.{name}": values for name, values in study.space.items()},
             "rules": study.rules,
             "seeds": study.seeds,
-            "loss": self.training.told,
-            **({"score": self.training.score.name} if self.training.score else {}),
+            "loss": study.train.told,
+            **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
             **{f"under {rule}": more for rule, more in study.under.items()},
             **{f"at the {size}": more for size, more in study.at.items()},
         }
 
 
-def make_plan(
-    build: Callable[..., nn.Module],
-    data: Any,
+def asked(
+    folder: str | Path,
     *,
     target: Mapping[str, Any],
-    folder: str | Path,
+    rules: Sequence[str],
+    optimizer: Any,
+    seeds: Iterable[int],
     base: Mapping[str, Any] | None = None,
-    read: Mapping[str, Any] | None = None,
-    loss: Any = "l2",
-    score: Any = None,
     space: Mapping[str, Any] | None = None,
-    rule: str = DEFAULT_RULE,
-    compare: Sequence[str] = (),
-    optimizer: Any = "soap",
-    epochs: int = 50,
-    batch_size: int = 20,
-    seeds: Iterable[int] = (0,),
-    proxy_steps: int | None = None,
-    processor: Any = None,
-    device: str = "auto",
-    **more: Any,
-) -> Plan:
-    """Read the data, build each size once, choose the proxy, and refuse before anything is trained what cannot work.
+    kernel_init: str | None = None,
+    n_trials: int | None = None,
+    sampler: Any = None,
+    **settings: Any,
+) -> tuple[Study, Mapping[str, Choice]]:
+    """What is asked for, refused where it cannot work whatever the data is; nothing is read or built.
 
     Parameters
     ----------
-    build, data, target, folder, base, read, loss, score, space, rule, compare, optimizer, epochs, batch_size, seeds, device
+    folder, target, optimizer, seeds, base, space, kernel_init, n_trials, sampler
         As for :func:`neuralop_mup.tune`.
-    proxy_steps, processor
-        Likewise.
-    **more
-        :data:`SETTINGS` and :data:`SEARCH`.
+    rules : sequence of str
+        The rule, and those under which the target is trained besides.
+    **settings
+        Those of every run, :data:`SETTINGS` among them.
+
+    Returns
+    -------
+    Study
+        Without a base or learning rates that nobody gave, which :func:`make_plan` finds.
+    dict of str to Choice
+        The optimizers that its runs may name.
 
     Raises
     ------
     MupError
     """
     folder = Path(folder)
-    Records(folder)  # one that is no folder, or of an earlier version, is told before any data is made
+    Records(folder)  # one that is no folder, or of an earlier version
     name, optimizers = optimizer_of(optimizer)
-    choice, chosen_by = optimizers[name], score_of(score)
-    kernel_init = more.pop("kernel_init", None) or choice.kernel_init
-    search = {name: more.pop(name) for name in SEARCH if name in more}
-    if not isinstance(space or {}, Mapping):
-        values = list(space) if isinstance(space, (list, tuple)) else choice.lrs(1000)
+    choice, space = optimizers[name], space or {}
+    if not isinstance(space, Mapping):
+        values = list(space) if isinstance(space, (list, tuple)) else choice.lrs(_USUAL_STEPS)
         raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
-    space = space or {}
     own_lrs = "lr" not in space
     if own_lrs and choice.is_own:
         raise MupError(f"No learning rates of {name} are known here: give those to try, space={{'lr': [low, …, high]}}.")
-    fixed = {"optimizer": name, "epochs": epochs, "batch_size": batch_size, "device": device, **more}
-    Settings.of(fixed, optimizers)  # what is wrong with them is told before any data is made
-    for each in (rule, *compare):
-        check_rule(each)
+    for rule in rules:
+        check_rule(rule)
+    lrs = {"lr": choice.lrs(_USUAL_STEPS)} if own_lrs else {}
+    fixed = {key: value for key, value in {"optimizer": name, **settings}.items() if key not in space}
+    kernels = kernel_init or choice.kernel_init
+    study = Study(
+        name=folder.resolve().name,
+        sizes={"proxy": base, "target": target},
+        rules=tuple(dict.fromkeys(rules)),
+        under={rule: {"kernel_init": kernels} for rule in rules if rule != "standard" and kernels != "default"},
+        between=own_lrs,
+        extends={} if space else {"lr": EXTENDS},
+        keeps=True,
+        **checked({**lrs, **space}, fixed, seeds, n_trials, sampler, _SET_HERE),
+    )
+    tried = [{name: value} for name, values in study.space.items() if isinstance(values, list) for value in values]
+    tried += [{"seed": seed} for seed in study.seeds]
+    for config in [{**study.under.get(rule, {}), **one} for rule in study.rules for one in tried]:
+        found = Settings.of({**study.fixed, **study.example, **config}, optimizers)
+        check_positive("lr", found.lr)  # a run of rate zero is one, but none to be chosen
+    return study, optimizers
+
+
+def make_plan(
+    study: Study,
+    optimizers: Mapping[str, Choice],
+    build: Callable[..., nn.Module],
+    data: Any,
+    *,
+    read: Mapping[str, Any] | None = None,
+    loss: Any = "l2",
+    score: Any = None,
+    proxy_steps: int | None = None,
+    processor: Any = None,
+) -> Plan:
+    """Read the data, build each size once, choose what nobody gave, and refuse before anything is trained what cannot work.
+
+    Parameters
+    ----------
+    study, optimizers
+        As :func:`asked` gives them.
+    build, data, read, loss, score, proxy_steps, processor
+        As for :func:`neuralop_mup.tune`.
+
+    Raises
+    ------
+    MupError
+    """
+    base, target = study.sizes["proxy"], study.sizes["target"]
+    chosen_by = score_of(score)
     models = {"target": _built(build, target, "target")}
     source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     seen = source.load()
@@ -161,68 +191,40 @@ def make_plan(
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
     energy = mode_energy(sample["x"], sample["y"]) if grid else None
-    why = {}
+    read_as = getattr(source, "readings", {})
+    if isinstance(source, Problem):
+        read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
+    told = {"data": source.title, **read_as}
     if base is None:
-        base, why["proxy"] = narrower(target, energy)
-    models = {"proxy": _built(build, base, "base", real=True), **models}
+        base, told["proxy"] = narrower(target, energy)
+    models["proxy"] = _built(build, base, "base", real=True)
     few, many = n_params(models["proxy"]), n_params(models["target"])
     if few >= many:
         raise MupError(
             f"The base has {few:,} parameters and the target {many:,}: tuning the base saves nothing. Make it smaller in "
             "width or modes."
         )
-    batch = max(space["batch_size"]) if isinstance(space.get("batch_size"), list) else batch_size
-    losses = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)())
-    _check_fit(name_of(build), base, models["proxy"], sample, grid, isinstance(loss, str), processor)
-    _check_data(seen, sample["y"], models, batch, loss, grid)
+    usual = Settings.of({**study.fixed, **study.example}, optimizers)
+    losses, named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
+    _check_batch(f"{name_of(build)}(**{dict(base)})", models["proxy"], sample, losses, processor, named, bool(grid))
+    _check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
     training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers)
-    if not isinstance(loss, str):
-        _check_losses(training)
     if chosen_by is not None:
         chosen_by.check(models["proxy"], training.processor, seen)
-    n_batches = len(seen.loaders(batch, 0)[0])
-    asked = epochs * n_batches if proxy_steps is None else proxy_steps
-    check_count("proxy_steps", asked, "steps")
-    rates = {"lr": choice.lrs(asked)} if own_lrs else {}
-    resolved = [modes_of({}, model) for model in models.values()]
-    notes = tuple(data_notes(sample, seen.counts()["val"], *resolved, isinstance(loss, str), energy))
-    study = transfer_study(
-        proxy=base,
-        target=target,
-        space={**rates, **space},
-        rule=rule,
-        rules=[rule, *compare],
-        naive=False,
-        fixed={k: v for k, v in fixed.items() if k not in space},
-        seeds=seeds,
-        name=folder.resolve().name,
-        keeps=True,
-        between=own_lrs,
-        extends={"lr": EXTENDS} if own_lrs and not space else {},
-        notes=notes,
-        **search,
-    )
-    at, steps = _lengths(epochs, n_batches, asked, name, choice.is_own, study)
-    if at:
-        why["steps"] = f"{steps['proxy']} instead of {steps['target']}; the rule for steps carries the learning rate"
-    kernels = {"kernel_init": kernel_init} if kernel_init != "default" else {}
-    study = replace(study, at=at, under={rule: kernels for rule in study.rules if kernels and rule != "standard"})
-    for each in study.rules:
+    modes = [modes_of(models[which]) for which in ("proxy", "target")]
+    notes = tuple(data_notes(sample, seen.counts()["val"], *modes, named, energy))
+    study = replace(study, sizes={"proxy": dict(base), "target": dict(target)}, notes=notes)
+    study, steps = _of_length(study, usual, len(seen.loaders(usual.batch_size, 0)[0]), proxy_steps)
+    if study.at:
+        told["steps"] = f"{steps['proxy']} instead of {steps['target']}; the rule for steps carries the learning rate"
+    for rule in study.rules:
         with _looking():  # what is not drawn as its class draws it is refused at the base, which is real
-            parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=each, init=False)
-            parametrize(copy.deepcopy(models["proxy"]), base=copy.deepcopy(models["proxy"]), rule=each)
-        _check_settings(study, each, optimizers)
-    points = math.prod(grid)
-    return Plan(
-        study,
-        training,
-        folder,
-        f"{name_of(build)} on {source.title}",
-        (sample["x"].shape[1], *grid) if grid else None,
-        {which: (operations(models[which], points) * batch + _STEP) * n for which, n in steps.items()},
-        steps,
-        {"data": source.title, **_readings(source), **why},
-    )
+            parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=rule, init=False)
+            parametrize(copy.deepcopy(models["proxy"]), base=copy.deepcopy(models["proxy"]), rule=rule)
+    work = {which: operations(model, math.prod(grid)) * usual.batch_size + _STEP for which, model in models.items()}
+    study = replace(study, train=training, costs={which: work[which] * n for which, n in steps.items()})
+    x_shape = (sample["x"].shape[1], *grid) if grid else None
+    return Plan(study, f"{name_of(build)} on {source.title}", x_shape, steps, told)
 
 
 # Models
@@ -243,43 +245,19 @@ def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = F
         raise MupError(f"{what} must be a function: build(**size) returns a fresh model of that size.")
     if not isinstance(size, Mapping):
         raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
-    for key, value in size.items():
-        if key in WIDTHS and isinstance(value, int):
-            check_count(f"{key} of the {name}", value)
     try:
         with _looking(on_meta=not real):
-            model = build(**size)
+            return build_model(build, size, f" at the {name}")
     except MupError:
-        raise
-    except Exception as error:  # the function is the user's
-        if not real:
-            return _built(build, size, name, real=True)
-        wrong = next((key for key in size if key not in WIDTHS and f"'{key}'" in str(error)), "")
-        known = getattr(neuralop.models, str(error).partition(".")[0], None)  # whose constructor it was, as Python tells it
-        widths = [key for key in WIDTHS if known is None or key in inspect.signature(known).parameters]
-        hint = f" Of {wrong}: {nearest(wrong, widths)}" if wrong else ""
-        raise MupError(f"build(**{dict(size)}) fails at the {name}: {type(error).__name__}: {error}.{hint}") from error
-    if not isinstance(model, nn.Module):
-        raise MupError(f"build(**{dict(size)}) returns {model!r}, and must return a model, a torch.nn.Module.")
-    return model
+        if real:
+            raise
+        return _built(build, size, name, real=True)
 
 
-def modes_of(size: Mapping[str, Any], model: nn.Module | None = None) -> Modes:
-    """``n_modes`` of a size, one number an axis; None where it is not known, or is not the same in every layer.
-
-    Parameters
-    ----------
-    size : mapping
-        Arguments of the model.
-    model : torch.nn.Module, optional
-        What they build. Its Fourier blocks say what an argument that was not given is; the argument is asked where it has
-        none.
-    """
-    found = {tuple(block.n_modes) for _, block in fourier_blocks(model)} if model is not None else set()
-    if found:
-        return found.pop() if len(found) == 1 else None
-    n_modes = size.get("n_modes")
-    return tuple(n_modes) if isinstance(n_modes, Sequence) and all(isinstance(n, int) for n in n_modes) else None
+def modes_of(model: nn.Module) -> Modes:
+    """``n_modes`` of a model's Fourier blocks, one number an axis; None where there are none or several."""
+    found = {tuple(block.n_modes) for _, block in fourier_blocks(model)}
+    return found.pop() if len(found) == 1 else None
 
 
 def operations(model: nn.Module, points: int) -> float:
@@ -339,59 +317,57 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
 # The length of the proxy's training
 
 
-def _lengths(
-    epochs: int, batches: int, asked: int, optimizer: str, is_own: bool, study: Study
-) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Settings of the runs of each size where the proxy is to be shorter, and the steps of each, in whole epochs.
+def _of_length(study: Study, usual: Settings, batches: int, asked: int | None) -> tuple[Study, dict[str, int]]:
+    """The study with the learning rates of its proxy's length, and where this is to be shorter with it, in whole epochs; and
+    the steps of each size.
 
     Raises
     ------
     MupError
         If it would be longer than the target's, or no rule carries the learning rate to more steps.
     """
-    steps, own = epochs * batches, max(1, round(asked / batches))
+    steps = usual.epochs * batches
+    asked = steps if asked is None else asked
+    check_count("proxy_steps", asked, "steps")
+    own = max(1, round(asked / batches))
     reasons = {
         f"the target's training has {steps}, and a longer proxy saves nothing": asked > steps,
         "without μP no rule carries a learning rate to more steps": "standard" in study.rules,
-        f"the rule for steps is not that of {optimizer}": optimizer == "sgd" or is_own,
-        "the schedule is in epochs of the target": str(study.fixed.get("schedule")).startswith("halve"),
+        f"the rule for steps is not that of {usual.optimizer}": usual.optimizer == "sgd" or usual.choice.is_own,
+        "the schedule is in epochs of the target": usual.schedule.startswith("halve"),
         "the length is searched": study.space.keys() & {"epochs", "batch_size", "schedule"},
     }
     if why := [reason for reason, holds in reasons.items() if holds and asked != steps]:
         raise MupError(f"proxy_steps = {asked} beside the target's {steps} cannot be: {why[0]}.")
-    pair = (own * batches, steps)
-    at = {"proxy": {"epochs": own}, "target": {"training": {"steps": pair}}} if own < epochs else {}
-    return at, {"proxy": pair[0], "target": steps}
+    if study.between:
+        study = replace(study, space={**study.space, "lr": usual.choice.lrs(own * batches)})
+    if own < usual.epochs:
+        at = {"proxy": {"epochs": own}, "target": {"training": {"steps": (own * batches, steps)}}}
+        study = replace(study, at=at)
+    return study, {"proxy": own * batches, "target": steps}
 
 
 # What would fail in every run
 
 
-def _check_settings(study: Study, rule: str | None, optimizers: Mapping[str, Any]) -> None:
-    """MupError for a setting, or for a value of the space, that a run would refuse."""
-    grids = {name: values for name, values in study.space.items() if isinstance(values, (list, tuple))}
-    example = study.example
-    for params in [{}, *({name: value} for name, values in grids.items() for value in values)]:
-        config = study.config(study.point("target", rule, {**example, **params}), study.seeds[0])
-        check_positive("lr", Settings.of(config, optimizers).lr)  # a run of rate zero is one, but none to be chosen
-
-
-def _check_fit(
-    name: str, base: Mapping[str, Any], model: nn.Module, sample: Mapping[str, Any], grid: Sequence[int], compare: bool,
-    processor: Any,
-) -> None:  # fmt: skip
-    """Refuse a model that does not take the data or does not give fields like y, and a processor that is none."""
-    if processor is not None:  # it may change the shapes
-        if not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
-            raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
-        return
+def _check_batch(
+    call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool, on_grid: bool
+) -> None:
+    """MupError for a processor, model or loss that fails on two samples, or gives what is no error of them."""
+    if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
+        raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
     where = next(model.parameters()).device
-    few = {k: (v[:2] if grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
-    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in few.items() if torch.is_tensor(v))
-    call, x = f"{name}(**{dict(base)})", few["x"]
+    batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
+    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
+    x, processor = batch["x"], copy.deepcopy(processor)
     try:
         with _looking(), torch.no_grad():
-            out = model.eval()(**few)
+            if processor is not None:
+                processor.to(where)
+                batch = processor.preprocess(batch)
+            out = model.eval()(**batch)
+            if processor is not None:
+                out, batch = processor.postprocess(out, batch)
     except Exception as error:  # the model is the user's
         channels = getattr(model, "in_channels", None)
         last = torch.is_tensor(x) and x.ndim > 2 and channels == x.shape[-1] != x.shape[1]
@@ -403,11 +379,56 @@ def _check_fit(
         raise MupError(
             f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. {do}"
         ) from error
-    if compare and isinstance(out, torch.Tensor) and out.shape[1:] != few["y"].shape[1:]:
+    if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
         raise MupError(
             f"The model of {call} gives fields of shape {tuple(out.shape[1:])} for a batch with {shapes}: "
             "they must be like y. Give it as many out_channels as y has channels."
         )
+    for name, (_, term) in {} if named else losses.items():
+        with _looking(), torch.no_grad():
+            _check_loss("The loss" if name == "data" else f"The loss {name!r}", term, out, batch)
+
+
+def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: Mapping[str, Any]) -> None:
+    """MupError for a loss that fails, gives no number or another one the second time, or the mean over a batch."""
+    n = len(batch["y"])
+    half = n // 2 if torch.is_tensor(out) else 0
+    parts = (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
+    whole, again, first, second = (
+        _value(what, copied(term), _cut(out, n, p), {k: _cut(v, n, p) for k, v in batch.items()}) for p in parts
+    )
+    if whole != again and not math.isnan(whole):
+        raise MupError(
+            f"{what} gives {whole:.6g} and then {again:.6g} for the same prediction and batch: it draws random numbers that "
+            "are not torch's, so that no run could be repeated. Draw them by torch, which is seeded here."
+        )
+    both = first + second
+    if half and math.isclose(whole, both / 2, rel_tol=1e-3) and not math.isclose(whole, both, rel_tol=1e-3):
+        raise MupError(
+            f"{what} is a mean over the batch: it gives {whole:.4g} for {2 * half} samples, and {first:.4g} and "
+            f"{second:.4g} for the halves of them. Losses are added up over batches, so that other batch sizes would be "
+            "other losses: sum over the samples, such as ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
+        )
+
+
+def _cut(value: Any, n: int, part: slice) -> Any:
+    return value[part] if torch.is_tensor(value) and value.ndim and len(value) == n else value
+
+
+def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
+    """What a loss gives; MupError in the user's words where that is no number."""
+    torch.manual_seed(0)
+    try:
+        value = term(prediction, **sample)
+    except Exception as error:  # the function is the user's
+        raise MupError(
+            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. It is called as "
+            "loss(y_pred, **batch), so take y and **batch."
+        ) from error
+    if not torch.is_tensor(value) or value.numel() != 1:
+        kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
+        raise MupError(f"{what} gives {kind}; it must return a tensor of one number, summed over the batch.")
+    return float(value)
 
 
 def _check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
@@ -435,70 +456,7 @@ def _check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, 
                 raise MupError(f"Of the {split} data, on {'×'.join(map(str, points))} points: {error}") from error
 
 
-def _check_losses(training: Training) -> None:
-    """MupError for a loss that fails, gives no number or another one the second time, or the mean over a batch."""
-    loader, processor = training.data.loaders(8, 0)[0], copy.deepcopy(training.processor)
-    with untouched(loader), torch.no_grad(), quiet():
-        torch.manual_seed(0)
-        sample = dict(next(iter(loader)))
-        if processor is not None:
-            processor.to("cpu")
-            processor.train()
-            sample = processor.preprocess(sample)
-        y = sample["y"]
-        prediction = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
-        if processor is not None:
-            prediction, sample = processor.postprocess(prediction, sample)
-        for name, (_, term) in training.losses.items():
-            what = "The loss" if name == "data" else f"The loss {name!r}"
-            n, half = len(y), len(y) // 2
-            whole, again, first, second = (
-                _value(what, copied(term), prediction[part], _cut(sample, n, part))
-                for part in (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
-            )
-            if whole != again and not math.isnan(whole):
-                raise MupError(
-                    f"{what} gives {whole:.6g} and then {again:.6g} for the same prediction and batch: it draws random "
-                    "numbers that are not torch's, so that no run could be repeated. Draw them by torch, which is seeded "
-                    "here."
-                )
-            both = first + second
-            if half and math.isclose(whole, both / 2, rel_tol=1e-3) and not math.isclose(whole, both, rel_tol=1e-3):
-                raise MupError(
-                    f"{what} is a mean over the batch: it gives {whole:.4g} for {2 * half} samples, and {first:.4g} and "
-                    f"{second:.4g} for the halves of them. Losses are added up over batches, so that other batch sizes "
-                    "would be other losses: sum over the samples, such as ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
-                )
-
-
-def _cut(sample: Mapping[str, Any], n: int, part: slice) -> dict[str, Any]:
-    return {k: v[part] if torch.is_tensor(v) and v.ndim and len(v) == n else v for k, v in sample.items()}
-
-
-def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
-    """What a loss gives; MupError in the user's words where that is no number."""
-    torch.manual_seed(0)
-    try:
-        value = term(prediction, **sample)
-    except Exception as error:  # the function is the user's
-        raise MupError(
-            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. It is called as "
-            "loss(y_pred, **batch), so take y and **batch."
-        ) from error
-    if not torch.is_tensor(value) or value.numel() != 1:
-        kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
-        raise MupError(f"{what} gives {kind}; it must return a tensor of one number, summed over the batch.")
-    return float(value)
-
-
 # What a reader must know
-
-
-def _readings(source: Any) -> dict[str, Any]:
-    """What the report says of how the data was read."""
-    if isinstance(source, Problem):
-        return {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
-    return getattr(source, "readings", {})
 
 
 def data_notes(
@@ -514,21 +472,15 @@ def data_notes(
     n_val : int or None
         Samples by which learning rates are compared.
     proxy, target : tuple of int or None
-        ``n_modes`` of the model at the two sizes (:func:`modes_of`).
+        ``n_modes`` at the two sizes (:func:`modes_of`).
     compare : bool
         Whether the loss compares the prediction with y; one of the user's may not.
     energy : ModeEnergy, optional
-        Of the sample, where it is known.
+        Of the sample, where it is on a grid.
     """
     y, notes = sample["y"], []
-    if proxy is not None and target is not None and any(n < m for n, m in zip(proxy, target, strict=False)):
-        if off_grid(sample):
-            notes.append(
-                "The data is on no grid, so advice on the proxy's modes, from the energy that they keep, does not apply: "
-                "compare a proxy with more of them."
-            )
-        else:
-            notes.append(proxy_advice(energy or mode_energy(sample["x"], y), proxy, target))
+    if energy is not None and proxy is not None and target is not None:
+        notes.append(proxy_advice(energy, proxy, target))
     if n_val is not None and n_val < _FEW_SAMPLES:
         notes.append(
             f"Learning rates are compared on {n_val} validation {'sample' if n_val == 1 else 'samples'}: with fewer than "
@@ -540,25 +492,9 @@ def data_notes(
             "what was taken for the output."
         )
     points = () if off_grid(sample) else sample["x"].shape[2:]
-    if any(n % 2 for n in points) and not odd_grids_work():
+    if len(points) > 1 and any(n % 2 for n in points) and versions()["neuraloperator"] == "2.0.0":
         notes.append(
-            f"{'×'.join(map(str, points))} points: the installed neuralop's SpectralConv is wrong on odd numbers of points, "
+            f"{'×'.join(map(str, points))} points: neuraloperator 2.0.0's SpectralConv is wrong on odd numbers of points, "
             "so choose an even grid, or leave out the last point of these axes (read={'crop': True} for files and arrays)."
         )
     return list(filter(None, notes))
-
-
-def odd_grids_work() -> bool:
-    """Whether the installed SpectralConv is right on grids with an odd number of points.
-
-    neuralop 2.0.0 shifts the spectrum back by ``fftshift`` instead of its inverse, which differ on odd grids. With
-    weights of one, a low mode must pass unchanged.
-    """
-    from neuralop.layers.spectral_convolution import SpectralConv
-
-    with torch.random.fork_rng(devices=[]):
-        conv = SpectralConv(1, 1, (4, 4), bias=False)
-    with torch.no_grad():
-        conv.weight.tensor.fill_(1.0)
-        wave = torch.cos(2 * torch.pi * torch.arange(9) / 9)[:, None].expand(9, 9)
-        return torch.allclose(conv(wave[None, None])[0, 0], wave, atol=1e-4)

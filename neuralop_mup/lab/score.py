@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.data import ProblemData
 
 _AT_ONCE = 64  # samples that go through the model together
@@ -118,20 +118,17 @@ class Score:
                     f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It is called as "
                     f"{_FORM}."
                 ) from error
-        return _number(self.name, value)
-
-    def measured(self, model: nn.Module, processor: Any, data: Any, error: float) -> dict[str, Any]:
-        """What a run's record says of a trained model with this validation error.
-
-        Raises
-        ------
-        Diverged
-            If the model has no finite score.
-        """
-        value = self.of(model, processor, data)
-        if not math.isfinite(value):
-            raise Diverged(f"The score {self.name} of the trained model is {value}: lower lr, or train longer.")
-        return {"loss": value, "validation_error": error, "score": self.name}
+        shape = tuple(getattr(value, "shape", ()))
+        number = value.item() if shape == () and hasattr(value, "item") else value
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            what = f"an array of shape {shape}" if shape else repr(number)
+            raise MupError(f"The score {self.name} gives {what}; it must return one real number, the lower the better.")
+        if number < 0:
+            raise MupError(
+                f"The score {self.name} gives {number:.4g}: lower is better and at least 0; return the error, not its "
+                "negative."
+            )
+        return float(number)
 
     def check(self, model: nn.Module, processor: Any, data: Any) -> None:
         """MupError where it gives NaN for an untrained model, or another number the second time."""
@@ -216,17 +213,3 @@ def _check_states(data: Validation, steps: int) -> None:
             f"{said}, and these have {have}, as they are read: take rollout:{have - 1} at most, or a smaller time_step "
             "(read={'time_step': 1}, --read.time_step 1: a step of the model is one of the file), or longer trajectories."
         )
-
-
-def _number(name: str, value: Any) -> float:
-    """What a score gave, as a number."""
-    shape = tuple(getattr(value, "shape", ()))
-    number = value.item() if shape == () and hasattr(value, "item") else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        what = f"an array of shape {shape}" if shape else repr(number)
-        raise MupError(f"The score {name} gives {what}; it must return one real number, the lower the better.")
-    if number < 0:
-        raise MupError(
-            f"The score {name} gives {number:.4g}: lower is better and at least 0; return the error, not its negative."
-        )
-    return float(number)

@@ -78,8 +78,6 @@ class Choice:
         return [float(f"{min(1.0, usual * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if usual * 2 ** (i - 1) < 1]
 
 
-_SOAP = frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"})
-
 #: Name → optimizer. The learning rate of soap is of another kind: the size of an update.
 OPTIMIZERS: dict[str, Choice] = {
     "adam": Choice(MuAdam),
@@ -93,7 +91,7 @@ OPTIMIZERS: dict[str, Choice] = {
         by_steps=True,
         aux_lr=AUX_LR,
         kernel_init="small",
-        arguments=_SOAP,
+        arguments=frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"}),
     ),
 }
 
@@ -243,10 +241,9 @@ class Settings:
         for name in ("lr", "weight_decay"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(choice, name))
+            check_number(name, getattr(self, name))
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
-        check_number("lr", self.lr)
-        check_number("weight_decay", self.weight_decay)
         check_decay("beta2", self.beta2)
         for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
             check_count(name, getattr(self, name), least=least)
@@ -293,7 +290,8 @@ def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings, step
     s = config
     choice = s.choice
     # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
-    carried = length_factor(*reversed(s.training["steps"])) if _carries(s) else 1.0
+    carries = s.training and s.rule != "standard" and s.optimizer != "sgd" and not choice.is_own  # which have no rule for it
+    carried = length_factor(*reversed(s.training["steps"])) if carries else 1.0
     given = {"lr": s.lr * carried, "weight_decay": s.weight_decay * carried, "lr_mult": dict(s.lr_mult), **s.arguments}
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
     if choice.aux_lr is not None:
@@ -317,11 +315,6 @@ def init_multipliers(init_mult: Mapping[str, float], kernel_init: str) -> dict[s
             "start; give one of them."
         )
     return {"kernel": KERNEL_INITS[kernel_init], **mults}
-
-
-def _carries(s: Settings) -> bool:
-    """Whether learning rates follow the number of steps: SGD and an optimizer of the user's own have no rule for it."""
-    return bool(s.training) and s.rule != "standard" and s.optimizer != "sgd" and not s.choice.is_own
 
 
 def halvings(schedule: str) -> list[int]:

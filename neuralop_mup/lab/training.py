@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import re
 import time
 import uuid
 import warnings
@@ -15,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from neuralop import models
 from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
 from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
 
 from neuralop_mup.core.parametrize import WIDER, parametrize
+from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
@@ -71,10 +75,30 @@ class FNOs:
         n_modes = kwargs.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
             raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
-        try:
-            return FNO(**kwargs)
-        except Exception as error:  # the constructor's reason is what the user needs
-            raise MupError(f"FNO cannot be built from {kwargs}: {type(error).__name__}: {error}") from error
+        return build_model(FNO, kwargs)
+
+
+def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
+    """The model of a size; MupError where that fails, with neuralop's own name of what was written almost like it."""
+    call = f"{name_of(build)}(**{dict(size)})"
+    for name in size.keys() & set(WIDTHS):
+        if isinstance(size[name], (int, float)) and not size[name] > 0:
+            raise MupError(f"{name}{where} is {size[name]!r}; give a number above 0.")
+    try:
+        model = build(**size)
+    except MupError:
+        raise
+    except Exception as error:  # the function is the user's, or the constructor's reason what they need
+        hint, text = "", f"{type(error).__name__}: {error}"
+        if unknown := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text):
+            known = inspect.signature(getattr(models, unknown[1], object)).parameters
+            hint = f" Of {unknown[2]}: " + nearest(
+                unknown[2], [name for name in known if name.startswith(unknown[2])] or known
+            )
+        raise MupError(f"{call} fails{where}: {text}.{hint}") from error
+    if not isinstance(model, nn.Module):
+        raise MupError(f"{call} returns {model!r}, and must return a model, a torch.nn.Module.")
+    return model
 
 
 def n_params(model: nn.Module) -> int:
@@ -116,8 +140,6 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     for name in chosen:
         if name not in known:
             raise MupError(f"There is no loss {name!r}; {nearest(name, known)}")
-    if len(set(chosen)) < len(chosen):
-        raise MupError(f"loss = {loss!r} names a loss twice; name each once.")
     own = own or {"data": (1.0, known["l2"]())}
     if chosen == ["l2"]:
         return own
@@ -253,10 +275,6 @@ class Training:
         parts |= {"score": self.score and self.score.given, "optimizers": own or None}
         return {name: _printed(part) for name, part in parts.items() if part is not None} | {"samples": self.data.counts()}
 
-    def fingerprint_content(self) -> Any:
-        """What tells it from other train functions."""
-        return {**self.fingerprints, "version": (VERSION, RULE_VERSION)}
-
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that the result of a run depends on, but for rounding; its device is not among it."""
         s = Settings.of({k: v for k, v in config.items() if k != "device"}, self.optimizers)
@@ -271,14 +289,13 @@ class Training:
 
     # A run
 
-    def model(self, config: Mapping[str, Any], s: Settings | None = None) -> nn.Module:
+    def model(self, s: Settings) -> nn.Module:
         """A fresh parametrized model, drawn by the run's seed."""
-        s = s or Settings.of(config, self.optimizers)
         torch.manual_seed(s.seed)
         with quiet():
             return parametrize(
-                self.build(**config["model"]),
-                base=lambda: self.build(**config["base"]),
+                self.build(**s.model),
+                base=lambda: self.build(**s.base),
                 rule=s.rule,
                 init_mult=init_multipliers(s.init_mult, s.kernel_init),
             )
@@ -312,7 +329,7 @@ class Training:
             If the configuration has an unknown key or value, or the data is another one after training.
         """
         s, notes = Settings.of(config, self.optimizers), []
-        model, data = self.model(config, s), self.data
+        model, data = self.model(s), self.data
         train, evals = data.loaders(s.batch_size, s.seed)
         steps = len(train) * s.epochs
         trainer = _Trainer(model=model.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
@@ -339,9 +356,11 @@ class Training:
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
         if self.score is not None:
             with quiet():
-                measured |= self.score.measured(model, self.processor, data, measured["loss"])
-        if hasattr(data, "check_unchanged"):
-            data.check_unchanged()
+                value = self.score.of(model, self.processor, data)
+            if not math.isfinite(value):
+                raise Diverged(f"The score {self.score.name} of the trained model is {value}: lower lr, or train longer.")
+            measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
+        data.check_unchanged()
         more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
         if keep and folder is not None:
             with untouched(train):

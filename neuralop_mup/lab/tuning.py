@@ -30,13 +30,14 @@ from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.plan import SEARCH, SETTINGS, make_plan
+from neuralop_mup.lab.plan import SEARCH, SETTINGS, asked, make_plan
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.settings import Settings, init_multipliers
+from neuralop_mup.lab.sweeps import results_of
 from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
 from neuralop_mup.validation import check_count
 
@@ -317,9 +318,7 @@ def load_target(
     path = folder / made["weights"]
     content = read_weights(path)
     made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
-    builder: Callable[..., nn.Module] = FNO if made["is_fno"] else build
-    model = _rebuilt(builder, made, content, path, on_meta=True)
-    model = _rebuilt(builder, made, content, path, on_meta=False) if model is None else model
+    model = _rebuilt(FNO if made["is_fno"] else build, made, content, path)
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
         used.to(next(model.parameters()).device)
@@ -329,32 +328,31 @@ def load_target(
 
 
 def _rebuilt(
-    builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, on_meta: bool
-) -> nn.Module | None:
-    """The model with its weights. None of one that is built without memory, unless it is whole and answers as it did."""
-    answers = None
+    builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, real: bool = False
+) -> nn.Module:
+    """The model with its weights; built without memory where it is whole so, and answers as it did."""
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta") if on_meta else nullcontext():
+        with torch.random.fork_rng(devices=[]), nullcontext() if real else torch.device("meta"):
             model = builder(**made["size"]).eval()
         tied = len(list(model.parameters()))
         set_plan(model, fit_plan(model, core.Plan.from_json(content["plan"]), repr(str(path))))
-        model.load_state_dict(content["weights"], assign=on_meta)
-        if "like" in content:
-            shape, dtype = content["like"]
-            answers = answers_of(model, torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch."))))
+        model.load_state_dict(content["weights"], assign=not real)
+        shape, dtype = content.get("like", (None, ""))
+        like = None if shape is None else torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        answers = answers_of(model, like)
         if not answers_alike(content.get("answers"), answers):
             raise MupError("with the same weights it predicts otherwise than it did after training")
+        empty = any(values.is_meta for values in (*model.parameters(), *model.buffers()))
+        if real or (answers is not None and not empty and tied == len(list(model.parameters()))):
+            return model
     except Exception as error:  # the function is the user's
-        if on_meta:
-            return None
-        text = " ".join(str(error).split())[:300]
-        raise MupError(
-            f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {path.parents[2]}: "
-            f"{type(error).__name__}: {text}. Give the function that was tuned, as it was."
-        ) from error
-    is_whole = answers is not None and tied == len(list(model.parameters()))
-    is_whole = is_whole and not any(values.is_meta for values in (*model.parameters(), *model.buffers()))
-    return model if is_whole or not on_meta else None
+        if real:
+            text = " ".join(str(error).split())[:300]
+            raise MupError(
+                f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {path.parents[2]}: "
+                f"{type(error).__name__}: {text}. Give the function that was tuned, as it was."
+            ) from error
+    return _rebuilt(builder, made, content, path, real=True)
 
 
 def lines_of_use(folder: Path, made: Mapping[str, Any]) -> list[str]:
@@ -511,37 +509,20 @@ def tune(
         every = [*tune.__kwdefaults__, *known, "engine", "executor"]
         hint = "space={'lr': […]} gives the values that it tries." if wrong[0] == "lr" else nearest(wrong[0], every)
         raise MupError(f"tune has no argument {wrong[0]!r}; {hint}")
-    plan = make_plan(
-        build,
-        data,
-        target=target,
-        folder=folder,
-        base=base,
-        read=read,
-        loss=loss,
-        score=score,
-        space=space,
-        rule=rule,
-        compare=compare,
-        optimizer=optimizer,
-        epochs=epochs,
-        batch_size=batch_size,
-        seeds=seeds,
-        proxy_steps=proxy_steps,
-        processor=processor,
-        device=device,
-        **more,
-    )
+    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, **more}
+    every_run = {"epochs": epochs, "batch_size": batch_size, "device": device}
+    study, optimizers = asked(folder, rules=(rule, *compare), optimizer=optimizer, **asked_for, **every_run)
+    how = {"read": read, "loss": loss, "score": score, "proxy_steps": proxy_steps, "processor": processor}
+    plan = make_plan(study, optimizers, build, data, **how)
     if progress:
         for what, text in plan.told.items():
             print(f"{what:<8} {text}")
     for note in plan.study.notes:
         warnings.warn(note, stacklevel=2)
-    if n_workers is None and getattr(build, "__name__", "") == "<lambda>":
-        n_workers = 1  # it cannot be sent to other processes
-    results = plan.train(n_workers=n_workers, devices=cuda_devices(device), progress=progress, **place)
-    made = write_target(results, plan.training, plan.x_shape)
-    use = "" if made is None else "\n".join(lines_of_use(plan.folder, made))
+    place |= {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
+    results = results_of(plan.study, folder=folder, **place)
+    made = write_target(results, plan.study.train, plan.x_shape)
+    use = "" if made is None else "\n".join(lines_of_use(results.folder, made))
     command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
     write_report(results, command=command, title=plan.title, settings=plan.settings, use=use)
     return load_target(results, made, build, processor)
