@@ -47,6 +47,8 @@ class Row:
         Whether base, which has fewer layers, lacks the parameter; ``base_shape`` is then that of its last layer.
     frozen : bool
         Whether the layer's own constructor freezes it, or it was frozen and nothing of it grows.
+    fixed : bool
+        Whether nothing of it grows. It keeps its own initialization and the base rate, without multipliers of its role.
     """
 
     name: str
@@ -67,11 +69,19 @@ class Row:
     base_size: Size | None = None
     lacking: bool = False
     frozen: bool = False
+    fixed: bool = False
+
+    @property
+    def tuned_as(self) -> str:
+        """The role whose multipliers it takes; "fixed", which is none, where nothing of it grows."""
+        return "fixed" if self.fixed else self.role
 
     def mup_shape(self, of: int = 1) -> MupShape:
         """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan that are not frozen."""
         lrs = {"adam_lr": self.lr_mult, "sgd_lr": self.sgd_lr_mult}
-        return MupShape(self.axes, self.shape, self.base_shape, **lrs, of=of, frozen=self.frozen)
+        # mup writes sizes of what grows alone.
+        axes = ("fixed",) * len(self.axes) if self.fixed else self.axes
+        return MupShape(axes, self.shape, self.base_shape, **lrs, of=of, frozen=self.frozen)
 
 
 @dataclass(frozen=True)
@@ -349,7 +359,7 @@ _REFUSED = {"correct_tt": "corrects tensor-train kernels", "training": "carries 
 def _cells(plan: Plan) -> list[tuple[str, ...]]:
     head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
     rows = (
-        (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
+        (r.name, r.tuned_as, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
         for r in plan.rows
     )
     if not plan.lrs:

@@ -102,7 +102,7 @@ def groups_of(
     for row in binding.plan.rows:
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
         divisor = 1 / rule_mult(row, family)
-        multiplier, convolution = multipliers.get(row.role, 1.0), growing.get(row.name)
+        multiplier, convolution = multipliers.get(row.tuned_as, 1.0), growing.get(row.name)
         settings: dict[str, Any] = {
             "lr": lr / divisor * multiplier,
             "lr_mult": 1 / divisor * multiplier,
