@@ -356,7 +356,11 @@ class Beside(nn.Module):
 
 MULTS = {"input": 2.0, "hidden": 3.0, "readout": 5.0, "vector": 7.0, "spectral": 11.0}
 # As they are built, which is at base, too.
-KERNELS = [{}, {"separable": True}, *({"factorization": f, "rank": 0.5, "implementation": "factorized"} for f in ("CP", "TT"))]
+KERNELS = [
+    {},
+    {"separable": True},
+    *({"factorization": f, "rank": 0.5, "implementation": "factorized"} for f in ("CP", "TT")),
+]
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)

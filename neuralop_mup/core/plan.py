@@ -11,7 +11,7 @@ from functools import cached_property
 
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.rules import OF_INIT, RULE_VERSION, RULES, ModeRule, Size, check_multipliers
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 
 
 @dataclass(frozen=True)
@@ -180,15 +180,15 @@ class Plan:
         return {row.name: row for row in self.rows}
 
     def __getitem__(self, name: str) -> Row:
-        if not isinstance(name, str):
+        if name not in self:
             raise MupError(
-                f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, and its text "
-                "is str(plan)."
+                f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, its text is "
+                f"str(plan). Of the names: {nearest(str(name), self._by_name)}"
             )
         return self._by_name[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return isinstance(name, str) and name in self._by_name
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)

@@ -106,7 +106,9 @@ def matrix_layouts(binding: Binding) -> dict[str, str]:
     layouts = {}
     for row in binding.plan.rows:
         p, owner = binding.parameters[row.name], binding.model.get_submodule(row.name.rpartition(".")[0])
-        is_map = row.tuned_as == "hidden" and p.ndim >= 2 and math.prod(p.shape[2:]) == 1 and getattr(owner, "groups", 1) == 1
+        is_map = (
+            row.tuned_as == "hidden" and p.ndim >= 2 and math.prod(p.shape[2:]) == 1 and getattr(owner, "groups", 1) == 1
+        )
         if row.tuned_as == "spectral" or is_map:
             layouts[row.name] = layout_of(row, p)
     # The weights of a CP kernel's terms are a vector, no matrix.
