@@ -255,7 +255,7 @@ def test_a_state_takes_the_precision_of_the_model(saved, loaded, impl):
         (lambda m: nm.MuSGD(m, lr=1e-3, momentun=0.9), "no argument 'momentun': did you mean 'momentum'"),
         (lambda m: nm.MuAdam(m, impl=partial(torch.optim.Adam, amsgrad=True), epss=1e-6), "did you mean 'eps'"),
         (lambda m: nm.MuAdam(m, impl=lambda groups, **kw: torch.optim.Adam(groups, **kw), betas=2), "not these arguments"),
-        (lambda m: nm.MuAdam(m, impl=torch.optim.LBFGS), "LBFGS does not take the plan's param groups.*per-parameter options"),
+        (lambda m: nm.MuAdam(m, impl=torch.optim.LBFGS), "LBFGS does not take the plan's param groups.*per-parameter"),
         (lambda m: nm.MuAdam(m, impl="adamw"), "impl does not take .*'str' object is not callable"),
         (lambda m: nm.MuAdamW(m, impl=torch.optim.SGD),
          "^These learning rates are for updates that do not scale .* torch's SGD scale: use neuralop_mup.MuSGD"),

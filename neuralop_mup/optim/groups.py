@@ -314,15 +314,15 @@ def _built(
     except (TypeError, ValueError) as error:  # of a name, of a number, or, as LBFGS, of groups
         check_names([name for name in kwargs if repr(name) in str(error)], MuAdam, impl)
         raise MupError(
-            f"{getattr(impl, '__name__', 'impl')} does not take the plan's param groups, or not these arguments: {error}. Give "
-            "an optimizer that takes groups, and arguments of its own."
+            f"{getattr(impl, '__name__', 'impl')} does not take the plan's param groups, or not these arguments: {error}. "
+            "Give an optimizer that takes groups, and arguments of its own."
         ) from error
     theirs = family_of(optimizer)
     if theirs not in (None, family):
         raise MupError(
             f"These learning rates are for updates that {_UPDATES[family]} with the gradient, and those of torch's "
-            f"{type(optimizer).__name__} {_UPDATES[theirs]}: use neuralop_mup.{_BUILDERS[theirs]}(model, lr=…, impl=…), with a "
-            "learning rate that was tuned for it."
+            f"{type(optimizer).__name__} {_UPDATES[theirs]}: use neuralop_mup.{_BUILDERS[theirs]}(model, lr=…, impl=…), "
+            "with a learning rate that was tuned for it."
         )
     if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
         follow(binding, optimizer, family)

@@ -45,7 +45,8 @@ def musoap_groups(
     kernels = [row.owner for row in binding.plan.rows if row.tuned_as == "spectral"]
     if not kernels:
         raise MupError(
-            f"{type(binding.model).__name__} has no Fourier kernel, and MuSOAP is for those that grow: use neuralop_mup.MuAdam."
+            f"{type(binding.model).__name__} has no Fourier kernel, and MuSOAP is for those that grow: use "
+            "neuralop_mup.MuAdam."
         )
     multipliers = check_multipliers(lr_mult, "lr_mult")
     # Updates have one size at every width and number of modes; depth is left.
