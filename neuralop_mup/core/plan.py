@@ -36,8 +36,6 @@ class Row:
         The rule in a few words.
     owner : str
         Name of the layer.
-    tensor_shape : tuple of int
-        Shape of the tensor itself, which under ``max_n_modes`` has more modes than are active.
     init : str
         How the default initialisation depends on the fans (:class:`~neuralop_mup.Param`); ``own`` where the layer's
         description has a function for it, ``unknown`` where nobody described the parameter.
@@ -63,7 +61,6 @@ class Row:
     default_std: float | None = None
     why: str = ""
     owner: str = ""
-    tensor_shape: tuple[int, ...] = ()
     init: str = ""
     size: Size | None = None
     base_size: Size | None = None
@@ -352,7 +349,7 @@ def _fields(stored: Mapping) -> dict:
 
 
 # What a plan of 0.2 may say that this version leaves out, and what it cannot follow.
-_FORMER = ("place", "eps_mult", "std_ratio", "steps")
+_FORMER = ("place", "eps_mult", "std_ratio", "steps", "tensor_shape")
 _REFUSED = {"correct_tt": "corrects tensor-train kernels", "training": "carries learning rates over steps"}
 
 

@@ -65,7 +65,6 @@ def _make_row(name, found, rule, init_mults) -> Row:
         "shape": info.shape,
         "base_shape": info.base_shape,
         "owner": info.owner,
-        "tensor_shape": info.tensor_shape,
         "init": "own" if callable(param.init) or (info.registered and param.init == "constant") else param.init,
         "lacking": info.lacking,
         "frozen": param.frozen,

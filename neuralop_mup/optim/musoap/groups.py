@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from neuralop_mup.core.depth import fourier_depth
+from neuralop_mup.core.layers import fourier_depth
 from neuralop_mup.core.plan import Row
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
