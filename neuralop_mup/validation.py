@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any
 
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 
 
 def is_number(value: Any, tensor: bool = False) -> bool:
@@ -45,6 +47,15 @@ def check_decay(what: str, value: Any) -> None:
     if len(numbers) != (2 if what == "betas" else 1) or not all(is_number(number) and number < 1 for number in numbers):
         example = "two numbers such as (0.9, 0.999), each" if what == "betas" else "a number"
         raise MupError(f"{what} is {value!r}; give {example} of 0 or more and below 1.")
+
+
+def check_names(given: Iterable[str], *takers: Callable[..., Any]) -> None:
+    """Raise MupError for the name of an argument that none of these takes."""
+    for name in given:
+        parameters = [p for taker in takers for p in signature(taker).parameters.values()]
+        known = {p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD}
+        if name not in known:
+            raise MupError(f"There is no argument {name!r}: {nearest(name, known)}")
 
 
 def _is_real(value: Any) -> bool:

@@ -245,3 +245,16 @@ def test_what_cannot_be_checked_is_told(changes, match):
     arguments = {"build": _fno("none"), "sizes": [8, 16], "batches": _batches(1), "lr": 1e-3, **changes}
     with pytest.raises(nm.MupError, match=match):
         nm.coord_check(**arguments)
+
+
+def test_a_check_is_printed_as_its_slopes():
+    values = {8: 1.0, 16: 1.0, 32: 2.0}
+    records = [
+        {"size": size, "seed": seed, "step": step, "kind": kind, "block": "lifting", "value": value * (1 + seed / 100)}
+        for kind, step in (("init", 0), ("update", 5))
+        for size, value in values.items()
+        for seed in (0, 1)
+    ]
+    lines = str(nm.CoordCheck(records, "width")).splitlines()
+    assert "width" in lines[0] and len(lines) == 3
+    assert lines[2] == "update 5, lifting: +0.50 ± 0.00, did not pass"

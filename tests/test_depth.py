@@ -11,7 +11,7 @@ from torch import nn
 import neuralop_mup as nm
 from cases import BY_NAME
 from neuralop_mup import MupError
-from neuralop_mup.core.depth import fourier_depth, stands_beside
+from neuralop_mup.core.layers import fourier_depth, stands_beside
 from neuralop_mup.core.plan import Plan
 from support import assert_same
 

@@ -1,6 +1,7 @@
 """Models of the user's own: what grows in them is measured, and what cannot be measured is told with the line to write."""
 
 import functools
+import json
 import warnings
 
 import numpy as np
@@ -307,3 +308,84 @@ def test_a_plan_is_a_collection_of_rows():
     plan = nm.summary(nm.parametrize(_fno()))
     assert list(plan) == list(plan.rows) and len(plan) == len(plan.rows)
     assert "lifting.fcs.0.weight" in plan and "lifting" not in plan
+
+
+# ------------------------------------------------------------------------------------------------ what does not grow
+
+
+class Beside(nn.Module):
+    """A convolution and a layer of channels of their own beside an FNO, which alone keeps its arguments."""
+
+    def __init__(self, net, separable=False, **kwargs):
+        super().__init__()
+        self.net, self.conv, self.mix = net, SpectralConv(2, 2, (8,), separable=separable, **kwargs), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.net(self.conv(self.mix(x.mT).mT))
+
+
+MULTS = {"input": 2.0, "hidden": 3.0, "readout": 5.0, "vector": 7.0, "spectral": 11.0}
+# As they are built, which is at base, too.
+KERNELS = [
+    {},
+    {"separable": True},
+    *({"factorization": f, "rank": 0.5, "implementation": "factorized"} for f in ("CP", "TT")),
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("base", [None, lambda: Beside(_fno(32))], ids=["reference", "a base"])
+def test_what_does_not_grow_beside_an_fno_takes_no_multipliers(tmp_path, base, kernel):
+    def build(init_mult=MULTS):
+        given = None if base is None else lambda: Beside(_fno(32), **kernel)
+        return nm.parametrize(model, base=given, init_mult=init_mult)
+
+    model = Beside(_fno(), **kernel)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    plan = nm.summary(build())
+    fixed = {row.name for row in plan if row.fixed}
+    assert fixed == {name for name in before if not name.startswith("net.")}
+    assert {name for name, p in model.named_parameters() if torch.equal(p, before[name])} & fixed == fixed
+    assert all((plan[name].init_mult, plan[name].lr_mult, plan[name].sgd_lr_mult) == (1, 1, 1) for name in fixed)
+    assert {line.split()[1] for line in str(plan).splitlines() if line.split()[0] in fixed} == {"fixed"}
+
+    names = {p: name for name, p in model.named_parameters()}
+    for optimizer in (nm.MuAdamW(model, lr=0.01, lr_mult=MULTS), nm.MuSOAP(model, lr=0.02, aux_lr=0.01, lr_mult=MULTS)):
+        assert {g["lr"] for g in optimizer.param_groups for p in g["params"] if names[p] in fixed} == {0.01}
+        rates = nm.LearnedRates(optimizer)
+        assert rates.lr_mult == pytest.approx(MULTS)
+        learned = {names[p] for g in optimizer.param_groups if "learned" in g for p in g["params"]}
+        assert learned == before.keys() - fixed
+        rates.close()
+        model(torch.randn(2, 2, 16)).square().mean().backward()
+        optimizer.step()
+        nm.check_optimizer(model, optimizer)
+
+    nm.save_base_shapes(model, tmp_path / "base.bsh")
+    nm.save_plan(model, tmp_path / "plan.json")
+    assert nm.summary(nm.parametrize(Beside(_fno(), **kernel), base=tmp_path / "base.bsh", init_mult=plan.init_mult)) == plan
+    assert nm.summary(nm.load_plan(Beside(_fno(), **kernel), tmp_path / "plan.json")) == plan
+
+
+def test_multipliers_apply_to_an_fno_at_its_base(tmp_path):
+    """Nothing differs there from the base, and yet everything grows."""
+    nm.save_base_shapes(_fno(), tmp_path / "base.bsh")
+    for base in ({}, {"hidden_channels": 64}, _fno, _fno(), tmp_path / "base.bsh"):
+        model = nm.parametrize(_fno(), base=base)
+        plan = nm.summary(model)
+        assert not any(row.fixed for row in plan)
+        lrs = {p: group["lr"] for group in nm.param_groups(model, 1.0, lr_mult=MULTS) for p in group["params"]}
+        assert {row.name: lrs[model.get_parameter(row.name)] for row in plan} == {row.name: MULTS[row.role] for row in plan}
+
+
+def test_a_plan_saved_before_kernels_could_be_fixed_stays_what_it_was():
+    plan = nm.summary(nm.parametrize(Beside(_fno())))
+    stored = json.loads(plan.to_json())
+    for row in stored["rows"]:
+        del row["fixed"]
+    for row in stored["rows"]:
+        if row["name"] == "conv.weight.tensor":
+            row.update(init_mult=0.1, why="spectral")
+    loaded = nm.summary(nm.load_plan(Beside(_fno()), nm.Plan.from_json(json.dumps(stored))))
+    assert loaded["conv.weight.tensor"].init_mult == 0.1 and not loaded["conv.weight.tensor"].fixed
+    assert loaded["mix.weight"].fixed and plan["conv.weight.tensor"].init_mult == 1

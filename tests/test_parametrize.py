@@ -74,11 +74,11 @@ DECOUPLED = pytest.mark.skipif(
 def test_base_from_positional_arguments():
     plan = nm.summary(nm.parametrize(FNO((16,), 1, 1, 24), base={"hidden_channels": 8}))
     assert plan["lifting.fcs.0.weight"].base_shape == (16, 2, 1)
-    for wrong in (slice(0, 300), 0):
+    for wrong in (slice(0, 300), 0, "lifting.fcs.0.wieght"):
         with pytest.raises(nm.MupError, match="indexed by the name of a parameter, not by.*its text is str.plan"):
             plan[wrong]
-    with pytest.raises(KeyError, match="weights"):
-        plan["weights"]
+    with pytest.raises(nm.MupError, match="did you mean 'lifting.fcs.0.weight'"):
+        plan["lifting.fcs.0.wieght"]
 
 
 def test_max_n_modes_counts_the_active_modes():
@@ -216,3 +216,10 @@ def test_unparametrize_takes_mups_own_shapes_off_too():
     nm.parametrize(nm.unparametrize(model), base=model)
     with pytest.raises(nm.MupError, match="is not parametrized"):
         nm.unparametrize(FNO((8,), 1, 1, 8, n_layers=1))
+
+
+def test_misspelt_arguments_are_told():
+    model = ONE.build()
+    with pytest.raises(nm.MupError, match="no argument 'init_mlt': did you mean 'init_mult'"):
+        nm.parametrize(model, init_mlt={"kernel": 1.0})
+    assert not nm.is_parametrized(model)

@@ -232,3 +232,22 @@ def test_a_state_takes_the_precision_of_the_model(saved, loaded, impl):
     step(resumed, other)
     assert all(p.isfinite().all() for p in other.parameters())
     assert resumed.state[p := next(p for p in other.parameters() if p.is_complex())]["exp_avg"].dtype == p.dtype
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda m: nm.MuAdam(m, lr=1e-3, wieght_decay=0.1), "no argument 'wieght_decay': did you mean 'weight_decay'"),
+        (lambda m: nm.MuAdamW(m, lr_mul={"input": 2.0}), "no argument 'lr_mul': did you mean 'lr_mult'"),
+        (lambda m: nm.MuSGD(m, lr=1e-3, momentun=0.9), "no argument 'momentun': did you mean 'momentum'"),
+        (lambda m: nm.MuAdam(m, impl=partial(torch.optim.Adam, amsgrad=True), epss=1e-6), "did you mean 'eps'"),
+        (lambda m: nm.MuAdam(m, impl=lambda groups, **kw: torch.optim.Adam(groups, **kw), betas=2), "not these arguments"),
+        (lambda m: nm.MuAdam(m, impl=torch.optim.LBFGS), "LBFGS does not take the plan's param groups.*per-parameter"),
+        (lambda m: nm.MuAdam(m, impl="adamw"), "impl does not take .*'str' object is not callable"),
+        (lambda m: nm.MuAdamW(m, impl=torch.optim.SGD),
+         "^These learning rates are for updates that do not scale .* torch's SGD scale: use neuralop_mup.MuSGD"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_building_an_optimizer(build, match):
+    with pytest.raises(nm.MupError, match=match):
+        build(parametrized(CASE))

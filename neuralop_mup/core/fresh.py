@@ -7,7 +7,6 @@ import math
 import torch
 from torch import nn
 
-from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.errors import MupError
 
@@ -34,7 +33,7 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
     to_fresh = to_scaled = apart = 0.0
     for row in plan.rows:
         p = parameters[row.name].detach()
-        if GROWS.isdisjoint(row.axes) and row.init_mult == 1:
+        if row.fixed:
             continue  # it is left as it is, whatever it is
         if row.init == "constant" and not (p == p.round().clamp(0, 1)).all():
             raise _not_fresh(row, "is not constant, as its default initialisation is")

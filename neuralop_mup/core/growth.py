@@ -130,7 +130,7 @@ def _at_base(
     """A shape at base, where None is a dimension that is the same everywhere, and so the model's own; not if it grows."""
     sizes = tuple(n if b is None else b for n, b in zip(info.shape, stored, strict=True))
     for axis, n, b in zip(info.param.axes, info.shape, stored, strict=True):
-        if b is None and axis in GROWS and (modes_matter or not axis.startswith("modes")):
+        if b is None and axis in GROWS and not info.fixed and (modes_matter or not axis.startswith("modes")):
             raise MupError(
                 f"{source} gives no base size (null) for the {axis!r} dimension of {name!r}, so how much "
                 "the model grew is unknown: save base shapes with neuralop_mup.save_base_shapes(base_model, path)"
@@ -155,8 +155,13 @@ def place(
         If two dimensions of a parameter grow that nobody describes, or a parameter that grows is shared under two names or,
         if it is to be trainable, frozen; the message names it.
     """
+    growing = {name for name, own in grows.items() if any(own)}
+    # A kernel grows as a whole: the modes of one factor, say, where its channels and ranks do not.
+    kernels = {found[name].owner for name in growing if found[name].param.role == "spectral"}
     result = {}
     for name, info in found.items():
+        in_kernel = info.param.role == "spectral" and info.owner in kernels
+        is_fixed = growing.isdisjoint((name, *info.init_of)) and not in_kernel
         where = f"{name.rpartition('.')[2]!r} of module {info.owner or '(the model)'!r} ({info.layer})"
         if info.param.init == UNKNOWN and sum(grows[name]) > 1:
             raise MupError(
@@ -165,13 +170,13 @@ def place(
                 "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
             )
         param = placed(info.param, grows[name])
-        if GROWS.isdisjoint(param.axes):  # it is left as it is
+        if is_fixed:  # it is left as it is
             param = replace(param, frozen=info.frozen)
         elif info.shared:
             raise _shared(name, info.shared)
         elif info.frozen and trainable and not param.frozen:
             raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
-        result[name] = replace(info, param=param)
+        result[name] = replace(info, param=param, fixed=is_fixed)
     return result
 
 

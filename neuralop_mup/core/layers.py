@@ -9,7 +9,7 @@ models is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,7 @@ UNKNOWN = "unknown"  # init of a parameter that nobody described
 # By type; by name where the package is not imported here: "physicsnemo.FNO" is class FNO of top package physicsnemo.
 _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
+_BESIDE: dict[type, tuple[str, ...]] = {}
 
 
 def register_layer(layer_type: type, params: Describe | Description) -> None:
@@ -216,3 +217,28 @@ def describe(layer: nn.Module) -> dict[str, tuple[Param | Alias | Copy, Describe
 def is_users(function: Describe) -> bool:
     """Whether a description was given to :func:`register_layer`."""
     return function not in _OURS
+
+
+def stands_beside(layer_type: type, *children: str) -> None:
+    """Fourier layers in these children of a layer are computed beside others of its, and so add nothing to depth."""
+    _BESIDE[layer_type] = children
+
+
+def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
+    """Number of Fourier layers that follow each other.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The bare model.
+    owners : iterable of str
+        Names of its modules that hold kernels; one that holds several layers counts them.
+    """
+    beside = [
+        f"{name}.{child}.".removeprefix(".")
+        for name, module in model.named_modules()
+        for cls in type(module).__mro__
+        for child in _BESIDE.get(cls, ())
+    ]
+    following = [owner for owner in set(owners) if not f"{owner}.".startswith(tuple(beside))]
+    return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in following))

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from neuralop_mup.core.reading import read
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
+from neuralop_mup.validation import check_names
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -43,11 +44,13 @@ def parametrize(
     *,
     init: bool = True,
     init_mult: Mapping[str, float] | None = None,
+    **unknown: Any,
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
 
     Weights are rescaled from the default initialisation; forward, class and ``state_dict`` keys stay as they are. At base
-    shapes nothing changes, bit for bit. Build the optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
+    shapes nothing changes, bit for bit; but at the reference size kernels start at a tenth (see ``init_mult``). Build the
+    optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
 
     Parameters
     ----------
@@ -76,6 +79,9 @@ def parametrize(
         to the target. Roles: input, hidden, readout, vector, spectral; ``kernel`` multiplies a Fourier kernel as a whole,
         where ``spectral`` multiplies each factor of a factorized one. If ``kernel`` is not given it is 0.1 at the reference
         size, which trains to lower errors (docs/evidence/optimizers.md), and 1 with any other base or ``rule="standard"``.
+        What does not grow takes none.
+    **unknown
+        Refused, with the name that is nearest.
 
     Returns
     -------
@@ -108,6 +114,7 @@ def parametrize(
     >>> model = nm.parametrize(FNO(n_modes=(64,), in_channels=1, out_channels=1, hidden_channels=128))
     >>> optimizer = nm.MuSOAP(model)
     """
+    check_names(unknown, parametrize)
     bare = _bare(model)
     plan = make_plan(bare, unwrap(base), rule, init_mult)
     _check_untouched(bare, init)

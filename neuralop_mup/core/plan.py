@@ -11,7 +11,7 @@ from functools import cached_property
 
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.rules import OF_INIT, RULE_VERSION, RULES, ModeRule, Size, check_multipliers
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Row:
         The rule in a few words.
     owner : str
         Name of the layer.
-    tensor_shape : tuple of int
-        Shape of the tensor itself, which under ``max_n_modes`` has more modes than are active.
     init : str
         How the default initialisation depends on the fans (:class:`~neuralop_mup.Param`); ``own`` where the layer's
         description has a function for it, ``unknown`` where nobody described the parameter.
@@ -47,6 +45,8 @@ class Row:
         Whether base, which has fewer layers, lacks the parameter; ``base_shape`` is then that of its last layer.
     frozen : bool
         Whether the layer's own constructor freezes it, or it was frozen and nothing of it grows.
+    fixed : bool
+        Whether nothing of it grows. It keeps its own initialization and the base rate, without multipliers of its role.
     """
 
     name: str
@@ -61,17 +61,24 @@ class Row:
     default_std: float | None = None
     why: str = ""
     owner: str = ""
-    tensor_shape: tuple[int, ...] = ()
     init: str = ""
     size: Size | None = None
     base_size: Size | None = None
     lacking: bool = False
     frozen: bool = False
+    fixed: bool = False
+
+    @property
+    def tuned_as(self) -> str:
+        """The role whose multipliers it takes; "fixed", which is none, where nothing of it grows."""
+        return "fixed" if self.fixed else self.role
 
     def mup_shape(self, of: int = 1) -> MupShape:
         """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan that are not frozen."""
         lrs = {"adam_lr": self.lr_mult, "sgd_lr": self.sgd_lr_mult}
-        return MupShape(self.axes, self.shape, self.base_shape, **lrs, of=of, frozen=self.frozen)
+        # mup writes sizes of what grows alone.
+        axes = ("fixed",) * len(self.axes) if self.fixed else self.axes
+        return MupShape(axes, self.shape, self.base_shape, **lrs, of=of, frozen=self.frozen)
 
 
 @dataclass(frozen=True)
@@ -170,15 +177,15 @@ class Plan:
         return {row.name: row for row in self.rows}
 
     def __getitem__(self, name: str) -> Row:
-        if not isinstance(name, str):
+        if name not in self:
             raise MupError(
-                f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, and its text "
-                "is str(plan)."
+                f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, its text is "
+                f"str(plan). Of the names: {nearest(str(name), self._by_name)}"
             )
         return self._by_name[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return isinstance(name, str) and name in self._by_name
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -342,14 +349,14 @@ def _fields(stored: Mapping) -> dict:
 
 
 # What a plan of 0.2 may say that this version leaves out, and what it cannot follow.
-_FORMER = ("place", "eps_mult", "std_ratio", "steps")
+_FORMER = ("place", "eps_mult", "std_ratio", "steps", "tensor_shape")
 _REFUSED = {"correct_tt": "corrects tensor-train kernels", "training": "carries learning rates over steps"}
 
 
 def _cells(plan: Plan) -> list[tuple[str, ...]]:
     head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
     rows = (
-        (r.name, r.role, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
+        (r.name, r.tuned_as, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
         for r in plan.rows
     )
     if not plan.lrs:

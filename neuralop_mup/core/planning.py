@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.growth import measure
-from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers import UNKNOWN
 from neuralop_mup.core.parts import read_base
 from neuralop_mup.core.plan import Plan, Row
@@ -66,10 +65,10 @@ def _make_row(name, found, rule, init_mults) -> Row:
         "shape": info.shape,
         "base_shape": info.base_shape,
         "owner": info.owner,
-        "tensor_shape": info.tensor_shape,
         "init": "own" if callable(param.init) or (info.registered and param.init == "constant") else param.init,
         "lacking": info.lacking,
         "frozen": param.frozen,
+        "fixed": info.fixed,
     }
     if not all(map(prod, shapes.values())):
         return Row(**what, why="holds no numbers, or its layer has no inputs: left alone")
@@ -79,23 +78,24 @@ def _make_row(name, found, rule, init_mults) -> Row:
             "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
         )
     size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
+    what |= {
+        "default_std": None if param.init in ("constant", UNKNOWN) else size.default_std,
+        "size": size,
+        "base_size": base_size,
+    }
+    if info.fixed:
+        return Row(**what, why="nothing of it grows: its own initialization, the base rate")
     m = multipliers(param.role, size, base_size, rule)
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
-    if all(GROWS.isdisjoint(found[part].param.axes) for part in shapes):
-        given, why = [], "nothing of it grows: its own initialization, the base rate"
-    else:
-        why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
+    why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
     init_mult = prod(given)
     return Row(
         **what,
         init_mult=m.init * init_mult,
         lr_mult=m.adam_lr,
         sgd_lr_mult=m.sgd_lr,
-        default_std=None if param.init in ("constant", UNKNOWN) else size.default_std,
         why=f"{why}; init_mult {init_mult:g}" if given else why,
-        size=size,
-        base_size=base_size,
     )
 
 

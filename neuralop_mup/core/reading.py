@@ -43,6 +43,8 @@ class ParameterInfo:
         Logical shape at base, once it is measured.
     lacking : bool
         Whether base, which has fewer layers, lacks it; ``base_shape`` is then that of its last layer.
+    fixed : bool
+        Whether nothing of it was measured to grow, nor of what its initialization follows.
     """
 
     param: Param
@@ -56,6 +58,7 @@ class ParameterInfo:
     shared: str | None = None
     base_shape: tuple[int, ...] = ()
     lacking: bool = False
+    fixed: bool = False
 
 
 def read(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:

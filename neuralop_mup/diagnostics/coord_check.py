@@ -57,6 +57,13 @@ class CoordCheck:
     records: list[dict[str, Any]]
     size_name: str
 
+    def __str__(self) -> str:
+        lines = [f"slopes of log(RMS) against log({self.size_name}):"]
+        for row in judged(self.slopes):
+            reach = "" if row["reach"] is None else f" ± {row['reach']:.2f}"
+            lines.append(f"{row['kind']} {row['step']}, {row['block']}: {row['slope']:+.2f}{reach}, {row['outcome']}")
+        return "\n".join(lines)
+
     @property
     def slopes(self) -> list[dict[str, Any]]:
         """Least-squares slope of log(value) against log(size).

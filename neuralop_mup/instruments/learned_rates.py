@@ -124,7 +124,7 @@ class LearnedRates:
                 "of whole ones: learn rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
             )
         binding = bind(follower.model)
-        role_of = {binding.parameters[row.name]: row.role for row in binding.plan.rows}
+        role_of = {binding.parameters[row.name]: row.role for row in binding.plan.rows if not row.fixed}
         here = set(role_of.values())
         if unknown := [role for role in roles or () if role not in here]:
             raise MupError(f"There is no role {unknown[0]!r} to learn a rate for: {nearest(unknown[0], here)}")

@@ -249,7 +249,7 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
 
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
-    grows = {row.name: tuple(kind in GROWS for kind in row.axes) for row in plan.rows}
+    grows = {row.name: tuple(kind in GROWS and not row.fixed for kind in row.axes) for row in plan.rows}
     found = place(found, grows, trainable=False)
     for row in plan.rows:
         found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)

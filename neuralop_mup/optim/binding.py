@@ -81,7 +81,7 @@ def bind(model: nn.Module) -> Binding:
             "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
             "optimizer; where the model is on the meta device call model.to_empty(device=…) before."
         )
-    of_modes = [row for row in plan.rows if row.size is not None and row.size.modes]
+    of_modes = [row for row in plan.rows if row.size is not None and row.size.modes and not row.fixed]
     kernels = {row.name: row.owner for row in of_modes if hasattr(bare.get_submodule(row.owner), "n_modes")}
     reads_modes = plan.rule not in ("none", "standard")
     growing = {name: kernels[name] for name in _growing(bare, kernels)} if reads_modes else {}
@@ -118,7 +118,7 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
         If the modes cannot be used: above ``max_n_modes``, or K = 0 on an axis, or K = 1 on all under ``log-modes``.
     """
     found: dict[str, ParameterInfo] = {}
-    for owner in dict.fromkeys(row.owner for row in plan.rows if row.role == "spectral"):
+    for owner in dict.fromkeys(row.owner for row in plan.rows if row.tuned_as == "spectral"):
         _check_modes(owner, model.get_submodule(owner))
         found |= read(model.get_submodule(owner), f"{owner}." if owner else "")
     shapes = {name: f.shape for name, f in found.items()}
@@ -126,7 +126,7 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
         return plan
     rows = []
     for row in plan.rows:
-        if row.role == "spectral" and row.size is not None and row.base_size is not None:
+        if row.tuned_as == "spectral" and row.size is not None and row.base_size is not None:
             size = size_of(row.name, found, shapes)
             m = multipliers(row.role, size, row.base_size, plan.mode_rule)
             row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)

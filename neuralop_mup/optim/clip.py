@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import torch
 from torch import nn
 
@@ -53,25 +51,18 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
             grad.clamp_(-clip_value, clip_value)
 
 
-# Of models without a plan, which are classified once: it takes longer than a step of a small model.
-_KERNELS: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
-
-
 def _kernels(model: nn.Module) -> list[nn.Parameter | None]:
-    """Parameters of Fourier kernels, in time that does not count at every step."""
+    """Parameters of Fourier kernels, with a plan in time that does not count at every step; a model without one is read."""
     plan = vars(model).get(ATTRIBUTE)
+    names = tuple(kernels_and_axes(model)) if plan is None else plan.kernels
+    if not names:
+        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
     try:
         # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
-        parts = [name.rpartition(".") for name in (_KERNELS[model] if plan is None else plan.kernels)]
-        found = [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
-    except (AttributeError, KeyError):  # not classified yet, or its layers were changed since
-        if plan is None:
-            _KERNELS[model] = tuple(kernels_and_axes(model))
-            return _kernels(model)
+        parts = [name.rpartition(".") for name in names]
+        return [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
+    except (AttributeError, KeyError):
         raise MupError(
-            f"The parameters of this {type(model).__name__} changed after parametrize ({plan.kernels[0]!r} or another "
-            "kernel was removed): parametrize the finished model."
+            f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel was "
+            "removed): parametrize the finished model."
         ) from None
-    if not found:
-        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
-    return found

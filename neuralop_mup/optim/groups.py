@@ -15,7 +15,10 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import Binding, bind, rule_mult
 from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
-from neuralop_mup.validation import check_number
+from neuralop_mup.validation import check_names, check_number
+
+_UPDATES = {"adam": "do not scale", "sgd": "scale"}
+_BUILDERS = {"adam": "MuAdam", "sgd": "MuSGD"}
 
 # torch's optimizers that add weight decay to the gradient before they divide it by its size.
 _COUPLED = (
@@ -53,7 +56,8 @@ def param_groups(
         (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base).
         If not given, groups carry none and the optimizer's own applies to each as it stands.
     lr_mult : mapping, optional
-        Multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule.
+        Multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule. What does not grow takes
+        none.
 
     Returns
     -------
@@ -102,7 +106,7 @@ def groups_of(
     for row in binding.plan.rows:
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
         divisor = 1 / rule_mult(row, family)
-        multiplier, convolution = multipliers.get(row.role, 1.0), growing.get(row.name)
+        multiplier, convolution = multipliers.get(row.tuned_as, 1.0), growing.get(row.name)
         settings: dict[str, Any] = {
             "lr": lr / divisor * multiplier,
             "lr_mult": 1 / divisor * multiplier,
@@ -304,13 +308,21 @@ def _built(
                 f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
             )
     binding = bind(model)
-    optimizer = impl(groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult), lr=lr, **kwargs)
-    if family_of(optimizer) not in (None, family):
-        ours, theirs = ("MuAdam", "MuSGD") if family == "adam" else ("MuSGD", "MuAdam")
+    groups = groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
+    try:
+        optimizer = impl(groups, lr=lr, **kwargs)
+    except (TypeError, ValueError) as error:  # of a name, of a number, or, as LBFGS, of groups
+        check_names([name for name in kwargs if repr(name) in str(error)], MuAdam, impl)
         raise MupError(
-            f"{ours}'s learning rates are not for torch's {type(optimizer).__name__}, whose updates "
-            f"{'scale' if family == 'adam' else 'do not scale'} with the gradient: use neuralop_mup.{theirs}(model, lr=…, "
-            "impl=…), with a learning rate that was tuned for it."
+            f"{getattr(impl, '__name__', 'impl')} does not take the plan's param groups, or not these arguments: {error}. "
+            "Give an optimizer that takes groups, and arguments of its own."
+        ) from error
+    theirs = family_of(optimizer)
+    if theirs not in (None, family):
+        raise MupError(
+            f"These learning rates are for updates that {_UPDATES[family]} with the gradient, and those of torch's "
+            f"{type(optimizer).__name__} {_UPDATES[theirs]}: use neuralop_mup.{_BUILDERS[theirs]}(model, lr=…, impl=…), "
+            "with a learning rate that was tuned for it."
         )
     if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
         follow(binding, optimizer, family)

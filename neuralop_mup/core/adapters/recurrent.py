@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from neuralop.layers.rno_block import RNOBlock, RNOCell
 
-from neuralop_mup.core.depth import stands_beside
-from neuralop_mup.core.layers import Description, Param, layer_type, normal
+from neuralop_mup.core.layers import Description, Param, layer_type, normal, stands_beside
 
 # Gates are computed beside each other, of the input and of the state: an update gate and a reset gate, then the candidate,
 # which reads the reset state. So two Fourier layers of the six follow each other.

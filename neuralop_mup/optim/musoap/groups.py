@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from neuralop_mup.core.depth import fourier_depth
+from neuralop_mup.core.layers import fourier_depth
 from neuralop_mup.core.plan import Row
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
@@ -42,13 +42,15 @@ def musoap_groups(
 ) -> list[dict[str, Any]]:
     """Groups with ``layouts`` for matrix updates, of which all have the size lr √(base_depth / depth), then AdamW's."""
     roles = {row.name: row.role for row in binding.plan.rows}
-    if "spectral" not in roles.values():
+    kernels = [row.owner for row in binding.plan.rows if row.tuned_as == "spectral"]
+    if not kernels:
         raise MupError(
-            f"{type(binding.model).__name__} has no Fourier kernel, and MuSOAP is for those: use neuralop_mup.MuAdam."
+            f"{type(binding.model).__name__} has no Fourier kernel, and MuSOAP is for those that grow: use "
+            "neuralop_mup.MuAdam."
         )
     multipliers = check_multipliers(lr_mult, "lr_mult")
     # Updates have one size at every width and number of modes; depth is left.
-    depth = fourier_depth(binding.model, {row.owner for row in binding.plan.rows if row.role == "spectral"})
+    depth = fourier_depth(binding.model, kernels)
     rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / depth)
     layouts = matrix_layouts(binding)
     groups = []
@@ -100,13 +102,15 @@ def matrix_layouts(binding: Binding) -> dict[str, str]:
     """Layouts by name of all parameters whose updates are matrices.
 
     Kernels with their factors, and hidden linear layers: also as 1×1 convolutions from width to width. Convolutions
-    with a stencil or with groups are no single matrix and are left to AdamW.
+    with a stencil or with groups are no single matrix and are left to AdamW, and so is what does not grow.
     """
     layouts = {}
     for row in binding.plan.rows:
         p, owner = binding.parameters[row.name], binding.model.get_submodule(row.name.rpartition(".")[0])
-        is_map = row.role == "hidden" and p.ndim >= 2 and math.prod(p.shape[2:]) == 1 and getattr(owner, "groups", 1) == 1
-        if row.role == "spectral" or is_map:
+        is_map = (
+            row.tuned_as == "hidden" and p.ndim >= 2 and math.prod(p.shape[2:]) == 1 and getattr(owner, "groups", 1) == 1
+        )
+        if row.tuned_as == "spectral" or is_map:
             layouts[row.name] = layout_of(row, p)
     # The weights of a CP kernel's terms are a vector, no matrix.
     return {name: layout for name, layout in layouts.items() if layout.strip("o")}
