@@ -88,6 +88,20 @@ def killed_once(config):
     return train(config)
 
 
+def killed_while_sending(config):
+    """Its process is killed, the first time, when it has sent half of what the run gave."""
+    from multiprocessing.connection import Connection
+
+    def half(self, content):
+        os.write(self.fileno(), content[: len(content) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if config["lr"] == 0.25 and not os.path.exists(config["flag"]):
+        Path(config["flag"]).touch()
+        Connection._send = half
+    return train(config)
+
+
 def always_killed(config):
     if config["lr"] == 0.25:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runs import LRS, always_killed, drawn, killed_once, slow, surroundings, train
+from engine_runs import LRS, always_killed, drawn, killed_once, killed_while_sending, slow, surroundings, train
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import engines, sweep
@@ -148,6 +148,13 @@ def test_a_run_that_dies_twice_has_failed_and_the_sweep_goes_on(tmp_path, fixed)
     (lost,) = [r for r in found.records if r["outcome"] != "complete"]
     assert lost["params"] == {"lr": 0.25} and lost["outcome"] == "failed" and "terminated abruptly" in lost["error"]
     assert len(found.records) == len(LRS)
+
+
+def test_a_process_that_is_killed_while_it_sends_what_its_run_gave(tmp_path, fixed):
+    """Once waited for ever: the other half of it could still have come."""
+    found = quiet(killed_while_sending, tmp_path, n_workers=2, seeds=(0,), fixed=fixed)
+    assert Path(fixed["flag"]).exists() and {r["outcome"] for r in found.records} == {"complete"}
+    assert set(runs(fixed).values()) == {1, 2} and len(found.records) == len(LRS)
 
 
 def test_what_cannot_be_sent_to_processes_is_told_before_anything_is_written(tmp_path):
