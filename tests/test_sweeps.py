@@ -119,7 +119,7 @@ def test_how_runs_end_whose_fault_it_is_and_what_is_tried_again(tmp_path, fixed,
         **finals,
         "killed once": "complete",
     }
-    assert "terminated abruptly while" in got["dies"]["error"]
+    assert "terminated abruptly" in got["dies"]["error"]
     assert got["bug"]["error"] == "ValueError: oops" and "Traceback" in got["bug"]["traceback"]
     assert got["complete"]["metrics"] == {"loss": 1.0, "train_loss": None}
     assert got["inf"]["loss"] is None and got["inf"]["error"] == "the loss is inf"

@@ -128,7 +128,7 @@ class LocalEngine:
                 process = self._context.Process(target=_train, args=sent)
                 process.start()
                 sending.close()  # so that what is read ends with the process, in the middle of an answer, too
-                begun = None
+                begun = False
                 try:
                     begun = answers.recv()
                     answer = answers.recv()
@@ -274,20 +274,13 @@ class RayExecutor(Executor):
         self.room = int(has.get("GPU", 0) or has.get("CPU", 0)) or 1
         task = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))
         self._task = task.options(num_cpus=1, num_gpus=min(1, has.get("GPU", 0)), max_retries=3, retry_exceptions=False)
-        self._refs: set[Any] = set()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Send one run to the cluster."""
-        ref = self._task.remote(function, args, kwargs)
-        self._refs.add(ref)
-        future = ref.future()
-        future.add_done_callback(lambda _: self._refs.discard(ref))
-        return future
+        return self._task.remote(function, args, kwargs).future()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel what still runs, and end a cluster that was started here."""
-        for ref in list(self._refs):
-            self._ray.cancel(ref, force=True)
+        """End a cluster that was started here; on another one, what has begun runs to its end unread."""
         if self._started:
             self._ray.shutdown()
 
@@ -359,9 +352,7 @@ def cores() -> int:
 def cuda_devices(device: str = "cuda") -> list[str]:
     """CUDA devices that this process may use, by the names that ``CUDA_VISIBLE_DEVICES`` knows; none without torch's
     CUDA, nor for a ``device`` that names a single one or the CPU."""
-    if device not in ("auto", "cuda"):
-        return []
-    if not torch.cuda.is_available():
+    if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     known = [name.strip() for name in chosen.split(",")] if chosen else list(map(str, range(torch.cuda.device_count())))
