@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 from neuralop_mup.errors import Diverged, MupError
@@ -20,6 +21,12 @@ def mark(config):
         descriptor = os.open(config["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(descriptor, (json.dumps([config.get("rule"), config.get("lr"), config["seed"]]) + "\n").encode())
         os.close(descriptor)
+
+
+def executions(fixed):
+    """How often each learning rate and seed was trained."""
+    path = Path(fixed["log"])
+    return Counter(tuple(json.loads(line)[1:]) for line in path.read_text().splitlines()) if path.exists() else Counter()
 
 
 def train(config):
