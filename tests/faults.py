@@ -179,9 +179,9 @@ class Round:
             second = Command(self.folder, self.engine)
             running.kill()
             running.join()
-            self.figures["second commands that ended"] += second.wait(300)
+            self.figures["second commands that ended"] += second.wait(3600)
             second.kill()
-        ended = running.wait(300 if fault in ("disk", "none", "damage") else 0)
+        ended = running.wait(3600 if fault in ("disk", "none", "damage") else 0)
         self.figures[f"commands that ended ({fault})" if ended else f"commands killed ({fault})"] += 1
         running.kill()
         running.join()

@@ -301,11 +301,11 @@ def test_processes_end_with_a_command_that_is_killed(tmp_path, fixed):
         f"from engine_runs import slow\nfrom neuralop_mup.lab import sweep\nif __name__ == '__main__':\n    {body}"
     )
     with subprocess.Popen([sys.executable, str(program)], env=environment(), stderr=subprocess.DEVNULL) as driver:
-        end = time.monotonic() + 120
-        while not (Path(fixed["log"]).exists() and executions(fixed).total() == 2) and time.monotonic() < end:
+        while driver.poll() is None and executions(fixed).total() < 2:
             time.sleep(0.05)
         below = psutil.Process(driver.pid).children(recursive=True)
         driver.kill()
+    end = time.monotonic() + 120
     while any(map(_lives, below)) and time.monotonic() < end:
         time.sleep(0.05)
     assert len(below) >= 3 and not any(map(_lives, below))
