@@ -46,3 +46,9 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):  # so that no worker has a long one left when the others are done
         items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture
+def fixed(tmp_path):
+    """Where runs leave their marks, and a flag that tells them something."""
+    return {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}

@@ -24,8 +24,11 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import neuralop_mup.lab.training  # noqa: F401  (loaded once, before commands are forked)
 from neuralop_mup.errors import MupError
@@ -90,67 +93,40 @@ def command(folder: Path, engine: str, limit: int | None) -> None:
         run(study, folder=folder, engine=made, progress=False)
 
 
-class Command:
+class Command(ForkProcess):
     """A command in a process group of its own."""
 
-    def __init__(self, folder: Path, engine: str, limit: int | None = None) -> None:
-        self.code: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.setpgid(0, 0)
-            told = os.open(folder.parent / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            for stream in (sys.stdout, sys.stderr):  # Ray tells of dead processes on stdout
-                os.dup2(told, stream.fileno())
-            try:
-                command(folder, engine, limit)
-                os._exit(0)
-            except (MupError, OSError) as error:
-                known = isinstance(error, MupError) or limit is not None
-                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-                print(f"{type(error).__name__}: {error}", file=sys.stderr)
-                os._exit(2 if known else 1)
-
-    def ended(self) -> bool:
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code is not None
+    def __init__(self, *how: Any) -> None:
+        super().__init__(target=_command, args=how)
+        self.start()
 
     def wait(self, seconds: float) -> bool:
         """Whether it ended in that time."""
-        end = time.monotonic() + seconds
-        while not self.ended() and time.monotonic() < end:
-            time.sleep(0.005)
-        return self.ended()
+        self.join(seconds)
+        return self.exitcode is not None
 
-    def kill(self) -> None:
-        if not self.ended():
-            os.kill(self.pid, signal.SIGKILL)
-            self.wait(60)
-
-    def processes(self, engine: str) -> list[int]:
-        """Those in which runs are trained."""
-        if engine == "ray":
-            others = (b"ray::IDLE", b"ray::DashboardAgent", b"ray::RuntimeEnvAgent")  # with an agent its node ends
-            return [pid for pid, line in _command_lines() if line.startswith(b"ray::") and not line.startswith(others)]
-        return [pid for pid, _ in _command_lines() if _parent(_parent(pid)) == self.pid]
+    def trainers(self, engine: str) -> list[psutil.Process]:
+        """The processes in which runs are trained."""
+        if engine == "local":
+            below = psutil.Process(self.pid).children() if self.is_alive() else []
+            return [trainer for server in below for trainer in server.children()]
+        others = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")  # with an agent its node ends
+        found = [(one, " ".join(one.info["cmdline"] or ())) for one in psutil.process_iter(["cmdline"])]
+        return [one for one, line in found if line.startswith("ray::") and not line.startswith(others)]
 
 
-def _command_lines() -> list[tuple[int, bytes]]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append((int(path.parent.name), path.read_bytes()))
-        except OSError:
-            continue
-    return found
-
-
-def _parent(pid: int | None) -> int | None:
+def _command(folder: Path, engine: str, limit: int | None = None) -> None:
+    os.setpgid(0, 0)
+    told = os.open(folder.parent / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):  # Ray tells of dead processes on stdout
+        os.dup2(told, stream.fileno())
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except (OSError, IndexError):
-        return None
+        command(folder, engine, limit)
+    except (MupError, OSError) as error:
+        known = isinstance(error, MupError) or limit is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(2 if known else 1)
 
 
 class Round:
@@ -191,9 +167,9 @@ class Round:
         if fault == "processes":
             left = 4
             while not running.wait(self.rng.uniform(0.02, 0.3)):
-                for pid in running.processes(self.engine)[: left and 1]:
-                    with suppress(ProcessLookupError):  # it has just ended
-                        os.kill(pid, signal.SIGKILL)
+                with suppress(psutil.NoSuchProcess):  # it has just ended
+                    for trainer in running.trainers(self.engine)[: left and 1]:
+                        trainer.kill()
                         self.figures["processes killed"] += 1
                         left -= 1
         elif fault == "command":
@@ -202,14 +178,16 @@ class Round:
             running.wait(self.rng.uniform(0.2, 3.0))
             second = Command(self.folder, self.engine)
             running.kill()
-            self.figures["second commands that ended"] += second.wait(300)
+            running.join()
+            self.figures["second commands that ended"] += second.wait(3600)
             second.kill()
-        ended = running.wait(300 if fault in ("disk", "none", "damage") else 0)
+        ended = running.wait(3600 if fault in ("disk", "none", "damage") else 0)
         self.figures[f"commands that ended ({fault})" if ended else f"commands killed ({fault})"] += 1
         running.kill()
+        running.join()
         time.sleep(0.3)  # what the killed one had begun ends
         fine = {"none": (0,), "damage": (0,), "disk": (0, 2), "processes": (0,)}.get(fault, (0, 2, -signal.SIGKILL))
-        if running.code not in fine:
+        if running.exitcode not in fine:
             self.wrong("commands that broke", [f"{fault}: {(self.folder.parent / 'told').read_text()[-2000:]}"])
         self._compare(before)
 
@@ -268,11 +246,6 @@ def cluster(engine: str) -> Iterator[None]:
 
 def main(engine: str, rounds: int, seed: int) -> Counter:
     """Take so many folders through their faults."""
-    with cluster(engine):
-        return _rounds(engine, rounds, seed)
-
-
-def _rounds(engine: str, rounds: int, seed: int) -> Counter:
     rng, figures = random.Random(seed), Counter(dict.fromkeys(COUNTED, 0))
     undisturbed: dict[str, float] = {}
     grid, _ = studies(Train(Path(tempfile.mkdtemp())))
@@ -295,4 +268,6 @@ if __name__ == "__main__":
     parser.add_argument("engine", choices=("local", "ray"))
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    print(json.dumps(main(**vars(parser.parse_args())), indent=1))
+    asked = parser.parse_args()
+    with cluster(asked.engine):
+        print(json.dumps(main(**vars(asked)), indent=1))

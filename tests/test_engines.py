@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pickle
 import random
@@ -17,10 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
-from engine_runs import LRS, always_killed, drawn, killed_once, slow, surroundings, train
+from engine_runs import LRS, always_killed, drawn, executions, killed_once, killed_while_sending, slow, surroundings, train
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import engines, sweep
@@ -29,12 +29,6 @@ from neuralop_mup.lab.outcome import execute
 from neuralop_mup.lab.problems import get_problem
 from processes import environment
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-
-
-def runs(fixed):
-    return Counter(tuple(json.loads(line)[1:]) for line in Path(fixed["log"]).read_text().splitlines())
-
 
 def quiet(train, folder, lrs=LRS, **arguments):
     return sweep(train, {"lr": lrs}, folder=folder, **{"progress": False, "seeds": (0, 1), **arguments})
@@ -42,11 +36,6 @@ def quiet(train, folder, lrs=LRS, **arguments):
 
 def losses(found):
     return [(r["params"]["lr"], r["seed"], r["outcome"], r["loss"]) for r in found.records]
-
-
-@pytest.fixture
-def fixed(tmp_path):
-    return {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +106,7 @@ def test_a_killed_process_costs_its_run_one_more_attempt(name, request, tmp_path
         found = quiet(killed_once, tmp_path / "s", fixed=fixed, **engine)
     assert {r["outcome"] for r in found.records} == {"complete"}
     # The killed run had left no mark; what ran on a dead worker of Dask's and had not been fetched runs again.
-    counts = runs(fixed)
+    counts = executions(fixed)
     assert len(counts) == 2 * len(LRS) and (name == "dask" or set(counts.values()) == {1})
 
 
@@ -148,6 +137,13 @@ def test_a_run_that_dies_twice_has_failed_and_the_sweep_goes_on(tmp_path, fixed)
     (lost,) = [r for r in found.records if r["outcome"] != "complete"]
     assert lost["params"] == {"lr": 0.25} and lost["outcome"] == "failed" and "terminated abruptly" in lost["error"]
     assert len(found.records) == len(LRS)
+
+
+def test_a_process_that_is_killed_while_it_sends_what_its_run_gave(tmp_path, fixed):
+    """Once waited for ever: the other half of it could still have come."""
+    found = quiet(killed_while_sending, tmp_path, n_workers=2, seeds=(0,), fixed=fixed)
+    assert Path(fixed["flag"]).exists() and {r["outcome"] for r in found.records} == {"complete"}
+    assert set(executions(fixed).values()) == {1, 2} and len(found.records) == len(LRS)
 
 
 def test_what_cannot_be_sent_to_processes_is_told_before_anything_is_written(tmp_path):
@@ -297,7 +293,6 @@ def test_a_process_that_is_killed_before_its_run_begins_is_no_death_of_the_run(t
     assert sorted(ran.read_text().split()) == ["1", "2"] if not told else not ran.exists()
 
 
-@linux
 def test_processes_end_with_a_command_that_is_killed(tmp_path, fixed):
     Path(fixed["flag"]).touch()
     body = f"sweep(slow, {{'lr': [0.5, 0.25]}}, folder={str(tmp_path / 's')!r}, n_workers=2, fixed={fixed!r})"
@@ -306,32 +301,20 @@ def test_processes_end_with_a_command_that_is_killed(tmp_path, fixed):
         f"from engine_runs import slow\nfrom neuralop_mup.lab import sweep\nif __name__ == '__main__':\n    {body}"
     )
     with subprocess.Popen([sys.executable, str(program)], env=environment(), stderr=subprocess.DEVNULL) as driver:
-        end = time.monotonic() + 120
-        while not (Path(fixed["log"]).exists() and runs(fixed).total() == 2) and time.monotonic() < end:
+        while driver.poll() is None and executions(fixed).total() < 2:
             time.sleep(0.05)
-        children = _below(driver.pid)
+        below = psutil.Process(driver.pid).children(recursive=True)
         driver.kill()
-    while any(map(_lives, children)) and time.monotonic() < end:
+    end = time.monotonic() + 120
+    while any(map(_lives, below)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert len(children) >= 2 and not any(map(_lives, children))
+    assert len(below) >= 3 and not any(map(_lives, below))
 
 
-def _below(pid):
-    found = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if _parent(p) == pid]
-    return found + [below for child in found for below in _below(child)]
-
-
-def _parent(path):
+def _lives(process):
     try:
-        return int(path.read_text().rsplit(")", 1)[1].split()[1])
-    except (OSError, IndexError):
-        return None
-
-
-def _lives(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -400,12 +383,6 @@ def test_an_executor_that_breaks_and_cannot_be_made_anew_is_told(tmp_path, fixed
 # Ray
 
 
-def test_a_worker_of_another_version_is_refused(tmp_path, cluster, monkeypatch):
-    monkeypatch.setattr("neuralop_mup.lab.run.__version__", "9.9")
-    with pytest.raises(MupError, match="worker has neuralop_mup 0.* has 9.9"):
-        quiet(train, tmp_path / "s", engine="ray")
-
-
 def test_ray_goes_on_when_a_node_dies(tmp_path, cluster, fixed):
     class Nodes(RayExecutor):
         """Kills a node after four runs were sent."""
@@ -422,4 +399,4 @@ def test_ray_goes_on_when_a_node_dies(tmp_path, cluster, fixed):
     found = quiet(slow, tmp_path / "s", executor=Nodes, fixed=fixed)
     assert {r["outcome"] for r in found.records} == {"complete"} and len(found.records) == 2 * len(LRS)
     # The dead node's run, and what it had not handed over, run again.
-    assert len(runs(fixed)) == 2 * len(LRS) and runs(fixed).total() <= 2 * len(LRS) + 2
+    assert len(executions(fixed)) == 2 * len(LRS) and executions(fixed).total() <= 2 * len(LRS) + 2

@@ -23,7 +23,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds t
 
 def nothing_is_lost(engine: str, rounds: int) -> None:
     command = [sys.executable, str(FAULTS), engine, "--rounds", str(rounds), "--seed", "7"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600 * rounds)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=7200 * rounds)
     assert done.returncode == 0, done.stderr
     print(done.stderr)  # says where each of the figures below that is not 0 comes from
     figures = json.loads(done.stdout)

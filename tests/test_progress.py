@@ -13,13 +13,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def terminal_of(monkeypatch):
-    """In the test itself: between a fixture and its test pytest sets stderr anew."""
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    return screen
-
-
 def record(lr, loss=None, **changes):
     done = (
         {"outcome": "failed", "error": "MemoryError: no memory"} if loss is None else {"outcome": "complete", "error": None}
@@ -29,7 +22,8 @@ def record(lr, loss=None, **changes):
 
 def test_a_sweep_on_a_terminal(monkeypatch):
     """A proxy costs 1 and a target 10: after one of two proxies a twelfth is done; what fails stands above the bar."""
-    terminal = terminal_of(monkeypatch)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
     progress = Progress("sweep", {"proxy": 1.0, "target": 10.0}, enabled=True)
     progress.left(Counter({"proxy": 2, "target": 1}))
     progress.finished(record(0.4))
@@ -40,13 +34,3 @@ def test_a_sweep_on_a_terminal(monkeypatch):
     seen = terminal.getvalue()
     assert "proxy lr=0.4 seed=0: FAILED, MemoryError: no memory" in seen
     assert re.search(r"sweep:  17%\|.*proxy lr=0.2 seed=0: 0.25", seen)
-
-
-def test_a_silent_sweep(monkeypatch):
-    terminal = terminal_of(monkeypatch)
-    progress = Progress("sweep", {}, enabled=False)
-    progress.left(Counter({"proxy": 1}))
-    progress.finished(record(0.1, 0.5))
-    progress.note("a word")
-    progress.close()
-    assert terminal.getvalue() == ""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ from neuralop_mup.lab import sweep
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import failed
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS, Records, Run, described
-from processes import environment
 
 CONTENT = {"train": "bowl", "lr": 0.5, "seed": 0, "model": {"n_modes": (8, 8)}}
 
@@ -165,19 +161,6 @@ def test_a_kill_while_a_run_is_written_down_is_mended(records, content):
     assert json.loads((place / "signac_statepoint.json").read_text())["lr"] == 0.5
 
 
-def test_a_full_disk_leaves_the_former_record(records, monkeypatch):
-    records.write(run_of(), complete(1.0))
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
-        with pytest.raises(MupError, match="Cannot write to the folder .*No space left on device"):
-            records.write(run_of(), complete(2.0))
-    assert again(records).get(run_of())["loss"] == 1.0
-
-
 def test_proposals_are_kept_and_damage_is_told(records):
     search = {"space": {"lr": "log"}}
     assert records.proposals(search) == []
@@ -207,27 +190,6 @@ def test_a_run_says_what_it_was_made_with(tmp_path):
     (job,) = signac.get_project(str(tmp_path))
     assert set(job.doc.versions) == {"python", "torch", "neuraloperator", "mup", "neuralop-mup"}
     assert job.doc.host == platform.node() and job.doc.date.startswith("20")
-
-
-HOLDER = """
-import sys, time
-from neuralop_mup.lab.records import Records
-with Records(sys.argv[1]).held():
-    print(1, flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_folder_has_one_command_and_a_killed_one_leaves_it_free(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], env=environment(), stdout=subprocess.PIPE
-    ) as holder:
-        holder.stdout.readline()
-        with pytest.raises(MupError, match="Another run is using the study folder"), Records(tmp_path).held():
-            pass
-        holder.kill()
-    with Records(tmp_path).held():
-        pass
 
 
 def test_a_lock_that_a_killed_command_left_to_its_children_for_a_moment_is_waited_for(tmp_path):

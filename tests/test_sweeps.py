@@ -20,7 +20,7 @@ import optuna
 import pytest
 import torch
 
-from engine_runs import LRS, bowl, drawn, kinds, slow, train, trips
+from engine_runs import LRS, bowl, executions, kinds, slow, train, trips
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import Results, aligned_table, log2_grid, sweep, transfer, verdict, write_report
@@ -38,22 +38,12 @@ def interrupts(config):
     return train(config)
 
 
-def executions(fixed):
-    path = Path(fixed["log"])
-    return Counter(tuple(json.loads(line)[1:]) for line in path.read_text().splitlines()) if path.exists() else Counter()
-
-
 def lines(folder):
     return [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text().splitlines()]
 
 
 def quiet(train, space, folder, **arguments):
     return sweep(train, space, folder=folder, **{"n_workers": 1, "progress": False, **arguments})
-
-
-@pytest.fixture
-def fixed(tmp_path):
-    return {"log": str(tmp_path / "log"), "flag": str(tmp_path / "flag")}
 
 
 @pytest.mark.parametrize(
@@ -93,9 +83,10 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path, space, a
 # What runs, and what is kept of it
 
 
-def test_a_grid_runs_every_point_once_and_its_table_is_for_people(tmp_path, fixed):
+def test_a_grid_runs_every_point_once_and_its_table_is_for_people(tmp_path, fixed, capsys):
     space = {"lr": [0.5, 0.25], "n_modes": [(4, 4), (8, 8)]}
     found = quiet(bowl, space, tmp_path / "s", seeds=(3, 4), fixed=fixed)
+    assert capsys.readouterr().err == ""
     assert sorted(executions(fixed).elements()) == sorted([(lr, s) for lr in (0.5, 0.25) for s in (3, 4)] * 2)
     assert len(found.records) == 8 and found.records == lines(tmp_path / "s")
     assert found.best == {"lr": 0.25, "n_modes": [4, 4]}
@@ -119,7 +110,7 @@ def test_how_runs_end_whose_fault_it_is_and_what_is_tried_again(tmp_path, fixed,
         **finals,
         "killed once": "complete",
     }
-    assert "terminated abruptly while" in got["dies"]["error"]
+    assert "terminated abruptly" in got["dies"]["error"]
     assert got["bug"]["error"] == "ValueError: oops" and "Traceback" in got["bug"]["traceback"]
     assert got["complete"]["metrics"] == {"loss": 1.0, "train_loss": None}
     assert got["inf"]["loss"] is None and got["inf"]["error"] == "the loss is inf"
@@ -266,23 +257,6 @@ def test_each_train_function_has_runs_of_its_own(make, tmp_path):
     assert len(list((tmp_path / "workspace").iterdir())) == 6  # the third call found what the first one kept
 
 
-BROKEN = True
-
-
-def refuses(config):
-    if BROKEN:
-        raise MupError("the licence server was away")
-    return config["lr"]
-
-
-def test_what_was_refused_runs_again_once_the_code_is_mended(tmp_path, monkeypatch):
-    for _ in range(2):
-        assert {r["outcome"] for r in quiet(refuses, {"lr": [1.0]}, tmp_path).records} == {"refused"}
-    assert len(list((tmp_path / "workspace").iterdir())) == 1
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN", False)
-    assert quiet(refuses, {"lr": [1.0]}, tmp_path).best_loss == 1.0
-
-
 def test_what_cannot_be_told_from_others_is_trained_each_time(tmp_path):
     lock, calls = threading.Lock(), []
 
@@ -389,12 +363,6 @@ def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed, capsys):
     assert executions(fixed).total() == 18
 
 
-def test_transfer_refuses_model_in_fixed(tmp_path):
-    with pytest.raises(MupError, match="put it into proxy and target"):
-        transfer(bowl, folder=tmp_path, fixed={"model": {}}, **TRANSFER)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("search", [False, True])
 def test_a_transfer_of_ones_own_gives_the_report_that_the_guide_shows(tmp_path, search):
     space = {"space": {"lr": optuna.distributions.FloatDistribution(2**-8, 1, log=True)}, "n_trials": 3} if search else {}
@@ -424,9 +392,3 @@ def test_results_that_are_not_there_are_told(tmp_path):
 def test_importing_tuning_does_not_import_what_it_may_not_need():
     code = "import sys, neuralop_mup.lab; sys.exit(any(m in sys.modules for m in ('optuna', 'matplotlib', 'signac', 'ray')))"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
-
-
-def test_runs_draw_the_same_numbers_wherever_they_are_trained(tmp_path):
-    one = quiet(drawn, {"lr": [0.1, 0.2]}, tmp_path / "one", seeds=(0, 1))
-    two = quiet(drawn, {"lr": [0.1, 0.2]}, tmp_path / "two", seeds=(0, 1), n_workers=2)
-    assert [r["loss"] for r in one.records] == [r["loss"] for r in two.records]

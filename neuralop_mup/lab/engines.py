@@ -7,6 +7,7 @@ loop's alone.
 
 from __future__ import annotations
 
+import functools
 import logging
 import multiprocessing
 import os
@@ -115,21 +116,32 @@ class LocalEngine:
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Call the function in a fresh process."""
-        return self._watching.submit(self._call, function, *args, **kwargs)
+        return self._watching.submit(self._call, functools.partial(function, *args, **kwargs))
 
-    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """In a pool of one process, which breaks for this run alone."""
+    def _call(self, function: Callable[[], Any]) -> Any:
         own = self._free.pop(0)
-        # A forked process has the environment of the one that it is forked from.
-        began = {**os.environ, **own}, self._threads, self._there
         try:
             for _ in range(_STARTS):
-                with ProcessPoolExecutor(1, self._context, _begin, began) as pool:
-                    try:
-                        pool.submit(int).result()
-                    except BrokenExecutor:  # killed (for its memory, by a user) before its run began: no death of the run
-                        continue
-                    return pool.submit(function, *args, **kwargs).result()
+                answers, sending = self._context.Pipe(duplex=False)
+                # A forked process has the environment of the one that it is forked from.
+                sent = {**os.environ, **own}, self._threads, self._there, sending, function
+                process = self._context.Process(target=_train, args=sent)
+                process.start()
+                sending.close()  # so that what is read ends with the process, in the middle of an answer, too
+                begun = False
+                try:
+                    begun = answers.recv()
+                    answer = answers.recv()
+                except (EOFError, OSError):
+                    if begun:
+                        raise RuntimeError("its process was terminated abruptly") from None
+                    continue  # killed (for its memory, by a user) before its run began: no death of the run
+                finally:
+                    answers.close()
+                    process.join()
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
         finally:
             self._free.append(own)
         raise MupError(
@@ -143,13 +155,19 @@ class LocalEngine:
         self._watching.shutdown(wait=False)
 
 
-def _begin(environment: Mapping[str, str], threads: int, engine: Any) -> None:
-    """What a process does before its run."""
+def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: Any, function: Callable[[], Any]) -> None:
+    """All that a process does: it says that its run begins, and sends what the function returned or raised."""
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(engine,), daemon=True).start()
     os.environ.update(environment)
     torch.set_num_threads(threads)
+    sending.send(True)
+    try:
+        answer = function()
+    except Exception as error:
+        answer = error
+    sending.send(answer)
 
 
 def _end_with(engine: Any) -> None:
@@ -256,20 +274,13 @@ class RayExecutor(Executor):
         self.room = int(has.get("GPU", 0) or has.get("CPU", 0)) or 1
         task = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))
         self._task = task.options(num_cpus=1, num_gpus=min(1, has.get("GPU", 0)), max_retries=3, retry_exceptions=False)
-        self._refs: set[Any] = set()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Send one run to the cluster."""
-        ref = self._task.remote(function, args, kwargs)
-        self._refs.add(ref)
-        future = ref.future()
-        future.add_done_callback(lambda _: self._refs.discard(ref))
-        return future
+        return self._task.remote(function, args, kwargs).future()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel what still runs, and end a cluster that was started here."""
-        for ref in list(self._refs):
-            self._ray.cancel(ref, force=True)
+        """End a cluster that was started here; on another one, what has begun runs to its end unread."""
         if self._started:
             self._ray.shutdown()
 
@@ -341,9 +352,7 @@ def cores() -> int:
 def cuda_devices(device: str = "cuda") -> list[str]:
     """CUDA devices that this process may use, by the names that ``CUDA_VISIBLE_DEVICES`` knows; none without torch's
     CUDA, nor for a ``device`` that names a single one or the CPU."""
-    if device not in ("auto", "cuda"):
-        return []
-    if not torch.cuda.is_available():
+    if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     known = [name.strip() for name in chosen.split(",")] if chosen else list(map(str, range(torch.cuda.device_count())))

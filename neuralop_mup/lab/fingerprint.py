@@ -28,10 +28,14 @@ import torch
 from neuralop_mup.errors import MupError
 
 # Of a class what Python itself writes there, which says nothing of what the class does.
-_NOT_OF_A_CLASS = {"__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__"}
-_NOT_OF_A_CLASS |= {"__firstlineno__", "_abc_impl"}
-_PACKAGES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, *site.getsitepackages())
-_INSTALLED = (*_PACKAGES, site.getusersitepackages(), str(Path(__file__).parents[1]))
+_NOT_OF_A_CLASS = (
+    *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__", "__firstlineno__"),
+    "_abc_impl",
+)
+_INSTALLED = (
+    *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
+    *(*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])),
+)
 _ATOMS = (str, bytes, float, complex, torch.dtype, torch.device, type(None), type(...))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _WRAPPERS = (staticmethod, classmethod, property, types.MethodType, functools.cached_property, functools._lru_cache_wrapper)

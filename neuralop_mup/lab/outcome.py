@@ -219,14 +219,10 @@ def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
     return f" The first failure: {wrong['error'].rstrip('.')}. {final if is_final(wrong) else again}"
 
 
-def mean_loss(ends: Iterable[Mapping[str, Any]]) -> float:
-    """Mean loss of the records that completed; infinite where there is none."""
-    return mean_and_std([end["loss"] for end in ends if is_complete(end)])[0]
-
-
 def score(ends: Collection[Mapping[str, Any]], seeds: int) -> float:
     """Mean loss of a point's records, by which points are compared: infinite unless every seed completed."""
-    return mean_loss(ends) if len(ends) == seeds and all(map(is_complete, ends)) else math.inf
+    complete = len(ends) == seeds and all(map(is_complete, ends))
+    return mean_and_std([end["loss"] for end in ends])[0] if complete else math.inf
 
 
 def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: int) -> tuple[Any, float]:

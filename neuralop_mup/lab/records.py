@@ -22,7 +22,7 @@ from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import Kind, is_complete, is_final
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
-_DOCUMENT = "signac_job_document.json"
+_CONTENT, _DOCUMENT = "signac_statepoint.json", "signac_job_document.json"
 #: Seconds to wait for the lock: a command that is killed leaves it to its workers until they close their files.
 _INHERITED = 0.5
 #: What says that a folder is ours, and of this version's keys; and what versions without it left in the folder of a study.
@@ -151,23 +151,19 @@ class Records:
         try:
             with writing(self.folder):
                 (self.folder / _OURS).touch()
-                self._project = signac.init_project(str(self.folder))
+                signac.init_project(str(self.folder))
             yield self
         finally:
             lock.release()
 
     def place(self, run: Run, make: bool = False) -> Path:
         """Folder of a run's files."""
-        from signac.errors import JobsCorruptedError
-
+        place = self.folder / "workspace" / run.id
         if make:
-            job = self._project.open_job(run.content)
             with writing(self.folder):
-                try:
-                    job.init()
-                except JobsCorruptedError:  # a kill may leave half of a state point
-                    job.init(force=True)
-        return self.folder / "workspace" / run.id
+                place.mkdir(parents=True, exist_ok=True)
+            put(self.folder, place / _CONTENT, json.dumps(run.content))
+        return place
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """What a run gave, where nothing of it is left to do: it would end so again, or was given up in this command.

@@ -105,25 +105,20 @@ class _Loop:
         for note in filter(None, [*self.records.notes, getattr(self.engine, "note", "")]):
             self.display.note(note)
         while True:
-            while self._has_room() and (run := self._next()) is not None:
+            while len(self._pending) < (1 if self._suspects else self.engine.capacity) and (run := self._next()) is not None:
                 self._submit(run)
             if not self._pending:
                 break
             ended, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
             self.display.tick()
-            lost = sum(future.cancelled() or future.exception() is not None for future in ended)
-            alone = lost + len(self._pending) - len(ended) < 2
             for future in ended:
-                self._settle(self._pending.pop(future), future, alone)
+                self._settle(self._pending.pop(future), future)
 
     def forget(self) -> None:
         """Remove what others read train functions from."""
         for path in self.records.folder.glob("train-*.pt"):
             with suppress(OSError):  # Windows keeps what is mapped
                 path.unlink()
-
-    def _has_room(self) -> bool:
-        return not self._pending if self._suspects else len(self._pending) < self.engine.capacity
 
     def _next(self) -> Run | None:
         """A run that is wanted and not under way."""
@@ -164,7 +159,7 @@ class _Loop:
             self._sent[id(train)] = train, sent
         return self._sent[id(train)][1]
 
-    def _settle(self, run: Run, future: Future, alone: bool) -> None:
+    def _settle(self, run: Run, future: Future) -> None:
         """Take in what a run gave, or what became of its process."""
         error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, MupError):
@@ -173,11 +168,11 @@ class _Loop:
             outcome = future.result()
         else:
             why = " ".join(str(error).split()) or type(error).__name__
-            # Where one death takes others along, only a run that was by itself can be blamed for it.
-            if self.engine.loses_together and not alone and run.id not in self._suspects:
+            # Where one death takes others along, only a run that is by itself can be blamed for it.
+            if self.engine.loses_together and run.id not in self._suspects:
                 self._suspects.add(run.id)
                 self._queue.appendleft(run)
-                self.display.note(f"a run was lost with others ({why}); it runs once more, by itself")
+                self.display.note(f"a run was lost ({why}), perhaps with others; it runs once more, by itself")
                 return
             outcome = failed(f"{why.rstrip('.')}; it may need more memory than there is, or train may end its process")
         self._suspects.discard(run.id)
@@ -192,9 +187,6 @@ class _Loop:
         if not is_final(outcome):
             self.records.give_up(run)
         if not is_complete(outcome):  # its plan may not want the other seeds of this point any more: it is asked anew
-            self._queue = deque(other for other in self._queue if _point(other) != _point(run))
+            point = {**run.labels, "seed": None}
+            self._queue = deque(other for other in self._queue if {**other.labels, "seed": None} != point)
         self.display.finished({**run.labels, **outcome})
-
-
-def _point(run: Run) -> dict[str, Any]:
-    return {name: label for name, label in run.labels.items() if name != "seed"}

@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.outcome import is_complete, mean_loss
+from neuralop_mup.lab.outcome import score
 from neuralop_mup.lab.records import params_key
 
 
@@ -57,11 +57,6 @@ def log2_grid(low: float, high: float) -> list[float]:
 def is_distribution(value: Any) -> bool:
     """Whether ``value`` is an Optuna distribution, found without importing Optuna."""
     return any(c.__name__ == "BaseDistribution" and c.__module__.startswith("optuna.") for c in type(value).__mro__)
-
-
-def is_search(space: Mapping[str, Any]) -> bool:
-    """Whether the space has a distribution, and so is searched rather than walked as a grid."""
-    return any(is_distribution(value) for value in space.values())
 
 
 def is_number(value: Any) -> bool:
@@ -121,7 +116,7 @@ def checked(
     if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
         raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
     space = {k: v if is_distribution(v) else _grid(k, v) for k, v in space.items()}
-    search = is_search(space)
+    search = any(map(is_distribution, space.values()))  # which is searched, and not walked as a grid
     if not (isinstance(n_trials, int) and n_trials > 0 if search else n_trials is None and sampler is None):
         raise MupError(
             f"n_trials={n_trials!r} and sampler={sampler!r} are for spaces with Optuna distributions, where n_trials says "
@@ -184,17 +179,19 @@ class Search:
         How many points are tried in all.
     sampler : optuna.samplers.BaseSampler, optional
         Default TPE.
+    asked : int
+        Points that were proposed before. They seed it, so that a search that was interrupted draws none again.
     """
 
-    def __init__(self, space: Mapping[str, Any], n_trials: int, sampler: Any = None) -> None:
-        from optuna.distributions import CategoricalDistribution
+    def __init__(self, space: Mapping[str, Any], n_trials: int, sampler: Any, asked: int) -> None:
+        import optuna
 
-        self._space = {k: v if is_distribution(v) else CategoricalDistribution(tuple(v)) for k, v in space.items()}
-        self._n_trials = n_trials
-        self._sampler = sampler
-        self._study: Any = None
-        self._trials: list[Any] = []
-        self._open: set[int] = set()
+        categories = optuna.distributions.CategoricalDistribution
+        self._space = {k: v if is_distribution(v) else categories(tuple(v)) for k, v in space.items()}
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # the display says more
+        self._study = optuna.create_study(sampler=make_sampler(sampler, n_trials, asked))
+        optuna.logging.set_verbosity(before)
 
     def next(self, asked: Sequence[Mapping[str, Any]], ends: Sequence[Sequence[Mapping[str, Any]] | None]) -> dict[str, Any]:
         """The point that the sampler proposes after these.
@@ -208,30 +205,14 @@ class Search:
         """
         from optuna.trial import TrialState
 
-        if self._study is None:
-            self._begin(len(asked))
-        for params in asked[len(self._trials) :]:
+        for params in asked[len(self._study.get_trials(deepcopy=False)) :]:
             self._study.enqueue_trial(dict(params))
-            self._ask()
-        for i in [i for i in self._open if ends[i] is not None]:
-            # Failed ones TPE ignores, and would come back to where training diverges: such a point is pruned.
-            done = all(map(is_complete, ends[i]))
-            state = TrialState.COMPLETE if done else TrialState.PRUNED
-            self._study.tell(self._trials[i], mean_loss(ends[i]) if done else None, state)
-            self._open.discard(i)
-        return self._ask()
-
-    def _begin(self, asked: int) -> None:
-        """Seeded by how many points there are, so that a search that was interrupted draws none again."""
-        import optuna
-
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # the display says more
-        self._study = optuna.create_study(sampler=make_sampler(self._sampler, self._n_trials, asked))
-        optuna.logging.set_verbosity(before)
-
-    def _ask(self) -> dict[str, Any]:
-        trial = self._study.ask(self._space)
-        self._open.add(len(self._trials))
-        self._trials.append(trial)
-        return dict(trial.params)
+            self._study.ask(self._space)
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            end = ends[trial.number]
+            if end is not None:
+                loss = score(end, len(end))
+                # Failed ones TPE ignores, and would come back to where training diverges: such a point is pruned.
+                state = TrialState.PRUNED if loss == math.inf else TrialState.COMPLETE
+                self._study.tell(trial.number, None if loss == math.inf else loss, state)
+        return dict(self._study.ask(self._space).params)

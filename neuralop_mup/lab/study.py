@@ -312,12 +312,10 @@ class Study:
             return False
         asked = records.proposals(self.definition)
         ends = [self.ends(self.point(self.base, self.rules[0], params), records) for params in asked]
-        records.propose(self.definition, [*asked, self._search.next(asked, ends)])
+        if "search" not in self._made:
+            self._made["search"] = Search(self.space, self.n_trials, self.sampler, len(asked))
+        records.propose(self.definition, [*asked, self._made["search"].next(asked, ends)])
         return True
-
-    @cached_property
-    def _search(self) -> Search:
-        return Search(self.space, self.n_trials, self.sampler)
 
     def points(self, records: Records, guess: bool = False) -> list[Point]:
         """The points that are asked for so far, in their order; ``guess``: with any in the place of the best one."""
