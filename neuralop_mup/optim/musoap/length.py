@@ -4,9 +4,9 @@ What a group says, ``group["lr"]``, stays the schedule's. Each step is made with
 
     lr · length_mult = min(h · lr, h · p · (1 + cos π (t − m)/(N − m)) / 2, cooldown).
 
-t is the number of steps before this one, N that of the whole training, p the largest ``lr`` so far and m the step at which it
-was reached first. Under a cosine to zero at N, with a warm-up or not, the second is the first, so that nothing changes; every
-other schedule is brought to zero. h is 1, but where the rate follows from a number of steps that was not known at first.
+t is the number of steps before this one, N that of the whole training, p the largest ``lr`` so far and m the step at which
+it was reached first. Under a cosine to zero at N, with a warm-up or not, the second is the first, so that nothing changes;
+every other schedule is brought to zero. h is 1, but where the rate follows from a length that was not known at first.
 
 Everything that is remembered are numbers in the groups, so that it is saved, loaded and copied with them:
 ``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given),
@@ -98,27 +98,35 @@ def height(group: Mapping[str, Any], taken: int) -> float:
     return (progress_lr(taken) if follows == "progress" or group["steps"] is None else usual_lr(group["steps"])) / base_lr
 
 
+def note_peaks(groups: Sequence[Group], taken: int) -> None:
+    """Remember the largest learning rates that schedules have come to, at a step that is taken now."""
+    for group in groups:
+        lr, peak = group["lr"], group.get("peak")
+        if group["steps"] is not None and _readable(lr) and (peak is None or lr > peak[0] * (1 + _ROUNDING)):
+            group["peak"] = (float(lr), taken)
+
+
 def follow_length(groups: Sequence[Group], taken: int) -> None:
     """Set each group's ``length_mult`` for the step that comes after ``taken`` steps."""
     for group in groups:
         lr = group["lr"]
-        if torch.is_tensor(lr) and lr.device.type != "cpu":
-            group["length_mult"] = _mult_on_device(group, lr, taken)
-        else:
-            group["length_mult"] = _mult(group, float(lr), taken)
+        group["length_mult"] = _mult(group, float(lr), taken) if _readable(lr) else _mult_on_device(group, lr, taken)
 
 
-def _mult(group: Group, lr: float, taken: int) -> float:
-    h, peak = height(group, taken), group.get("peak")
-    if group["steps"] is not None and (peak is None or lr > peak[0] * (1 + _ROUNDING)):
-        group["peak"] = peak = (lr, taken)
-    most = min(h * _ending(group, taken, peak), _cooling(group, taken))
+def _readable(lr: Any) -> bool:
+    """Whether a learning rate can be read without waiting for a device."""
+    return not torch.is_tensor(lr) or lr.device.type == "cpu"
+
+
+def _mult(group: Mapping[str, Any], lr: float, taken: int) -> float:
+    h = height(group, taken)
+    most = min(h * _ending(group, taken, group.get("peak")), _cooling(group, taken))
     return h if lr <= 0 or h * lr <= most * (1 + _ROUNDING) else most / lr
 
 
-def _mult_on_device(group: Group, lr: torch.Tensor, taken: int) -> float | torch.Tensor:
+def _mult_on_device(group: Mapping[str, Any], lr: torch.Tensor, taken: int) -> float | torch.Tensor:
     """The same, without a look at a number that lies on a device: the peak is what the group was built with."""
-    if torch.cuda.is_current_stream_capturing():
+    if lr.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return 1.0  # a graph would keep the number of the step at which it was made
     h, peak = height(group, taken), (group["base_lr"] * group["lr_mult"], 0) if "base_lr" in group else None
     most = min(h * _ending(group, taken, peak), _cooling(group, taken))
@@ -134,7 +142,7 @@ def _ending(group: Mapping[str, Any], taken: int, peak: tuple[float, int] | None
 
 
 def _cooling(group: Mapping[str, Any], taken: int) -> float:
-    """The line to the last step of a cooldown, of the effective learning rate; infinite where there is none."""
+    """What a cooldown leaves of the effective learning rate; infinite where there is none."""
     if group.get("cooldown") is None:
         return math.inf
     begin, length, lr = group["cooldown"]
@@ -151,9 +159,9 @@ def past_the_end(group: Mapping[str, Any], taken: int) -> str | None:
     else:
         return None
     return (
-        f"This is step {taken + 1:,} of a training that {ended} has ended: it goes on with at most {FLOOR:.0%} of its largest "
-        f"learning rate. To train on, call optimizer.set_steps(n) with the number of all its steps{instead}. (Said once for "
-        "each optimizer.)"
+        f"This is step {taken + 1:,} of a training that {ended} has ended: it goes on with at most {FLOOR:.0%} of its "
+        f"largest learning rate. To train on, call optimizer.set_steps(n) with the number of all its steps{instead}. (Said "
+        "once for each optimizer.)"
     )
 
 

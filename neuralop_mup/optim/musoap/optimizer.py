@@ -42,6 +42,7 @@ from neuralop_mup.optim.musoap.length import (
     begin_cooldown,
     follow_length,
     move_end,
+    note_peaks,
     past_the_end,
     seconds_of,
     usual_lr,
@@ -322,6 +323,7 @@ class MuSOAP(torch.optim.Optimizer):
         taken = self._taken(groups)
         if groups[0].get("seconds") is not None:
             self._stopwatch.before_step(groups, taken)
+        note_peaks(groups, taken)
         follow_length(groups, taken)
         if not self._told_of_the_end and (said := past_the_end(groups[0], taken)):
             self._told_of_the_end = True
@@ -351,10 +353,11 @@ class MuSOAP(torch.optim.Optimizer):
         --------
         >>> from neuralop.models import FNO
         >>> import neuralop_mup as nm
-        >>> optimizer = nm.MuSOAP(nm.parametrize(FNO((8,), 1, 1, 16)), steps=1000)
-        >>> optimizer.set_steps(4000)
-        >>> nm.effective_lrs(optimizer)["hidden"]
-        0.015
+        >>> optimizer = nm.MuSOAP(nm.parametrize(FNO((8,), 1, 1, 16)), steps=4000)
+        >>> optimizer.set_steps(1000)
+        >>> group = optimizer.param_groups[0]
+        >>> round(group["lr"] * group["length_mult"], 6)
+        0.03
         """
         move_end(self.param_groups, n, self._taken(self.param_groups))
         self._told_of_the_end = False
