@@ -102,20 +102,15 @@ def note_peaks(groups: Sequence[Group], taken: int) -> None:
     """Remember the largest learning rates that schedules have come to, at a step that is taken now."""
     for group in groups:
         lr, peak = group["lr"], group.get("peak")
-        if group["steps"] is not None and _readable(lr) and (peak is None or lr > peak[0] * (1 + _ROUNDING)):
-            group["peak"] = (float(lr), taken)
+        if group["steps"] is not None and not torch.is_tensor(lr) and (peak is None or lr > peak[0] * (1 + _ROUNDING)):
+            group["peak"] = (lr, taken)
 
 
 def follow_length(groups: Sequence[Group], taken: int) -> None:
     """Set each group's ``length_mult`` for the step that comes after ``taken`` steps."""
     for group in groups:
         lr = group["lr"]
-        group["length_mult"] = _mult(group, float(lr), taken) if _readable(lr) else _mult_on_device(group, lr, taken)
-
-
-def _readable(lr: Any) -> bool:
-    """Whether a learning rate can be read without waiting for a device."""
-    return not torch.is_tensor(lr) or lr.device.type == "cpu"
+        group["length_mult"] = _mult_on_device(group, lr, taken) if torch.is_tensor(lr) else _mult(group, lr, taken)
 
 
 def _mult(group: Mapping[str, Any], lr: float, taken: int) -> float:
@@ -125,7 +120,7 @@ def _mult(group: Mapping[str, Any], lr: float, taken: int) -> float:
 
 
 def _mult_on_device(group: Mapping[str, Any], lr: torch.Tensor, taken: int) -> float | torch.Tensor:
-    """The same, without a look at a number that lies on a device: the peak is what the group was built with."""
+    """The same, without waiting for the number: the peak is what the group was built with, at the first step."""
     if lr.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return 1.0  # a graph would keep the number of the step at which it was made
     h, peak = height(group, taken), (group["base_lr"] * group["lr_mult"], 0) if "base_lr" in group else None

@@ -85,14 +85,20 @@ class MuSOAP(torch.optim.Optimizer):
         multipliers for what AdamW trains; those of kernels and hidden layers do not apply here.
     lr : float, optional
         Size of an update: about the operator norm between root-mean-square sizes of features, in a model of ``base_depth``
-        Fourier layers; at most 1. If not given it follows from ``steps``, and without these it is 0.03, which is meant for
-        trainings of about 1,000 steps.
+        Fourier layers; at most 1. If not given it follows from ``steps``, or without these from the steps that were taken.
     aux_lr : float, optional
         AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``.
-    steps : int, optional
-        Number of optimizer steps of the whole training, instead of ``lr``: 0.03 at 1,000 steps, and at others what
-        :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1. It is meant for a schedule that ends with the
-        training. A warning tells of a training that goes on beyond ``steps``, and of a schedule that ends long before.
+    steps : int or str, optional
+        Number of optimizer steps of the whole training: the learning rate is 0.03 at 1,000 steps, and at others what
+        :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1; beside ``lr`` it is the end alone. Steps end
+        the training: each is made with the smaller of ``group["lr"]``, which is the schedule's, and a cosine that falls from
+        its largest value so far to zero at ``steps``. A schedule that ends with the training is left alone, and any other,
+        or none, is brought to zero. ``group["length_mult"]`` is the factor that this makes. Beyond ``steps`` a hundredth of
+        the rate is left, of which a warning tells; :meth:`set_steps` moves the end. A time, ``"3h"``, ``"90m"``, ``"45s"``
+        or ``"1h30m"``, becomes steps when twenty of them were timed; a resumed run goes on with what is left of it.
+
+        Without ``steps`` and ``lr`` the rate follows the law as far as the training has come, 0.7 · 0.03 · √(1000 / (t +
+        100)) after t steps, until :meth:`cooldown` brings it to zero.
     momentum : float, default 0.95
         Decay of m, the running mean of gradients; a step goes along momentum · m + (1 − momentum) · gradient.
     beta2 : float, default 0.95
@@ -126,7 +132,9 @@ class MuSOAP(torch.optim.Optimizer):
         AdamW's, as torch takes it.
     capturable : bool, default False
         Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
-        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn.
+        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn. A captured step is made with
+        what ``lr`` holds, since a graph would repeat the factor of the step at which it was made: bring ``lr`` to zero with
+        a scheduler. Other steps end with ``steps``, counted from a peak at the first.
     check : {"now", "next", "skip", "off"}, optional
         What is done about gradients that are not finite, or so large that sums of their squares overflow. ``now``: the step
         is refused at once, which waits for the device; the default on a CPU. ``next``: all gradients of such a step count as
@@ -138,8 +146,8 @@ class MuSOAP(torch.optim.Optimizer):
     Raises
     ------
     MupError
-        If the model is not parametrized, has no Fourier kernel, or a number is not usable; if ``steps`` is given beside
-        ``lr``; in :meth:`step`, if a gradient is not finite or its squares overflow (``check``).
+        If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
+        not finite or its squares overflow (``check``).
 
     Notes
     -----
@@ -149,7 +157,9 @@ class MuSOAP(torch.optim.Optimizer):
     group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
 
     ``load_state_dict`` takes the settings of the state, as torch's optimizers do: its ``refresh``, ``period``, learning
-    rates, ``steps`` and decays replace those given here.
+    rates, ``steps`` and decays replace those given here. A state of a release in which steps did not end the training goes
+    on with its ``lr``. If it has ``steps``, a cosine from the present rate to zero there bounds it, which changes nothing
+    under a schedule that ends.
 
     References
     ----------
@@ -363,10 +373,10 @@ class MuSOAP(torch.optim.Optimizer):
         self._told_of_the_end = False
 
     def cooldown(self, n: int) -> None:
-        """End the training within ``n`` more steps: learning rates go from what they are to zero, and stay below it else.
+        """End the training within ``n`` more steps: learning rates go from what they are to zero, on a line.
 
-        For a training whose length was not known, and for one that is to end sooner. About three tenths of all steps are
-        best: save, cool down, and load to go on as if nothing had been.
+        For a training whose length was not known, and for one that is to end sooner. Three tenths of all steps are a good
+        share, which is ``n = round(0.43 * taken)``. To go on with the training afterwards, load a state from before it.
 
         Parameters
         ----------
@@ -380,12 +390,17 @@ class MuSOAP(torch.optim.Optimizer):
 
         Examples
         --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
         >>> optimizer = nm.MuSOAP(model)
-        >>> for _ in range(700):
-        ...     train_one_step(model, optimizer)
-        >>> optimizer.cooldown(300)
-        >>> for _ in range(300):
-        ...     train_one_step(model, optimizer)
+        >>> for step in range(10):
+        ...     optimizer.zero_grad()
+        ...     model(torch.randn(2, 1, 16)).square().mean().backward()
+        ...     optimizer.step()
+        ...     if step == 6:
+        ...         optimizer.cooldown(3)
         """
         begin_cooldown(self.param_groups, n, self._taken(self.param_groups))
 
