@@ -262,7 +262,7 @@ WITHOUT_A_KERNEL = nm.parametrize(nn.Sequential(nn.Linear(8, 8)), base=nn.Sequen
         ({"model": WITHOUT_A_KERNEL}, "has no Fourier kernel, and MuSOAP is for those"),
         ({"step": 3000}, "no argument 'step': did you mean 'steps'"),
         ({"nesterov": False}, "no argument 'nesterov': expected one of"),
-        *(({"steps": n}, f"steps is {n!r}; give a whole number of optimizer steps, 1 or more") for n in (0, 3e3, True, "3")),
+        *(({"steps": n}, f"steps is {n!r}; give a whole number of optimizer steps, 1 or more") for n in (0, 3e3, True)),
         ({"check": "later"}, "check is 'later': expected one of"),
         ({"lr": -0.1}, "lr is -0.1"),
         ({"lr": math.nan}, "lr is nan"),

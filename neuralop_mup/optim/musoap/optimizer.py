@@ -229,15 +229,15 @@ class MuSOAP(torch.optim.Optimizer):
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         _check_rates(lr, aux_lr)
-        count = None if steps is None or isinstance(steps, str) else int(steps)
+        known = None if steps is None or isinstance(steps, str) else int(steps)
         follows = None if lr is not None else "progress" if steps is None else "steps"
-        lr, aux_lr = usual_lr(count) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
+        lr, aux_lr = usual_lr(known) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
             **BEGINNING,
-            "steps": count,
+            "steps": known,
             "lr_follows": follows,
             "seconds": seconds,
             "momentum": momentum,
