@@ -229,15 +229,15 @@ class MuSOAP(torch.optim.Optimizer):
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         _check_rates(lr, aux_lr)
-        known = None if steps is None or isinstance(steps, str) else int(steps)
+        given = None if steps is None or isinstance(steps, str) else int(steps)
         follows = None if lr is not None else "progress" if steps is None else "steps"
-        lr, aux_lr = usual_lr(known) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
+        lr, aux_lr = usual_lr(given) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
             **BEGINNING,
-            "steps": known,
+            "steps": given,
             "lr_follows": follows,
             "seconds": seconds,
             "momentum": momentum,
@@ -373,7 +373,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._told_of_the_end = False
 
     def cooldown(self, n: int) -> None:
-        """End the training within ``n`` more steps: learning rates go from what they are to zero, on a line.
+        """End the training within ``n`` more steps: learning rates go from what they are to zero.
 
         For a training whose length was not known, and for one that is to end sooner. Three tenths of all steps are a good
         share, which is ``n = round(0.43 * taken)``. To go on with the training afterwards, load a state from before it.
