@@ -1,39 +1,14 @@
-"""MuSOAP(model, steps=…): the learning rate that follows from the length of a training, and who departs from that length."""
+"""MuSOAP(model, steps=…): the learning rate that follows from the length of a training."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 import warnings
 
 import pytest
-import torch
-from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-from support import random_gradients, small_fno
-
-STEPS = 60
-TOO_LONG, TOO_SOON = "whose learning rate was chosen for steps=60", "the schedule has brought the learning rate below 1%"
-
-
-def run(optimizer, steps, scheduler=None, every=1):
-    """What is told in so many steps, each on the gradients that are there."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for step in range(1, steps + 1):
-            optimizer.step()
-            if scheduler is not None and step % every == 0:
-                scheduler.step()
-    return [str(w.message) for w in caught]
-
-
-def built(steps=STEPS, **arguments):
-    model = small_fno(width=4)
-    random_gradients(model)
-    return nm.MuSOAP(model, steps=steps, **arguments)
-
+from support import small_fno
 
 # -------------------------------------------------------------------------------------------------------- the rule
 
@@ -70,68 +45,3 @@ def test_a_rate_of_a_long_training_is_small_on_purpose():
         UserWarning, match="lr = 0.00095 is small for MuSOAP.*size of an update, not Adam's learning rate, which is aux_lr"
     ):
         nm.MuSOAP(small_fno(width=4), 0.00095)
-
-
-# ------------------------------------------------------------------------------------------------------ the length
-
-
-@pytest.mark.parametrize(
-    ("schedule", "every"),
-    [
-        (None, 1),
-        (lambda o: S.CosineAnnealingLR(o, STEPS), 1),
-        (lambda o: S.CosineAnnealingLR(o, STEPS // 5), 5),
-        (lambda o: S.OneCycleLR(o, [g["lr"] for g in o.param_groups], STEPS), 1),
-        (lambda o: S.LinearLR(o, 1e-3, 1.0, STEPS // 3), 1),  # begins far below 1 %
-        (lambda o: S.CosineAnnealingLR(o, STEPS * 9 // 10), 1),  # its last steps are after the half of the training
-    ],
-)
-def test_trainings_of_the_right_length_are_told_nothing(schedule, every):
-    optimizer = built()
-    assert run(optimizer, STEPS, schedule and schedule(optimizer), every) == []
-
-
-@pytest.mark.parametrize("every", [1, 5])
-def test_a_cosine_of_a_third_of_the_length_is_told_once(every):
-    """Step by step: (1 + cos π x) / 2 < 0.01 from x = 0.936 on, after 19 of its 20 steps. By epochs: after the fourth."""
-    optimizer = built(lr_mult={"spectral": 0.3, "hidden": 0.3})  # of what was chosen for each group
-    (message,) = run(optimizer, STEPS, S.CosineAnnealingLR(optimizer, STEPS // 3 // every), every)
-    assert TOO_SOON in message and "steps=60" in message and f"After {20 if every == 5 else 19} steps" in message
-
-
-@pytest.mark.parametrize("how", ["loaded", "copied", "pickled"])
-def test_a_resumed_training_goes_on_counting(how):
-    """From the half of it on: to its end nothing is told, and what goes beyond is."""
-    optimizer = built()
-    scheduler = S.CosineAnnealingLR(optimizer, STEPS)
-    run(optimizer, STEPS // 2, scheduler)
-    if how == "loaded":
-        resumed = built()
-        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    else:
-        resumed = copy.deepcopy(optimizer) if how == "copied" else pickle.loads(pickle.dumps(optimizer))
-        for p in (p for group in resumed.param_groups for p in group["params"]):  # copies, too
-            p.grad = torch.ones_like(p)
-    again = S.CosineAnnealingLR(resumed, STEPS, last_epoch=STEPS // 2 - 1)
-    again.load_state_dict(scheduler.state_dict())
-    assert run(resumed, STEPS // 2, again) == []
-    (message,) = run(resumed, 2, again)
-    assert TOO_LONG in message
-
-
-def test_a_loaded_state_brings_its_steps_with_its_rate():
-    """That of 240 steps into an optimizer for 60, and one whose lr was given: the rate in force is theirs."""
-    for theirs in ({"steps": 240}, {"steps": None, "lr": 0.02}):
-        other, optimizer = built(**theirs), built()
-        run(other, 1)
-        optimizer.load_state_dict(copy.deepcopy(other.state_dict()))
-        assert optimizer.param_groups[0]["steps"] == theirs["steps"]
-        assert run(optimizer, STEPS + 2) == []
-
-
-def test_learning_rates_that_are_tensors_are_not_read():
-    """Of the two lengths the schedule's is left out; steps are counted, and what goes beyond is told once."""
-    optimizer = built(capturable=True)
-    assert run(optimizer, STEPS, S.CosineAnnealingLR(optimizer, STEPS // 3)) == []
-    (message,) = run(optimizer, 3)
-    assert TOO_LONG in message and "This is step 61" in message

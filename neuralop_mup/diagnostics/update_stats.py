@@ -20,7 +20,7 @@ from neuralop_mup.core.parametrize import kernels_and_axes
 from neuralop_mup.core.unwrap import is_sharded, unwrap
 from neuralop_mup.diagnostics.features import features, rms
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.follow import effective_lrs
+from neuralop_mup.optim.follow import effective_lrs, mults_of
 
 Inputs = torch.Tensor | Mapping[str, Any]
 Record = dict[str, Any]
@@ -59,7 +59,7 @@ def update_stats(
         - ``feature`` and ``feature_update``, a block: RMS of its output before the step, and of the change. A block that
           returns no tensor of numbers has none.
         - ``lr``, a param group: the learning rate that the step was made with.
-        - ``mode_mult``, or another of a group's ``step_mults``: a factor that is in that learning rate.
+        - ``mode_mult``, ``length_mult``, or another of a group's ``step_mults``: a factor that is in that learning rate.
 
     Raises
     ------
@@ -109,9 +109,9 @@ class Step:
             ]
         records += [{"kind": "lr", "name": name, "value": lr} for name, lr in effective_lrs(optimizer).items()]
         return records + [
-            {"kind": mult, "name": group.get("name", str(i)), "value": group[mult]}
+            {"kind": kind, "name": group.get("name", str(i)), "value": mult}
             for i, group in enumerate(optimizer.param_groups)
-            for mult in group.get("step_mults", ())
+            for kind, mult in mults_of(group).items()
         ]
 
 

@@ -2,6 +2,7 @@
 
 A group names the factors of its learning rate in ``step_mults``: keys of its own, such as ``mode_mult``. Whoever adds a
 factor owns its value. ``lr`` stays the scheduler's, closed-form ones included, and the step is made with their product.
+``length_mult`` is one that MuSOAP applies in its step itself, so that copies, which torch deprives of hooks, have it too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ def step_mult(group: Mapping[str, Any]) -> float:
 
 def step_lr(group: Mapping[str, Any]) -> float:
     """The learning rate that the group's step is made with; also of a step's own groups."""
-    return float(group["lr"]) * step_mult(group)
+    return float(group["lr"]) * step_mult(group) * float(group.get("length_mult", 1.0))
+
+
+def mults_of(group: Mapping[str, Any]) -> dict[str, float]:
+    """The factors in that learning rate, by name."""
+    names = (*group.get("step_mults", ()), "length_mult")
+    return {name: float(group[name]) for name in names if name in group}
 
 
 def effective_lrs(optimizer: torch.optim.Optimizer) -> dict[str, float]:

@@ -99,8 +99,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``, and
     learning rates that a scheduler (``OneCycleLR(max_lr=0.01)``) or a callback made equal. Multipliers by role are allowed
     for: a group's learning rate must stand to the others' as its ``lr_mult`` does. ``MuSOAP(model, steps=…)`` is checked
-    as with the ``lr`` that follows. That a schedule is not as long as ``steps`` no learning rate tells: ``MuSOAP`` warns of
-    it while it trains.
+    as with the ``lr`` that follows.
 
     Parameters
     ----------

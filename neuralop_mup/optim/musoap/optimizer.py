@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
 
-from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.binding import bind
 from neuralop_mup.optim.follow import follow
@@ -33,17 +32,26 @@ from neuralop_mup.optim.musoap.blocks import (
     wide,
     wide_type,
 )
-from neuralop_mup.optim.musoap.checks import CHECKS, GradientCheck, LengthCheck
+from neuralop_mup.optim.musoap.checks import CHECKS, GradientCheck
 from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, direction, follow_gradients
 from neuralop_mup.optim.musoap.groups import musoap_groups
+from neuralop_mup.optim.musoap.length import (
+    BEGINNING,
+    LR,
+    Stopwatch,
+    begin_cooldown,
+    follow_length,
+    move_end,
+    note_peaks,
+    past_the_end,
+    seconds_of,
+    usual_lr,
+)
 from neuralop_mup.optim.musoap.precision import full_precision
 from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_number, is_number
 
-# The learning rate of trainings of so many steps, under a schedule that ends with them.
-LR = 3e-2
-USUAL_STEPS = 1000
 AUX_LR = 4e-3
 # As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
@@ -53,14 +61,6 @@ _CHUNK = {"cpu": 2**17, "elsewhere": 2**24}
 _SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
 # What 0.2.0 saved beside, with the only values that are left.
 _FORMER = {"nesterov": True, "size": "schatten", "basis_beta": BASIS_BETA}
-
-
-def usual_lr(steps: int | None = None, lr: float = LR) -> float:
-    """The learning rate of a training that was tuned nowhere: ``lr``, carried to ``steps`` by the rule for lengths.
-
-    No update is larger than the weights that it moves, so that it is at most 1.
-    """
-    return lr if steps is None else min(1.0, lr * length_factor(steps, USUAL_STEPS))
 
 
 class MuSOAP(torch.optim.Optimizer):
@@ -85,14 +85,20 @@ class MuSOAP(torch.optim.Optimizer):
         multipliers for what AdamW trains; those of kernels and hidden layers do not apply here.
     lr : float, optional
         Size of an update: about the operator norm between root-mean-square sizes of features, in a model of ``base_depth``
-        Fourier layers; at most 1. If not given it follows from ``steps``, and without these it is 0.03, which is meant for
-        trainings of about 1,000 steps.
+        Fourier layers; at most 1. If not given it follows from ``steps``, or without these from the steps that were taken.
     aux_lr : float, optional
         AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``.
-    steps : int, optional
-        Number of optimizer steps of the whole training, instead of ``lr``: 0.03 at 1,000 steps, and at others what
-        :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1. It is meant for a schedule that ends with the
-        training. A warning tells of a training that goes on beyond ``steps``, and of a schedule that ends long before.
+    steps : int or str, optional
+        Number of optimizer steps of the whole training: the learning rate is 0.03 at 1,000 steps, and at others what
+        :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1; beside ``lr`` it is the end alone. Steps end
+        the training: each is made with the smaller of ``group["lr"]``, which is the schedule's, and a cosine that falls from
+        its largest value so far to zero at ``steps``. A schedule that ends with the training is left alone, and any other,
+        or none, is brought to zero. ``group["length_mult"]`` is the factor that this makes. Beyond ``steps`` a hundredth of
+        the rate is left, of which a warning tells; :meth:`set_steps` moves the end. A time, ``"3h"``, ``"90m"``, ``"45s"``
+        or ``"1h30m"``, becomes steps when twenty of them were timed; a resumed run goes on with what is left of it.
+
+        Without ``steps`` and ``lr`` the rate follows the law as far as the training has come, 0.7 · 0.03 · √(1000 / (t +
+        100)) after t steps, until :meth:`cooldown` brings it to zero.
     momentum : float, default 0.95
         Decay of m, the running mean of gradients; a step goes along momentum · m + (1 − momentum) · gradient.
     beta2 : float, default 0.95
@@ -126,7 +132,9 @@ class MuSOAP(torch.optim.Optimizer):
         AdamW's, as torch takes it.
     capturable : bool, default False
         Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
-        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn.
+        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn. A captured step is made with
+        what ``lr`` holds, since a graph would repeat the factor of the step at which it was made: bring ``lr`` to zero with
+        a scheduler. Other steps end with ``steps``, counted from a peak at the first.
     check : {"now", "next", "skip", "off"}, optional
         What is done about gradients that are not finite, or so large that sums of their squares overflow. ``now``: the step
         is refused at once, which waits for the device; the default on a CPU. ``next``: all gradients of such a step count as
@@ -138,8 +146,8 @@ class MuSOAP(torch.optim.Optimizer):
     Raises
     ------
     MupError
-        If the model is not parametrized, has no Fourier kernel, or a number is not usable; if ``steps`` is given beside
-        ``lr``; in :meth:`step`, if a gradient is not finite or its squares overflow (``check``).
+        If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
+        not finite or its squares overflow (``check``).
 
     Notes
     -----
@@ -149,7 +157,9 @@ class MuSOAP(torch.optim.Optimizer):
     group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
 
     ``load_state_dict`` takes the settings of the state, as torch's optimizers do: its ``refresh``, ``period``, learning
-    rates, ``steps`` and decays replace those given here.
+    rates, ``steps`` and decays replace those given here. A state of a release in which steps did not end the training goes
+    on with its ``lr``. If it has ``steps``, a cosine from the present rate to zero there bounds it, which changes nothing
+    under a schedule that ends.
 
     References
     ----------
@@ -176,7 +186,8 @@ class MuSOAP(torch.optim.Optimizer):
     _replicas: dist.ProcessGroup | None = None
     _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
     _check = cached_property(lambda self: GradientCheck())
-    _length = cached_property(lambda self: LengthCheck())
+    _stopwatch = cached_property(lambda self: Stopwatch())
+    _told_of_the_end = False
 
     def __init__(
         self,
@@ -184,7 +195,7 @@ class MuSOAP(torch.optim.Optimizer):
         lr: float | None = None,
         aux_lr: float | None = None,
         *,
-        steps: int | None = None,
+        steps: int | str | None = None,
         momentum: float = 0.95,
         beta2: float = 0.95,
         period: int = 2,
@@ -203,18 +214,14 @@ class MuSOAP(torch.optim.Optimizer):
         for name in unknown:
             known = set(inspect.signature(MuSOAP).parameters) - {"unknown"}
             raise MupError(f"MuSOAP has no argument {name!r}: {nearest(name, known)}")
+        seconds = seconds_of(steps) if isinstance(steps, str) else None
         for what, count, unit in (
-            ("steps", 1 if steps is None else steps, "optimizer steps"),
+            ("steps", 1 if steps is None or seconds else steps, "optimizer steps"),
             ("period", period, "steps"),
             ("refresh", refresh, "steps"),
             ("base_depth", 1 if base_depth is None else base_depth, "Fourier layers"),
         ):
             check_count(what, count, unit)
-        if steps is not None and lr is not None:
-            raise MupError(
-                f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
-                "leave out steps if lr was tuned, or lr."
-            )
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
@@ -222,12 +229,17 @@ class MuSOAP(torch.optim.Optimizer):
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         _check_rates(lr, aux_lr)
-        lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
+        given = None if steps is None or isinstance(steps, str) else int(steps)
+        follows = None if lr is not None else "progress" if steps is None else "steps"
+        lr, aux_lr = usual_lr(given) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
-            "steps": None if steps is None else int(steps),
+            **BEGINNING,
+            "steps": given,
+            "lr_follows": follows,
+            "seconds": seconds,
             "momentum": momentum,
             "beta2": beta2,
             "period": int(period),
@@ -246,6 +258,7 @@ class MuSOAP(torch.optim.Optimizer):
         if capturable:
             for group in self.param_groups:
                 group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
+        follow_length(self.param_groups, 0)
         follow(binding, self)
 
     @property
@@ -303,7 +316,7 @@ class MuSOAP(torch.optim.Optimizer):
     @not_compiled
     def _step(self) -> None:
         groups = self.param_groups
-        self._check_length(groups)
+        self._follow_length(groups)
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
         with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
@@ -315,21 +328,81 @@ class MuSOAP(torch.optim.Optimizer):
             if sent and self._process_group is not None:
                 ranks.broadcast_moved(sent, self._process_group)
 
-    def _check_length(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Tell of a training of another length."""
-        steps = groups[0]["steps"]  # of a loaded state, as its learning rates are
-        if steps is None:
-            return
-        matrices = [group for group in groups if group["layouts"] is not None]
-        taken = [self.state[p].get("step", 0) for group in matrices for p in group["params"] if p in self.state]
-        # Of what was chosen, where learning rates can be read and are known.
-        shares: list[Any] = [
-            None
-            if torch.is_tensor(g["lr"]) or not {"base_lr", "lr_mult"} <= g.keys()
-            else g["lr"] / (g["base_lr"] * g["lr_mult"])
-            for g in matrices
-        ]
-        self._length.before_step(steps, max(taken, default=0), None if None in shares else max(shares, default=None))
+    def _follow_length(self, groups: list[dict[str, Any]]) -> None:
+        """Set the learning rate of the next step, and tell of one beyond the end."""
+        taken = self._taken(groups)
+        if groups[0].get("seconds") is not None:
+            self._stopwatch.before_step(groups, taken)
+        note_peaks(groups, taken)
+        follow_length(groups, taken)
+        if not self._told_of_the_end and (said := past_the_end(groups[0], taken)):
+            self._told_of_the_end = True
+            warnings.warn(said, stacklevel=2)
+
+    def _taken(self, groups: Sequence[Mapping[str, Any]]) -> int:
+        """How many steps there were, in a resumed run too."""
+        matrices = [p for group in groups if group["layouts"] is not None for p in group["params"]]
+        return max([self.state[p].get("step", 0) for p in matrices if p in self.state], default=0)
+
+    def set_steps(self, n: int) -> None:
+        """Move the end of the training: the learning rate comes to zero after ``n`` steps, those that were taken among them.
+
+        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now. A cooldown is taken back.
+
+        Parameters
+        ----------
+        n : int
+            Number of optimizer steps of the whole training.
+
+        Raises
+        ------
+        MupError
+            If ``n`` is no whole number, or not above the number of steps that were taken.
+
+        Examples
+        --------
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> optimizer = nm.MuSOAP(nm.parametrize(FNO((8,), 1, 1, 16)), steps=4000)
+        >>> optimizer.set_steps(1000)
+        >>> group = optimizer.param_groups[0]
+        >>> round(group["lr"] * group["length_mult"], 6)
+        0.03
+        """
+        move_end(self.param_groups, n, self._taken(self.param_groups))
+        self._told_of_the_end = False
+
+    def cooldown(self, n: int) -> None:
+        """End the training within ``n`` more steps: learning rates go from what they are to zero.
+
+        For a training whose length was not known, and for one that is to end sooner. Three tenths of all steps are a good
+        share, which is ``n = round(0.43 * taken)``. To go on with the training afterwards, load a state from before it.
+
+        Parameters
+        ----------
+        n : int
+            Number of optimizer steps, at most as many as were taken.
+
+        Raises
+        ------
+        MupError
+            If ``n`` is no whole number, or above the number of steps that were taken, or there was a cooldown.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from neuralop.models import FNO
+        >>> import neuralop_mup as nm
+        >>> model = nm.parametrize(FNO((8,), 1, 1, 16))
+        >>> optimizer = nm.MuSOAP(model)
+        >>> for step in range(10):
+        ...     optimizer.zero_grad()
+        ...     model(torch.randn(2, 1, 16)).square().mean().backward()
+        ...     optimizer.step()
+        ...     if step == 6:
+        ...         optimizer.cooldown(3)
+        """
+        begin_cooldown(self.param_groups, n, self._taken(self.param_groups))
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
@@ -355,7 +428,7 @@ class MuSOAP(torch.optim.Optimizer):
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            lr=group["lr"],
+            lr=group["lr"] * group["length_mult"],
             weight_decay=group["weight_decay"],
             eps=group["eps"],
             maximize=False,
@@ -413,7 +486,9 @@ class MuSOAP(torch.optim.Optimizer):
         if _renews(step, refresh):
             self._renew(turn.averages, step)
         ahead = batch.read(turn.means, turn, scratch, "ahead").lerp_(x, 1 - group["momentum"])
-        lr = group["lr"] * turn.period  # a mode moves as far in one step as it would have in all that it waited
+        lr = (
+            group["lr"] * group["length_mult"] * turn.period
+        )  # a mode moves as far in one step as it would have in all that it waited
         update, share = direction(
             x,
             ahead,
@@ -470,7 +545,7 @@ class MuSOAP(torch.optim.Optimizer):
                 "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
                 "and the model that it was saved from."
             )
-        groups = [{**ours, **theirs} for ours, theirs in zip(self.param_groups, saved, strict=True)]
+        groups = [{**ours, **_of_its_time(theirs), **theirs} for ours, theirs in zip(self.param_groups, saved, strict=True)]
         for group in groups:
             for key, value in _FORMER.items():
                 if (found := group.pop(key, value)) != value:
@@ -481,13 +556,22 @@ class MuSOAP(torch.optim.Optimizer):
                     )
         check_optimizer_state(self, {"param_groups": groups})  # the same parameters under another base or rule
         super().load_state_dict({**state_dict, "param_groups": groups})
-        self._batches.clear()
+        for cached in ("_batches", "_stopwatch", "_told_of_the_end"):
+            vars(self).pop(cached, None)
+        follow_length(self.param_groups, self._taken(self.param_groups))
         for group, theirs in zip(self.param_groups, groups, strict=True):
             for p, key in zip(group["params"], theirs["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
                     if torch.is_tensor(value) and name != "step":  # torch casts every average to its parameter's type
                         dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                         self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
+
+
+def _of_its_time(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a state says by having nothing of how its rate follows the length: it goes on, and ends with its steps."""
+    if "lr_follows" in group:
+        return {}
+    return {**BEGINNING, "lr_follows": None if group.get("steps") is None else "steps"}
 
 
 def _check_rates(lr: float | None, aux_lr: float | None) -> None:
