@@ -486,9 +486,8 @@ class MuSOAP(torch.optim.Optimizer):
         if _renews(step, refresh):
             self._renew(turn.averages, step)
         ahead = batch.read(turn.means, turn, scratch, "ahead").lerp_(x, 1 - group["momentum"])
-        lr = (
-            group["lr"] * group["length_mult"] * turn.period
-        )  # a mode moves as far in one step as it would have in all that it waited
+        # A mode moves as far in one step as it would have in all that it waited.
+        lr = group["lr"] * group["length_mult"] * turn.period
         update, share = direction(
             x,
             ahead,
