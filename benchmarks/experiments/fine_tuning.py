@@ -6,7 +6,9 @@ stays normalised as the first training had it. While it trains the error on the 
 2, 3, 4, 6, 8, … and 24 times evenly, so that the highest is known.
 
 Hypotheses, written down before measuring: the law holds with an offset, as if steps of the first training were behind;
-fine-tuning wants a constant share of the fresh rate; or that below a bound.
+fine-tuning wants a constant share of the fresh rate; or that below a bound. What was found instead on all pairs but
+three, which chose nothing: the fresh rate times the relative error at the start, as steps that are averaged want a rate that
+is the distance that is left over the root of their number, and a fresh model has all of it before it.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from functools import cache
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from neuralop.losses import LpLoss
 from torch import nn
 
 import neuralop_mup as nm
-from experiments.curves import Curve, searched
+from experiments.curves import rounded, searched
 from experiments.kept import loss_of, metrics_of, missing
 from experiments.pages import percent, percents, table
 from neuralop_mup.core.rules import RULE_VERSION
@@ -36,13 +39,15 @@ from neuralop_mup.lab.training import FNOs
 from neuralop_mup.optim.musoap.optimizer import AUX_LR, LR, usual_lr
 from problems import get_problem
 
-#: Steps that count as taken before fine-tuning: what the rule was chosen to be.
+#: Steps that count as taken before: the rate of so many more is the middle of each grid.
 BEHIND = 3000
+#: What no rate that follows from an error is above.
+MOST = 0.06
 #: Of the first training.
 BEFORE_STEPS = 600
 BATCH = 10
 #: Up to so many steps it is measured what else might be done.
-BESIDE = 30
+BESIDE_STEPS = 30
 #: Raise it whenever the same configuration gives other numbers.
 VERSION = 1
 
@@ -73,8 +78,6 @@ CHOSEN_ON = {
     "Burgers, viscosity 0.02 to 0.018": Pair("burgers", _1D, {"viscosity": 0.02}, {"viscosity": 0.018}, _FOR_BURGERS),
     "Burgers, viscosity 0.02 to 0.01": Pair("burgers", _1D, {"viscosity": 0.02}, {"viscosity": 0.01}, _FOR_BURGERS),
     "Korteweg–de Vries, time 0.2 to 0.21": Pair(_KDV, _1D, {"time": 0.2}, {"time": 0.21}, _FOR_WAVES),
-}
-REPORTED_ON = {
     "Korteweg–de Vries, dispersion 0.02 to 0.025": Pair(
         _KDV, {**_1D, "time": 0.2}, {"dispersion": 0.02}, {"dispersion": 0.025}, _FOR_WAVES
     ),
@@ -85,22 +88,31 @@ REPORTED_ON = {
         f"{_KDV}-in-time", _IN_TIME, {"time": 0.05}, {"time": 0.06}, _FOR_WAVES
     ),
 }
+#: These came last, and chose nothing.
+REPORTED_ON = {
+    "Gray–Scott, feed 0.04 to 0.036": Pair("gray-scott", _2D, {"feed": 0.04}, {"feed": 0.036}, _IN_2D),
+    "Darcy, 11 to 16 points": Pair("darcy", _2D, {"grid": 11}, {"grid": 16}, _IN_2D),
+    "Korteweg–de Vries, time 0.1 to 0.15": Pair(_KDV, _1D, {"time": 0.1}, {"time": 0.15}, _FOR_WAVES),
+}
 PAIRS = REPORTED_ON | CHOSEN_ON
 
-#: Rule → learning rate of so many steps.
-RULES: dict[str, Callable[[int], float]] = {
-    "as if 3,000 steps were behind": lambda steps: usual_lr(steps + BEHIND),
-    "as if 1,000 steps were behind": lambda steps: usual_lr(steps + 1000),
-    "a quarter of the fresh rate": lambda steps: usual_lr(steps) / 4,
-    "the fresh rate, at most 0.015": lambda steps: min(0.015, usual_lr(steps)),
-    "the fresh rate": usual_lr,
+#: Rule → learning rate of so many steps, where the relative error is so much at the start.
+RULES: dict[str, Callable[[int, float], float]] = {
+    "the fresh rate times the error at the start, at most 0.06": lambda steps, start: min(MOST, usual_lr(steps) * start),
+    "as if 3,000 steps were behind": lambda steps, start: usual_lr(steps + BEHIND),
+    "as if 1,000 steps were behind": lambda steps, start: usual_lr(steps + 1000),
+    "a quarter of the fresh rate": lambda steps, start: usual_lr(steps) / 4,
+    "the fresh rate, at most 0.015": lambda steps, start: min(0.015, usual_lr(steps)),
+    "the fresh rate": lambda steps, start: usual_lr(steps),
 }
 THE_RULE = next(iter(RULES))
+#: What is measured at the middle rate besides, and what it is called.
+BESIDE = ("the fresh rate", "the first state", "AdamW's rate as it is")
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Three pairs that the rule was chosen on, and five others."""
+    """Eight pairs that the rule was chosen on, and three others."""
 
     pairs: Mapping[str, Pair] = None  # type: ignore[assignment]  # a mapping is no default
     lengths: tuple[int, ...] = (30, 300, 1000, 3000)
@@ -134,94 +146,136 @@ class FineTuning:
 
     def search(self, records: Any, name: str, steps: int) -> tuple[dict[float, float], list[Run]]:
         """Rate → error as far as the search is done, and the runs that it wants next."""
-        start = usual_lr(steps + BEHIND)
-        found, left = searched(lambda lr: loss_of(records.get(self.run(name, steps, lr))), start)
+        found, left = searched(lambda lr: loss_of(records.get(self.run(name, steps, lr))), usual_lr(steps + BEHIND))
         return found, [self.run(name, steps, lr) for lr in left]
 
-    def beside(self, name: str, steps: int) -> dict[str, Run]:
-        """What is changed at the rule's rate, and runs at other rules' rates, of which the highest error is wanted."""
-        lr, fresh = self.rate(steps), float(f"{usual_lr(steps):.3g}")
-        return {
-            "the fresh rate": self.run(name, steps, fresh, aux_lr=AUX_LR),
-            "the first state": self.run(name, steps, lr, carry=True),
-            "AdamW's rate as it is": self.run(name, steps, lr, aux_lr=AUX_LR),
-        }
+    def middle(self, name: str, steps: int, **changes: Any) -> Run:
+        """At the rate of 3,000 steps more."""
+        return self.run(name, steps, rounded(usual_lr(steps + BEHIND)), **changes)
 
-    def rate(self, steps: int) -> float:
-        """The rule's, as runs have it."""
-        return float(f"{RULES[THE_RULE](steps):.3g}")
+    def ruled(self, records: Any, name: str, steps: int) -> Run | None:
+        """At the rule's rate, once the error at the start is known."""
+        known = metrics_of(records, {"it": self.middle(name, steps)})
+        return self.run(name, steps, rounded(RULES[THE_RULE](steps, known["it"]["start"]))) if known else None
+
+    def beside(self, name: str, steps: int) -> dict[str, Run]:
+        """What else might be done."""
+        fresh, carried, apart = BESIDE
+        return {
+            fresh: self.run(name, steps, rounded(usual_lr(steps)), aux_lr=AUX_LR),
+            carried: self.middle(name, steps, carry=True),
+            apart: self.middle(name, steps, aux_lr=AUX_LR),
+        }
 
     def wanted(self, records: Any) -> Iterator[Run]:
         """The runs that are missing; a length begins once the one before is done, so that the short ones answer early."""
         for steps in self.lengths:
-            searched_now = [run for name in self.pairs for run in self.search(records, name, steps)[1]]
-            yield from searched_now
-            if steps <= BESIDE:
+            left = [run for name in self.pairs for run in self.search(records, name, steps)[1]]
+            yield from left
+            yield from missing(records, filter(None, (self.ruled(records, name, steps) for name in self.pairs)))
+            if steps <= BESIDE_STEPS:
                 yield from (run for name in self.pairs for run in missing(records, self.beside(name, steps).values()))
-            if searched_now:
+            if left:
                 return
 
     # What is done
 
-    def done(self, records: Any) -> dict[tuple[str, int], dict[float, float]]:
-        """Rate → error of each pair and length of which the search is done."""
-        found = {(name, steps): self.search(records, name, steps) for steps in self.lengths for name in self.pairs}
-        return {key: errors for key, (errors, left) in found.items() if not left}
-
-    def regrets(self, records: Any, rule: Callable[[int], float], pairs: Mapping[str, Pair]) -> list[float]:
-        """What a rule loses, of each pair and length."""
-        return [
-            Curve({lr: [error] for lr, error in errors.items()}).regret(math.log2(rule(steps)))
-            for (name, steps), errors in self.done(records).items()
-            if name in pairs
-        ]
+    def done(self, records: Any) -> list[Done]:
+        """Pairs and lengths of which the search is done, and the run at the rule's rate."""
+        found = []
+        for steps in self.lengths:
+            for name in self.pairs:
+                errors, left = self.search(records, name, steps)
+                ruled = self.ruled(records, name, steps)
+                own = metrics_of(records, {"it": ruled}).get("it") if ruled is not None else None
+                if own is not None and not left:
+                    lr = ruled.config["lr"]
+                    found.append(Done(name, steps, lr, {**errors, lr: own["loss"]}, own))
+        return found
 
     def table(self, records: Any) -> str:
         """What is done so far."""
         said = (
             "# Fine-tuning\n\nWhat a rule loses, over the error of the best of a grid of rates: median and range over pairs "
-            "and lengths. The pairs are those on which the rule was chosen, and others.\n"
+            "and lengths. The pairs are those on which rules were chosen, and others.\n"
         )
         numbers = self.numbers(records)
-        return f"{said}{numbers.get('rules', '')}\n\n{numbers.get('pairs', '')}\n\n{numbers.get('beside', '')}\n"
+        return "\n\n".join([said, *(numbers[part] for part in ("rules", "pairs", "beside") if part in numbers)]) + "\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
         done = self.done(records)
         if not done:
             return {}
-        said: dict[str, str] = {"runs": str(len(done))}
-        rows = []
+        said, rows = {"searches": str(len(done))}, []
         for name, rule in RULES.items():
-            lost = [self.regrets(records, rule, pairs) for pairs in (CHOSEN_ON, REPORTED_ON)]
-            rows.append([name, *(percents(own) if own else "–" for own in lost)])
-            if name == THE_RULE and lost[1]:
-                said["median"], said["most"] = percent(median(lost[1])), percent(max(lost[1]))
+            lost = {
+                part: [
+                    own.regret(rule(own.steps, own.measured["start"])) for own in done if (own.name in CHOSEN_ON) == chose
+                ]
+                for part, chose in (("chosen", True), ("elsewhere", False))
+            }
+            rows.append([name, *(percents(own) if own else "–" for own in lost.values())])
+            if name == THE_RULE:
+                said |= {f"{part}.median": percent(median(own)) for part, own in lost.items() if own}
+                said |= {f"{part}.most": percent(max(own)) for part, own in lost.items() if own}
         said["rules"] = "\n".join(table(["rule", "where it was chosen", "elsewhere"], rows))
-        rows, highest = [], []
-        for (name, steps), errors in done.items():
-            own = metrics_of(records, {"it": self.run(name, steps, self.rate(steps))}).get("it")
-            best = min(errors, key=errors.__getitem__)
-            lost = Curve({lr: [error] for lr, error in errors.items()}).regret(math.log2(self.rate(steps)))
-            if own is not None:
-                highest.append(own["highest"] / own["start"])
-                shown = [f"{own['before']:.4f}", f"{own['start']:.4f}", f"{errors[best]:.4f}", f"{best:g}"]
-                rows.append([name, str(steps), *shown, percent(lost), f"{highest[-1]:.2f}"])
-        heads = ["pair", "steps", "before", "at the start", "best", "its rate", "the rule loses", "highest, of the start"]
-        said["pairs"] = "\n".join(table(heads, rows))
-        said["highest"] = f"{max(highest):.2f}"
-        rows = []
-        for what in ("the fresh rate", "the first state", "AdamW's rate as it is"):
+        heads = [
+            "pair",
+            "steps",
+            "before",
+            "at the start",
+            "best",
+            "its rate",
+            "the rule's",
+            "it loses",
+            "highest, of the start",
+        ]
+        said["pairs"] = "\n".join(table(heads, [own.row() for own in done]))
+        said["highest"] = f"{max(own.highest for own in done):.2f}"
+        if beside := list(self._beside(records, done)):
+            heads = ["instead, at the rate of 3,000 steps more", "error over its", "highest, of the start", "of"]
+            said["beside"] = "\n".join(table(heads, beside))
+        return said
+
+    def _beside(self, records: Any, done: list[Done]) -> Iterator[list[str]]:
+        for what in BESIDE:
             over, up = [], []
-            for name, steps in done:
-                pair = {"it": self.beside(name, steps)[what], "rule": self.run(name, steps, self.rate(steps))}
-                if len(found := metrics_of(records, pair)) == 2:
-                    over.append(found["it"]["loss"] / found["rule"]["loss"] - 1)
+            for own in done:
+                both = {"it": self.beside(own.name, own.steps)[what], "middle": self.middle(own.name, own.steps)}
+                if len(found := metrics_of(records, both)) == 2:
+                    over.append(found["it"]["loss"] / found["middle"]["loss"] - 1)
                     up.append(found["it"]["highest"] / found["it"]["start"])
             if over:
-                rows.append([what, percents(over), f"{max(up):.2f}", str(len(over))])
-        said["beside"] = "\n".join(table(["instead", "error over the rule's", "highest, over the start", "of"], rows))
-        return said
+                yield [what, percents(over), f"{max(up):.2f}", str(len(over))]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A pair and a length: the rule's rate, the errors of all rates, and what was measured at the rule's."""
+
+    name: str
+    steps: int
+    lr: float
+    errors: Mapping[float, float]
+    measured: Mapping[str, Any]
+
+    @property
+    def highest(self) -> float:
+        """The highest error over that at the start, at the rule's rate."""
+        return self.measured["highest"] / self.measured["start"]
+
+    def regret(self, lr: float) -> float:
+        """What a rate loses; errors between two rates are read off the line between them, in logarithms."""
+        x, y = np.log(sorted(self.errors)), np.log([self.errors[lr] for lr in sorted(self.errors)])
+        return math.expm1(float(np.interp(math.log(lr), x, y)) - y.min())
+
+    def row(self) -> list[str]:
+        """Of the table."""
+        best = min(self.errors, key=self.errors.__getitem__)
+        errors = [f"{error:.4f}" for error in (self.measured["before"], self.measured["start"], self.errors[best])]
+        rates = [f"{lr:.3g}" for lr in (best, self.lr)]
+        return [self.name, str(self.steps), *errors, *rates, percent(self.regret(self.lr)), f"{self.highest:.2f}"]
 
 
 # A run
