@@ -197,7 +197,8 @@ class FineTuning:
         """What is done so far."""
         said = (
             "# Fine-tuning\n\nWhat a rule loses, over the error of the best of a grid of rates: median and range over pairs "
-            "and lengths. The pairs are those on which rules were chosen, and others.\n"
+            "and lengths. Beyond the grid a rate is taken for its last one, so that it loses at least so much. The "
+            "pairs are those on which rules were chosen, and others.\n"
         )
         numbers = self.numbers(records)
         return "\n\n".join([said, *(numbers[part] for part in ("rules", "pairs", "beside") if part in numbers)]) + "\n"
