@@ -39,12 +39,15 @@ from neuralop_mup.optim.musoap.groups import musoap_groups
 from neuralop_mup.optim.musoap.precision import full_precision
 from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
-from neuralop_mup.validation import check_count, check_decay, check_number, is_number
+from neuralop_mup.validation import check_count, check_decay, check_number, check_positive, is_number
 
 # The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
 USUAL_STEPS = 1000
 AUX_LR = 4e-3
+# Trained weights want the rate of fresh ones times their relative error, at most so much; where this is not known, that of a
+# training that has so many steps behind it (benchmarks/experiments/fine_tuning.py).
+_TRAINED_MOST, _TRAINED_STEPS = 0.06, 3000
 # As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
 # Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches
@@ -61,6 +64,13 @@ def usual_lr(steps: int | None = None, lr: float = LR) -> float:
     No update is larger than the weights that it moves, so that it is at most 1.
     """
     return lr if steps is None else min(1.0, lr * length_factor(steps, USUAL_STEPS))
+
+
+def _trained_lr(steps: int | None, error: float | None) -> float:
+    """The learning rate of a trained model on other data, where its relative error is so much."""
+    if error is None:
+        return usual_lr((USUAL_STEPS if steps is None else steps) + _TRAINED_STEPS)
+    return min(_TRAINED_MOST, usual_lr(steps) * error)
 
 
 class MuSOAP(torch.optim.Optimizer):
@@ -88,11 +98,17 @@ class MuSOAP(torch.optim.Optimizer):
         Fourier layers; at most 1. If not given it follows from ``steps``, and without these it is 0.03, which is meant for
         trainings of about 1,000 steps.
     aux_lr : float, optional
-        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``.
+        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``, but for a trained model:
+        0.004 · lr / 0.03 where ``lr`` is not given.
     steps : int, optional
         Number of optimizer steps of the whole training, instead of ``lr``: 0.03 at 1,000 steps, and at others what
         :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1. It is meant for a schedule that ends with the
         training. A warning tells of a training that goes on beyond ``steps``, and of a schedule that ends long before.
+    error : float, optional
+        Of a trained model that is fine-tuned: its relative error on the new data before the first step, 0.06 for 6 %. ``lr``
+        is what ``steps`` give, times that, at most 0.06. Without it a model of ``parametrize(model, init=False)`` takes the
+        rate of 3,000 steps more, which may be three times too low where the new problem is far from the old one, and too
+        high where there is little left to learn.
     momentum : float, default 0.95
         Decay of m, the running mean of gradients; a step goes along momentum · m + (1 − momentum) · gradient.
     beta2 : float, default 0.95
@@ -185,6 +201,7 @@ class MuSOAP(torch.optim.Optimizer):
         aux_lr: float | None = None,
         *,
         steps: int | None = None,
+        error: float | None = None,
         momentum: float = 0.95,
         beta2: float = 0.95,
         period: int = 2,
@@ -215,6 +232,13 @@ class MuSOAP(torch.optim.Optimizer):
                 f"lr is {lr!r} and steps is {steps!r}, but the learning rate follows from steps where they are given: "
                 "leave out steps if lr was tuned, or lr."
             )
+        if error is not None:
+            check_positive("error", error)
+            if lr is not None:
+                raise MupError(
+                    f"lr is {lr!r} and error is {error!r}, but the learning rate of a trained model follows from its error: "
+                    "leave out one of them."
+                )
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
@@ -222,8 +246,12 @@ class MuSOAP(torch.optim.Optimizer):
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         _check_rates(lr, aux_lr)
-        lr, aux_lr = usual_lr(steps) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
+        usual_aux = AUX_LR
+        if lr is None and (error is not None or not binding.plan.init_applied):
+            lr = _trained_lr(steps, error)
+            usual_aux *= lr / LR
+        lr, aux_lr = usual_lr(steps) if lr is None else lr, usual_aux if aux_lr is None else aux_lr
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
