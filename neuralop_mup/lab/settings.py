@@ -139,7 +139,9 @@ def optimizer_arguments(s: Settings) -> dict[str, Any]:
     if s.choice.is_own:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty} | dict(s.arguments)
+    # ``start_error`` came later and does nothing unless it is given: runs that are kept are known without it.
+    known = {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "start_error"}
+    return known | dict(s.arguments)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError
-from neuralop_mup.validation import check_count
+from neuralop_mup.validation import check_count, check_positive
 
 #: The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
@@ -35,6 +35,9 @@ USUAL_STEPS = 1000
 FLOOR = 0.01
 # Of an unknown length: this much of the rate of a training that ends after so many steps more than there were.
 _SHARE, _MORE = 0.7, 100
+# Of trained weights: the largest rate, and the steps that lie behind those of which no error is known.
+_TRAINED_MOST, _TRAINED_STEPS = 0.06, 3000
+_LARGEST_ERROR = 3.0
 # Relative differences that are rounding.
 _ROUNDING = 1e-6
 # So many steps are timed before their time is trusted, and between two looks at the clock of all.
@@ -61,6 +64,32 @@ def usual_lr(steps: int | None = None, lr: float = LR) -> float:
     No update is larger than the weights that it moves, so that it is at most 1.
     """
     return lr if steps is None else min(1.0, lr * length_factor(steps, USUAL_STEPS))
+
+
+def trained_lr(steps: int | None, start_error: float | None) -> float:
+    """The learning rate of a trained model on other data: min(0.06, lr of fresh weights · relative error at the start).
+
+    Where this error is not known it is the rate of a training that has 3,000 steps behind it. The best rate hardly follows
+    the number of steps, but how far the new problem is from the old one (benchmarks/results/fine-tuning.md).
+    """
+    if start_error is None:
+        return usual_lr((USUAL_STEPS if steps is None else steps) + _TRAINED_STEPS)
+    return min(_TRAINED_MOST, usual_lr(steps) * start_error)
+
+
+def check_start_error(start_error: Any, lr: float | None) -> None:
+    """Refuse an error that is none, or is in percent, and one beside a rate."""
+    check_positive("start_error", start_error)
+    if start_error > _LARGEST_ERROR:
+        raise MupError(
+            f"start_error is {start_error!r}, and a relative error of 1 is that of predicting zero: give it as a fraction, "
+            "0.06 for 6 %, or train fresh weights if it is that large."
+        )
+    if lr is not None:
+        raise MupError(
+            f"lr is {lr!r} and start_error is {start_error!r}, but the learning rate of a trained model follows from its "
+            "error: leave out one of them."
+        )
 
 
 def progress_lr(taken: int) -> float:
