@@ -363,10 +363,7 @@ class Training:
         data.check_unchanged()
         more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
         if keep and folder is not None:
-            with untouched(train):
-                x = data.sample()["x"]
-            like = x[:1] if torch.is_tensor(x) and x.ndim > 2 else None
-            keep_weights(model, self.processor, folder / WEIGHTS, like)
+            keep_weights(model, self.processor, folder / WEIGHTS)
         return {**measured, **more, "n_params": n_params(model), "steps": steps}
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
