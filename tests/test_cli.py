@@ -242,7 +242,7 @@ def test_a_real_tune_and_again(heat, capsys):
         assert call(line) == 0
     assert load.call_count == 1  # of what may be large
     out = capsys.readouterr().out
-    assert "read as" in out and "lr 0.0" in out and "Report, figure and every run: runs/heat-tune" in out
+    assert "read as" in out and "The best lr 0.0" in out and "Report, figure and every run: runs/heat-tune" in out
     kept = Path("runs/heat-tune/results.jsonl").read_text()
     assert call(line) == 0 and Path("runs/heat-tune/results.jsonl").read_text() == kept
     Path("heat.npz").unlink()  # not needed any more

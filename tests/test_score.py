@@ -79,7 +79,7 @@ def test_a_rollout_is_the_loop_that_one_would_write(tmp_path, file):
         far = np.linalg.norm(state[:, 0] - truth[:, step], axis=1) / np.linalg.norm(truth[:, step], axis=1)
         errors.append(far.mean())
     assert tuned.loss == pytest.approx(np.prod(errors) ** 0.2, rel=1e-5) and len(state) == 3
-    assert repr(tuned).splitlines()[1].startswith("rollout:5 ")
+    assert f"has {tuned.loss:.4g} as its rollout:5" in repr(tuned)
     (record,) = tuned.results.carried("target", "operator-norm")
     assert record["metrics"]["validation_error"] != record["loss"] == tuned.loss
     text = tuned.report.read_text()
@@ -246,6 +246,6 @@ def test_the_command_chooses_by_a_rollout(tmp_path, file, monkeypatch, capsys):
     )
     line += " --base.hidden_channels 4 --base.n_modes 4 --target.hidden_channels 8 --target.n_modes 8"
     assert main(line.split()) == 0
-    assert "\nrollout:5 " in capsys.readouterr().out
+    assert "as its rollout:5" in capsys.readouterr().out
     assert main(["tune", "burgers", "--problem.n_train", "20", "--score", "rollout:5"]) == 2
     assert "needs 6 states of each validation trajectory, and the data has none" in capsys.readouterr().err

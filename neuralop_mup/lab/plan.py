@@ -359,7 +359,7 @@ def _check_batch(
     where = next(model.parameters()).device
     batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
     shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
-    x, processor = batch["x"], copy.deepcopy(processor)
+    processor = copy.deepcopy(processor)
     try:
         with _looking(), torch.no_grad():
             if processor is not None:
@@ -369,15 +369,10 @@ def _check_batch(
             if processor is not None:
                 out, batch = processor.postprocess(out, batch)
     except Exception as error:  # the model is the user's
-        channels = getattr(model, "in_channels", None)
-        last = torch.is_tensor(x) and x.ndim > 2 and channels == x.shape[-1] != x.shape[1]
-        do = (
-            "Its channels are last: give x.movedim(-1, 1), and y likewise."
-            if last
-            else "Fields are (n, channels, *grid); the model must take as many channels as x has."
-        )
         raise MupError(
-            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. {do}"
+            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields are "
+            "(n, channels, *grid), x.movedim(-1, 1) and y likewise where channels are last, and the model must take as many "
+            "channels as x has."
         ) from error
     if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
         raise MupError(

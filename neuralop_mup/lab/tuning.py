@@ -33,10 +33,9 @@ from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.plan import SEARCH, SETTINGS, asked, make_plan
 from neuralop_mup.lab.records import WEIGHTS, Records
-from neuralop_mup.lab.report import write_report
+from neuralop_mup.lab.report import verdict, write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.settings import Settings, init_multipliers
 from neuralop_mup.lab.sweeps import results_of
 from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
@@ -153,40 +152,25 @@ class Tuned:
         shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
         if shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             return
-        missing = len(shape) + 1 - fields.ndim
-        hints = {
-            "its channels are last: move them, np.moveaxis(x, -1, 1) or x.movedim(-1, 1)": fields.shape[-1] == shape[0],
-            "for one sample give x[None]": missing and fields.shape[0] == shape[0],
-            "give the axis of the one channel, x[:, None]": missing == 1 and shape[0] == 1,
-        }
-        do = next((hint for hint, fits in hints.items() if fits), "give as many channels and axes as the training data has")
         raise MupError(
             f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which the "
-            f"grid may differ and n is 1 or more: {do}."
+            "grid may differ and n is 1 or more: x[None] is one sample, x[:, None] has the axis of one channel, and "
+            "x.movedim(-1, 1) (np.moveaxis for an array) channels that were last."
         )
 
     def __repr__(self) -> str:
-        made, study = self._made, self.results.study
-        grid, where = study.space.get("lr"), f"searched as {study.space.get('lr')}"
-        if isinstance(grid, Sequence):
-            edge = edge_of(self.lr, grid)
-            where = f"searched from {min(grid):g} to {max(grid):g}, "
-            where += f"at the {edge} of it: extend the grid" if edge else "inside"
-        if others := {name: value for name, value in self.params.items() if name != "lr"}:
-            where += f"; {say.params(others)}"
-        seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
-        loss = say.loss_of_row(self.results.row(made["rule"]))
-        size = _arguments(made["size"])
+        made, size, price = self._made, _arguments(self._made["size"]), self.results.price()
+        said = verdict(self.results)
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
-        there = f", {self.lr * math.sqrt(short / long):.3g} for the {long} steps of the target" if short != long else ""
-        price = self.results.price()
-        took = "" if price is None else f"; tuning took {price:.2f} of one training of it"
+        if short != long:
+            said.append(f"For the {long} steps of the target that is lr {self.lr * math.sqrt(short / long):.3g}.")
+        if price is not None:
+            said.append(f"Tuning took {price:.2f} of one training of the target.")
         return "\n".join(
             (
-                f"lr {self.lr:g} at the {study.base} ({where}){there}",
-                f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: "
-                f"{self.loss:.4g}{took}",
-                f"target {size}, {made['n_params']:,} parameters; kept in {self.results.folder}",
+                *said,
+                f"This model, {made['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as its "
+                f"{made['score'] or 'validation loss'} and is kept in {self.results.folder}:",
                 f"nm.parametrize({made['build']}({size}), base={made['base']}, rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )
@@ -210,7 +194,6 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "format": _FORMAT,
         "version": __version__,
         "build": name_of(build),
-        "module": getattr(build, "__module__", "__main__"),
         "is_fno": is_fno,
         "build_is": training.fingerprints["build"],
         "size": {**channels, **config["model"]},
@@ -363,19 +346,6 @@ def _rebuilt(
                 f"{type(error).__name__}: {text}. Give the function that was tuned, as it was."
             ) from error
     return _rebuilt(builder, made, content, path, real=True)
-
-
-def lines_of_use(folder: Path, made: Mapping[str, Any]) -> list[str]:
-    """The lines of Python that load the target and predict with it."""
-    name, module = made["build"], "your_script" if made["module"] == "__main__" else made["module"]
-    given = "" if made["is_fno"] else f", {name.rpartition('.')[2]}"
-    imported = [] if made["is_fno"] else [f"from {module} import {name.partition('.')[0]}"]
-    if made["processor"] is None or made["x_shape"] is None:
-        last = "tuned.model  # takes batches as your loaders give them: they brought no processor"
-    else:
-        shape = ", ".join(map(str, made["x_shape"]))
-        last = f"prediction = tuned.predict(x)  # x of shape (n, {shape}) in the units of the data, tensor or numpy"
-    return ["import neuralop_mup as nm", *imported, f"tuned = nm.load_tuned({str(folder)!r}{given})", last]
 
 
 def _arguments(size: Mapping[str, Any]) -> str:
@@ -532,7 +502,8 @@ def tune(
     place |= {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
     results = results_of(plan.study, folder=folder, **place)
     made = write_target(results, plan.study.train, plan.x_shape)
-    use = "" if made is None else "\n".join(lines_of_use(results.folder, made))
+    given = "" if isinstance(build, FNOs) else f", {name_of(build).rpartition('.')[2]}"
+    use = f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
-    write_report(results, command=command, title=plan.title, settings=plan.settings, use=use)
+    write_report(results, command=command, title=plan.title, settings=plan.settings, use=use if made else "")
     return load_target(results, made, build, processor)
