@@ -106,7 +106,7 @@ def test_help_explains_every_option(command, capsys):
 LINE = (
     "tune darcy --target.hidden_channels 12 --target.n_modes=4,6 --base.n_modes 4 --problem.grid 16 --problem.contrast 2,9 "
     "--space.lr 1e-3,0.002 --space.lr_mult.spectral 1,2 --compare standard --seeds 3 --epochs 3 --progress no --folder out "
-    "--more.schedule constant"
+    "--schedule constant"
 )
 
 
@@ -127,7 +127,7 @@ def test_a_file_of_options_says_the_same(tune):
     Path("options.yaml").write_text(
         "data: darcy\ntarget: {hidden_channels: 12, n_modes: [4, 6]}\nbase: {n_modes: 4}\nspace: {lr: [1e-3, 0.002], "
         "lr_mult.spectral: [1, 2]}\nproblem: {grid: 16, contrast: [2, 9]}\ncompare: [standard]\nseeds: [3]\nepochs: 5\n"
-        "progress: false\nfolder: out\nmore: {schedule: constant}\n"
+        "progress: false\nfolder: out\nschedule: constant\n"
     )
     assert call("tune --config options.yaml --epochs 3") == 0
     first, second = tune.calls
@@ -168,7 +168,7 @@ def test_without_a_word_target_and_folder_follow_from_the_data(tune, heat):
         ("tune --compare log-modes,nome", "'none'"),
         ("tune --optimizer adm", "'adam'"),
         ("tune --device gpu", "such as cpu or cuda:0, or auto; it is 'gpu'"),
-        ("tune --more.sedule constant", "did you mean 'schedule'?"),
+        ("tune --sedule constant", "--sedule"),
         ("tune --target.heads 4", "heads"),
         ("tune --target.n_modes 8,8", "has 1 axes"),
         ("tune --target.n_modes 512", "beyond the grid"),

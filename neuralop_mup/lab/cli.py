@@ -112,7 +112,6 @@ def tune(
     base: Some = None,
     space: Some = None,
     folder: str = "",
-    more: Some = None,
     **how: Any,
 ) -> int:
     """Check the learning rate of an FNO at a cheap proxy, train the large one with it, and write a report.
@@ -137,8 +136,6 @@ def tune(
         factors of 2 around what the law gives for the proxy's steps.
     folder
         Keeps every run, the target and the report; the same command resumes there. Default: runs/NAME-tune.
-    more
-        Further arguments of nm.tune, such as --more.schedule constant.
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-tune")
@@ -149,9 +146,7 @@ def tune(
         base=base and _size(base, source.n_dim),
         space=space and _flat(space),
         folder=out,
-        processor=None,
         **how,
-        **(more or {}),
     )
     print(f"\n{found}\n\nReport, figure and every run: {out}")
     print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")

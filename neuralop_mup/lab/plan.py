@@ -31,9 +31,6 @@ from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.training import Losses, Training, build_model, losses_of, n_params, name_of, quiet, untouched
 from neuralop_mup.validation import check_count, check_positive
 
-#: Settings of a run that may be given, or searched; and what a search may be told.
-SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "soap", "kernel_init")
-SEARCH = ("n_trials", "sampler")
 _SET_HERE = ("model", "base", "rule", "seed")
 #: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
 EXTENDS = 2
@@ -111,7 +108,7 @@ def asked(
     rules : sequence of str
         The rule, and those under which the target is trained besides.
     **settings
-        Those of every run, :data:`SETTINGS` among them.
+        Those of every run.
 
     Returns
     -------

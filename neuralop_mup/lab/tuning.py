@@ -23,7 +23,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.core import plan as core
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checkpoint import read_weights
@@ -31,7 +31,7 @@ from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.plan import SEARCH, SETTINGS, asked, make_plan
+from neuralop_mup.lab.plan import asked, make_plan
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import verdict, write_report
 from neuralop_mup.lab.results import Results
@@ -381,7 +381,17 @@ def tune(
     device: str = "auto",
     n_workers: int | None = None,
     progress: bool = True,
-    **more: Any,
+    weight_decay: float | None = None,
+    beta2: float | None = None,
+    schedule: str | None = None,
+    clip_spectral: float | None = None,
+    aux_lr: float | None = None,
+    soap: Mapping[str, Any] | None = None,
+    kernel_init: str | None = None,
+    n_trials: int | None = None,
+    sampler: Any = None,
+    engine: Any = None,
+    executor: Any = None,
 ) -> Tuned:
     """Check the learning rate of a model on data at a cheap proxy, and train the large size with it.
 
@@ -451,10 +461,19 @@ def tune(
         Runs at once, each in a process of its own; default one per GPU, or one per core.
     progress : bool, default True
         Show progress on stderr, and print what was chosen.
-    **more
-        Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``soap`` (its
-        arguments), and ``kernel_init`` (default: small with ``soap``, neuralop's own with the others and in
-        SP). Of a search: ``n_trials``, ``sampler``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
+    weight_decay, beta2, aux_lr : float, optional
+        Of the optimizer, by default its own.
+    schedule : str, optional
+        "cosine" (the default), "constant", "halve:50" (every 50 epochs) or "halve:100,150" (after these epochs).
+    clip_spectral : float, optional
+        Bound of each entry of the spectral kernels' gradients.
+    soap : mapping, optional
+        Further arguments of ``soap``.
+    kernel_init : str, optional
+        How large kernels start: "small", the default with ``soap``, or "default", neuralop's own, that with the others and
+        in SP.
+    n_trials, sampler, engine, executor : optional
+        As in :func:`neuralop_mup.sweep`.
 
     Returns
     -------
@@ -483,14 +502,11 @@ def tune(
         raise MupError(f"folder={folder!r} must be the path of a folder for the runs.")
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    place = {name: more.pop(name) for name in ("engine", "executor") if name in more}
-    known = (*SETTINGS, *SEARCH)
-    if wrong := [name for name in more if name not in known]:
-        every = [*tune.__kwdefaults__, *known, "engine", "executor"]
-        hint = "space={'lr': […]} gives the values that it tries." if wrong[0] == "lr" else nearest(wrong[0], every)
-        raise MupError(f"tune has no argument {wrong[0]!r}; {hint}")
-    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, **more}
-    every_run = {"epochs": epochs, "batch_size": batch_size, "device": device}
+    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, "n_trials": n_trials, "sampler": sampler}
+    every_run = {"epochs": epochs, "batch_size": batch_size, "device": device, "kernel_init": kernel_init}
+    may_be = {"weight_decay": weight_decay, "beta2": beta2, "schedule": schedule, "aux_lr": aux_lr, "soap": soap}
+    may_be |= {"clip_spectral": clip_spectral}
+    every_run |= {name: value for name, value in may_be.items() if value is not None}
     study, optimizers = asked(folder, rules=(rule, *compare), optimizer=optimizer, **asked_for, **every_run)
     how = {"read": read, "loss": loss, "score": score, "proxy_steps": proxy_steps, "processor": processor}
     plan = make_plan(study, optimizers, build, data, **how)
@@ -499,8 +515,8 @@ def tune(
             print(f"{what:<8} {text}")
     for note in plan.study.notes:
         warnings.warn(note, stacklevel=2)
-    place |= {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
-    results = results_of(plan.study, folder=folder, **place)
+    place = {"engine": engine, "executor": executor, "n_workers": n_workers, "devices": cuda_devices(device)}
+    results = results_of(plan.study, folder=folder, progress=progress, **place)
     made = write_target(results, plan.study.train, plan.x_shape)
     given = "" if isinstance(build, FNOs) else f", {name_of(build).rpartition('.')[2]}"
     use = f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
