@@ -292,13 +292,13 @@ def test_summary_of_a_model_too_big_for_memory(capsys):
 def test_coord_check(line, capsys, heat):
     assert call(f"coord-check {line} --steps 1,2 --seeds 1 --optimizer soap --folder out") == 0
     assert "one seed is too few to judge" in capsys.readouterr().out
-    assert "| fno_blocks.0 | 2 " in Path("out/coord_check.md").read_text()
+    assert "update 2, fno_blocks.0: " in Path("out/coord_check.md").read_text()
     assert Path("out/coord_check.png").stat().st_size > 5_000
 
 
 @pytest.mark.parametrize(
     ("power", "spread", "code", "said"),
-    [(0.0, 0, 0, "passed."), (1.0, 0, 1, "did not pass."), (0.15, 0.5, 1, "undecided: more seeds would tell.")],
+    [(0.0, 0, 0, "passed"), (1.0, 0, 1, "did not pass"), (0.15, 0.5, 1, "undecided")],
 )
 def test_coord_check_says_what_the_slopes_show(power, spread, code, said, capsys, monkeypatch):
     def check(build, sizes, batches, **_):
@@ -312,7 +312,7 @@ def test_coord_check_says_what_the_slopes_show(power, spread, code, said, capsys
 
     monkeypatch.setattr(cli.diagnostics, "coord_check", check)
     assert call(f"coord-check {TINY} --sizes 4,8 --model.n_modes 4 --folder out") == code
-    assert said in capsys.readouterr().out and said in Path("out/coord_check.md").read_text()
+    assert f": {said}.\n" in capsys.readouterr().out and f": {said}\n" in Path("out/coord_check.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["burgers", "darcy"])
@@ -320,9 +320,9 @@ def test_data_of_a_problem(name, capsys, elsewhere):
     sizes = "--problem.n_train 8 --problem.n_val 4 --problem.n_test 4 --problem.grid 16"
     assert call(f"data {name} {sizes} --plot figures/samples.png") == 0
     out = capsys.readouterr().out
-    shape = "8×1×16" if name == "burgers" else "8×1×16×16"
+    shape = "(8, 1, 16)" if name == "burgers" else "(8, 1, 16, 16)"
     (file,) = (elsewhere / "cache").glob("*.safetensors")
-    assert f"| train x | {shape} " in out and str(file) in out
+    assert f"train       x {shape}, y {shape}\n" in out and str(file) in out
     assert Path("figures/samples.png").stat().st_size > 5_000
 
 
@@ -335,5 +335,5 @@ def test_data_of_ones_own(heat, capsys):
         line = f"data {more} --read.x a --read.y b --plot samples.png"
         assert call(line) == 0
         said.append(capsys.readouterr().out)
-    assert said[0] == said[1] and "| train x | 32×1×12 " in said[0] and "keep 99.9 % of the targets' energy" in said[0]
+    assert said[0] == said[1] and "x (32, 1, 12)" in said[0] and "keep 99.9 % of the targets' energy" in said[0]
     assert Path("samples.png").stat().st_size > 5_000

@@ -33,14 +33,12 @@ from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import build_optimizer
 from neuralop_mup.lab.training import FNOs
 from neuralop_mup.lab.tuning import tune as tune_model
-from neuralop_mup.lab.wording import aligned
 
 Some = Mapping[str, Any] | None  # options with a dot
 
 #: What ``neuralop-mup compare`` learns without a word: it takes 60 to 100 seconds on two cores.
 _FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
-_CHUNK = 64  # samples read at once
 #: Names and text of an argument in a docstring.
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
 
@@ -200,7 +198,6 @@ def coord_check(
     optimizer: str = "adam",
     lr: float | None = None,
     batch_size: int = 20,
-    tolerance: float = diagnostics.TOLERANCE,
     folder: str = "",
     **how: Any,
 ) -> int:
@@ -233,8 +230,6 @@ def coord_check(
         Learning rate at the base. Default: the optimizer's own.
     batch_size
         Samples of a batch.
-    tolerance
-        Largest slope of an update that passes.
     folder
         For the table and the figure. Default: runs/NAME-coord-check.
     """
@@ -251,9 +246,9 @@ def coord_check(
     with torch.device("meta"):  # refused before any data is made
         for size in sizes:
             check_grid(build(size), source.grid_shape)
-    found = source.load()
-    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(found)
-    batches = map(processor.preprocess, found.loaders(batch_size=batch_size, seed=0)[0])
+    loaded = source.load()
+    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(loaded)
+    batches = map(processor.preprocess, loaded.loaders(batch_size=batch_size, seed=0)[0])
     check = diagnostics.coord_check(
         build,
         sizes,
@@ -264,28 +259,15 @@ def coord_check(
         loss=None,
         **how,
     )
-    return _tell(check, tolerance, out, f"{source.title}, rule {rule}")
-
-
-def _tell(check: diagnostics.CoordCheck, tolerance: float, folder: Path, title: str) -> int:
-    """Print and write what a coordinate check found; the exit code."""
-    rows = [["block", "step", "slope", "passes", "outcome"]]
-    judged = diagnostics.judged(check.slopes, tolerance)
-    for row in judged:
-        slope = f"{row['slope']:+.2f}" + ("" if row["reach"] is None else f" ± {row['reach']:.2f}")
-        passes = "{:+.2f} to {:+.2f}".format(*row["limits"])
-        rows.append([row["block"], "init" if row["kind"] == "init" else str(row["step"]), slope, passes, row["outcome"]])
-    found = {row["outcome"] for row in judged}
+    found = {row["outcome"] for row in diagnostics.judged(check.slopes)}
     said = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
     if len({record["seed"] for record in check.records}) == 1:
         said = "one seed is too few to judge"
-    elif said == "undecided":
-        said = "undecided: more seeds would tell"
-    text = f"{aligned(rows)}\n\nSlopes against {check.size_name}, {title}: {said}."
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "coord_check.md").write_text(f"{text}\n", encoding="utf-8")
-    check.plot(folder / "coord_check.png", tolerance, title=title)
-    print(f"{text}\nTable and figure: {folder}")
+    text, title = str(check), f"{source.title}, rule {rule}: {said}"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "coord_check.md").write_text(f"# {title}\n\n```\n{text}\n```\n", encoding="utf-8")
+    check.plot(out / "coord_check.png", title=title)
+    print(f"{text}\n{title}.\nSlopes and figure: {out}")
     return 0 if said.startswith(("passed", "one seed")) else 1
 
 
@@ -316,13 +298,9 @@ def data(
     source = _source(data, problem, read)
     found = source.load()
     told = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
-    print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), "", sep="\n")
-    rows = [["part", "shape", "mean", "std", "min", "max"]]
-    for split in found.counts():
-        for letter, values in zip("xy", getattr(found, split), strict=True):
-            numbers = (f"{number:.4g}" for number in _moments(values))
-            rows.append([f"{split} {letter}", "×".join(map(str, values.shape)), *numbers])
-    print(aligned(rows))
+    pairs = {split: dict(zip("xy", getattr(found, split), strict=True)) for split in found.counts()}
+    told = {**told, **{k: ", ".join(f"{name} {tuple(v.shape)}" for name, v in pair.items()) for k, pair in pairs.items()}}
+    print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), sep="\n")
     sample = found.sample()
     modes = ", ".join(map(str, mode_energy(sample["x"], sample["y"]).enough()))
     print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.")
@@ -331,17 +309,6 @@ def data(
         plots.plot_fields(x, y, plot, title=f"{source.title}, test samples")
         print(f"\nfigure {plot}")
     return 0
-
-
-def _moments(values: Any) -> tuple[float, float, float, float]:
-    """Mean, standard deviation, least and largest, some samples at a time: data in files may not fit in memory."""
-    told = []
-    for start in range(0, len(values), _CHUNK):
-        part = values[range(start, min(start + _CHUNK, len(values)))].double().flatten(1)
-        told.append(torch.stack([part.mean(1), part.var(1, correction=0), part.amin(1), part.amax(1)]))
-    mean, variance, least, largest = torch.cat(told, 1)
-    spread = (variance.mean() + mean.var(correction=0)).sqrt()
-    return float(mean.mean()), float(spread), float(least.min()), float(largest.max())
 
 
 def _source(data: str, problem: Some, read: Some) -> Any:
