@@ -298,9 +298,10 @@ def data(
     source = _source(data, problem, read)
     found = source.load()
     told = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
-    pairs = {split: dict(zip("xy", getattr(found, split), strict=True)) for split in found.counts()}
-    told = {**told, **{k: ", ".join(f"{name} {tuple(v.shape)}" for name, v in pair.items()) for k, pair in pairs.items()}}
     print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), sep="\n")
+    for split in found.counts():
+        x, y = getattr(found, split)
+        print(f"{split:<11} x {tuple(x.shape)}, y {tuple(y.shape)}")
     sample = found.sample()
     modes = ", ".join(map(str, mode_energy(sample["x"], sample["y"]).enough()))
     print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.")

@@ -423,7 +423,7 @@ def tune(
         ``crop``, ``in_memory``, as in :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands
         in the report.
     loss : str, callable or dict, default "l2"
-        ``"l2"``, ``"h1"`` or ``"l2,h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
+        ``"l2"`` or ``"h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
         neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses,
         unless there is a score. A mean over the batch is refused.
     score : str or callable, optional
