@@ -13,6 +13,7 @@ import warnings
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -30,9 +31,10 @@ from neuralop_mup.lab.compare import compare as compare_ways
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
-from neuralop_mup.lab.settings import build_optimizer
+from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.training import FNOs
 from neuralop_mup.lab.tuning import tune as tune_model
+from neuralop_mup.lab.tuning import tuples
 
 Some = Mapping[str, Any] | None  # options with a dot
 
@@ -235,6 +237,8 @@ def coord_check(
     """
     source = _source(data, problem, read)
     fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
+    name, optimizers = optimizer_of(optimizer)
+    settings = Settings.of({"optimizer": name, "lr": lr}, optimizers)
     start = {"hidden_channels": 32, "n_modes": tuple(min(16, n) for n in source.grid_shape), **(model or {})}
     small = {**start, size_name: min(sizes), **(base or {})}
 
@@ -254,8 +258,8 @@ def coord_check(
         sizes,
         [{"x": batch["x"], "y": batch["y"]} for batch in batches],
         size_name=size_name,
-        lr=lr,
-        optimizer=lambda built, rate: build_optimizer(built, {"optimizer": optimizer, "lr": rate}),
+        lr=settings.lr,
+        optimizer=lambda built, _: build_optimizer(built, settings),
         loss=None,
         **how,
     )
@@ -316,7 +320,7 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     """The problem of that name, or the user's files."""
     is_name = data in PROBLEMS or (re.fullmatch(r"[\w-]+", data) and not Path(data).exists())
     files = data.split(",") if "," in data else data
-    given = _tuples({**(problem or {}), **(read or {})})
+    given = tuples({**(problem or {}), **(read or {})})
     return get_problem(data, **given) if is_name else get_problem("data", files=files, **given)
 
 
@@ -333,13 +337,8 @@ def _target(source: Any, given: Some) -> dict[str, Any]:
 
 def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
     """Arguments of FNO; one number of modes stands for every axis."""
-    size = _tuples(given)
+    size = tuples(given)
     return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
-
-
-def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Files of options have lists where arguments are tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,11 +358,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-class _Strict(ArgumentParser):
-    """It raises ArgumentError for what it cannot read, and takes no abbreviations."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **given})
+#: It raises ArgumentError for what it cannot read, and takes no abbreviations.
+_Strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
 
 
 def parser(command: str | None = None) -> ArgumentParser:

@@ -132,7 +132,14 @@ class Tuned:
             )
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
-        self._check(fields)
+        shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
+        fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
+        if not fits:
+            raise MupError(
+                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which "
+                "the grid may differ and n is 1 or more: x[None] is one sample, x[:, None] has the axis of one channel, and "
+                "x.movedim(-1, 1) (np.moveaxis for an array) channels that were last."
+            )
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]
@@ -147,16 +154,6 @@ class Tuned:
                 "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
             )
         return out if isinstance(x, torch.Tensor) else out.numpy()
-
-    def _check(self, fields: torch.Tensor) -> None:
-        shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
-        if shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
-            return
-        raise MupError(
-            f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which the "
-            "grid may differ and n is 1 or more: x[None] is one sample, x[:, None] has the axis of one channel, and "
-            "x.movedim(-1, 1) (np.moveaxis for an array) channels that were last."
-        )
 
     def __repr__(self) -> str:
         made, size, price = self._made, _arguments(self._made["size"]), self.results.price()
@@ -314,7 +311,7 @@ def load_target(
         )
     path = folder / made["weights"]
     content = read_weights(path)
-    made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
+    made = {**made, **{name: tuples(made[name]) for name in ("size", "base", "training")}}
     model = _rebuilt(FNO if made["is_fno"] else build, made, content, path)
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
@@ -352,11 +349,11 @@ def _arguments(size: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in size.items())
 
 
-def _tuples(value: Any) -> Any:
+def tuples(value: Any) -> Any:
     """JSON has lists where arguments were tuples."""
     if isinstance(value, Mapping):
-        return {name: _tuples(inner) for name, inner in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return {name: tuples(inner) for name, inner in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def tune(
@@ -498,8 +495,6 @@ def tune(
     >>> tuned.predict(x[:2]).shape, tuned.report.name
     (torch.Size([2, 1, 16]), 'report.md')
     """
-    if not isinstance(folder, (str, Path)):
-        raise MupError(f"folder={folder!r} must be the path of a folder for the runs.")
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
     asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, "n_trials": n_trials, "sampler": sampler}
