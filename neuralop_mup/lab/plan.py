@@ -37,8 +37,6 @@ EXTENDS = 2
 LEAST_WIDTH = 16
 #: Steps for which the law gives the learning rates that are checked before the data says how many there are.
 _USUAL_STEPS = 1000
-#: Operations in whose time a step does what no size changes: calls, the optimizer's loop, loading.
-_STEP = 2e8
 _FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
 
 Modes = tuple[int, ...] | None
@@ -218,8 +216,7 @@ def make_plan(
         with _looking():  # what is not drawn as its class draws it is refused at the base, which is real
             parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=rule, init=False)
             parametrize(copy.deepcopy(models["proxy"]), base=copy.deepcopy(models["proxy"]), rule=rule)
-    work = {which: operations(model, math.prod(grid)) * usual.batch_size + _STEP for which, model in models.items()}
-    study = replace(study, train=training, costs={which: work[which] * n for which, n in steps.items()})
+    study = replace(study, train=training, costs={"proxy": few * steps["proxy"], "target": many * steps["target"]})
     x_shape = (sample["x"].shape[1], *grid) if grid else None
     return Plan(study, f"{name_of(build)} on {source.title}", x_shape, steps, told)
 
@@ -255,17 +252,6 @@ def modes_of(model: nn.Module) -> Modes:
     """``n_modes`` of a model's Fourier blocks, one number an axis; None where there are none or several."""
     found = {tuple(block.n_modes) for _, block in fourier_blocks(model)}
     return found.pop() if len(found) == 1 else None
-
-
-def operations(model: nn.Module, points: int) -> float:
-    """Floating-point operations of a training step for a sample, counted from shapes: for comparing costs before spending
-    them.
-
-    A pointwise map costs 2 operations a weight and grid point, a kernel's complex product 8 a weight; backward is twice
-    forward. Fourier transforms, activations, losses and the optimizer are left out.
-    """
-    maps = [p for p in model.parameters() if p.ndim > 1 and min(p.shape[:2]) > 0]
-    return 3.0 * sum(8 * p.numel() if p.is_complex() else 2 * p.numel() * points for p in maps)
 
 
 # Sizes that nobody gave

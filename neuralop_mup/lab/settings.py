@@ -256,10 +256,9 @@ class Settings:
                 "own: give them where it is made."
             )
         if self.aux_lr is not None and choice.aux_lr is None:
-            having = ", ".join(name for name, c in self.optimizers.items() if c.aux_lr is not None)
             raise MupError(
                 f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning rate "
-                f"for what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
+                "for what is no map between widths. Choose soap, which has one, or leave aux_lr out."
             )
         if not set(self.arguments) <= choice.arguments:
             wrong = next(name for name in self.arguments if name not in choice.arguments)

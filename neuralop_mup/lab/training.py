@@ -21,7 +21,6 @@ from neuralop.training import Trainer
 from torch import nn
 
 from neuralop_mup.core.parametrize import WIDER, parametrize
-from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
@@ -78,9 +77,6 @@ class FNOs:
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
     """The model of a size; MupError where that fails."""
     call = f"{name_of(build)}(**{dict(size)})"
-    for name in size.keys() & set(WIDTHS):
-        if isinstance(size[name], (int, float)) and not size[name] > 0:
-            raise MupError(f"{name}{where} is {size[name]!r}; give a number above 0.")
     try:
         model = build(**size)
     except MupError:
