@@ -102,7 +102,7 @@ def test_a_shorter_proxy_from_end_to_end(tmp_path, capsys):
     (carried,) = tuned.results.carried("target", "operator-norm")
     assert carried["metrics"]["steps"] == 80 and carried["params"]["lr"] == tuned.lr
     assert {r["metrics"]["steps"] for r in tuned.results.records if r["size"] == "proxy"} == {40}
-    assert f", {tuned.lr / math.sqrt(2):.3g} for the 80 steps of the target" in repr(tuned)
+    assert f"For the 80 steps of the target that is lr {tuned.lr / math.sqrt(2):.3g}." in repr(tuned)
     assert tuned.predict(data[0][:2]).shape == (2, 1, 64)
     assert nm.tune(build, data, **how).results.records == tuned.results.records
 
