@@ -183,13 +183,24 @@ def past_the_end(group: Mapping[str, Any], taken: int) -> str | None:
         ended, instead = "its cooldown", ", or load a state from before the cooldown"
     elif group["steps"] is not None and taken >= group["steps"]:
         ended = f"steps={group['steps']}" if group.get("seconds") is None else "the time that was given as steps"
-        instead = ", or build the optimizer with that, MuSOAP(model, steps=n)"
+        instead = ", after a state is loaded if one is"
     else:
         return None
     return (
         f"This is step {taken + 1:,} of a training that {ended} has ended: it goes on with at most {FLOOR:.0%} of its "
         f"largest learning rate. To train on, call optimizer.set_steps(n) with the number of all its steps{instead}. (Said "
         "once for each optimizer.)"
+    )
+
+
+def say_whose_end(ours: int | None, theirs: int | None) -> str | None:
+    """What is said of a state that has another end than the optimizer that it is loaded into; None if it has not."""
+    if ours in (None, theirs):
+        return None
+    has = "none" if theirs is None else f"{theirs:,}"
+    return (
+        f"This optimizer was built with steps={ours}, and the state that it loads has {has}, which holds, as all settings of a "
+        f"state do. If the training is to end with {ours:,} steps, call optimizer.set_steps({ours}) now."
     )
 
 
@@ -212,8 +223,8 @@ def begin_cooldown(groups: Sequence[Group], steps: Any, taken: int) -> None:
     check_count("the length of a cooldown", steps, "optimizer steps")
     if (former := groups[0].get("cooldown")) is not None:
         raise MupError(
-            f"A cooldown of {former[1]:,} steps began after step {former[0]:,} already: let it end, call "
-            "optimizer.set_steps(n) with the number of all steps to train on instead, or load a state from before it."
+            f"A cooldown of {former[1]:,} steps began after step {former[0]:,} already: to train on, call "
+            "optimizer.set_steps(n) with the number of all steps, or load a state from before it."
         )
     if steps > taken:
         raise MupError(

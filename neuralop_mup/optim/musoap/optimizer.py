@@ -45,6 +45,7 @@ from neuralop_mup.optim.musoap.length import (
     move_end,
     note_peaks,
     past_the_end,
+    say_whose_end,
     seconds_of,
     trained_lr,
     usual_lr,
@@ -570,6 +571,8 @@ class MuSOAP(torch.optim.Optimizer):
                         "optimizer."
                     )
         check_optimizer_state(self, {"param_groups": groups})  # the same parameters under another base or rule
+        if said := say_whose_end(self.param_groups[0]["steps"], groups[0]["steps"]):
+            warnings.warn(said, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})
         for cached in ("_batches", "_stopwatch", "_told_of_the_end"):
             vars(self).pop(cached, None)
