@@ -31,9 +31,8 @@ from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.training import Losses, Training, build_model, losses_of, n_params, name_of, quiet, untouched
 from neuralop_mup.validation import check_count, check_positive
 
-#: Settings of a run that may be given, or searched; and what a search may be told.
+#: Settings of a run that may be given, or searched.
 SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "soap", "kernel_init")
-SEARCH = ("n_trials", "sampler")
 _SET_HERE = ("model", "base", "rule", "seed")
 #: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
 EXTENDS = 2
@@ -98,15 +97,13 @@ def asked(
     base: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
     kernel_init: str | None = None,
-    n_trials: int | None = None,
-    sampler: Any = None,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
     """What is asked for, refused where it cannot work whatever the data is; nothing is read or built.
 
     Parameters
     ----------
-    folder, target, optimizer, seeds, base, space, kernel_init, n_trials, sampler
+    folder, target, optimizer, seeds, base, space, kernel_init
         As for :func:`neuralop_mup.tune`.
     rules : sequence of str
         The rule, and those under which the target is trained besides.
@@ -147,9 +144,9 @@ def asked(
         between=own_lrs,
         extends={} if space else {"lr": EXTENDS},
         keeps=True,
-        **checked({**lrs, **space}, fixed, seeds, n_trials, sampler, _SET_HERE),
+        **checked({**lrs, **space}, fixed, seeds, _SET_HERE),
     )
-    tried = [{name: value} for name, values in study.space.items() if isinstance(values, list) for value in values]
+    tried = [{name: value} for name, values in study.space.items() for value in values]
     tried += [{"seed": seed} for seed in study.seeds]
     for config in [{**study.under.get(rule, {}), **one} for rule in study.rules for one in tried]:
         found = Settings.of({**study.fixed, **study.example, **config}, optimizers)

@@ -34,8 +34,8 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
     plan : object
         ``wanted(records)`` gives the runs (``Run`` of ``neuralop_mup.lab.records``) that may start now and are not done, in
         the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
-        ``left(records)``, how many of each size are left, for the time left; ``propose(records)``, which is called when
-        nothing is wanted, and says whether more is now; and ``save(records)``, called at the end, however it ends.
+        ``left(records)``, how many of each size are left, for the time left; and ``save(records)``, called at the end,
+        however it ends.
     folder : str or Path
         Keeps the runs; what is there already is not trained again, whichever plan asked for it.
     engine : object
@@ -127,12 +127,9 @@ class _Loop:
         return self._queue.popleft() if self._queue else None
 
     def _ask(self) -> Counter:
-        """Queue what is wanted now; a plan that knows nothing more is asked to propose. How many of each size are left."""
+        """Queue what is wanted now. How many of each size are left."""
         under_way = {run.id for run in self._pending.values()}
-        propose = getattr(self.plan, "propose", lambda records: False)
         wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
-        while not wanted and propose(self.records):
-            wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
         self._queue.extend(wanted.values())
         missing = Counter(run.labels.get("size") for run in [*wanted.values(), *self._pending.values()])
         left = Counter(getattr(self.plan, "left", lambda records: missing)(self.records))

@@ -30,7 +30,7 @@ from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.plan import SEARCH, SETTINGS, asked, make_plan
+from neuralop_mup.lab.plan import SETTINGS, asked, make_plan
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
@@ -474,7 +474,7 @@ def tune(
     **more
         Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``soap`` (its
         arguments), and ``kernel_init`` (default: small with ``soap``, neuralop's own with the others and in
-        SP). Of a search: ``n_trials``, ``sampler``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
+        SP). Where runs are executed: ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
 
     Returns
     -------
@@ -504,9 +504,8 @@ def tune(
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
     place = {name: more.pop(name) for name in ("engine", "executor") if name in more}
-    known = (*SETTINGS, *SEARCH)
-    if wrong := [name for name in more if name not in known]:
-        every = [*tune.__kwdefaults__, *known, "engine", "executor"]
+    if wrong := [name for name in more if name not in SETTINGS]:
+        every = [*tune.__kwdefaults__, *SETTINGS, "engine", "executor"]
         hint = "space={'lr': […]} gives the values that it tries." if wrong[0] == "lr" else nearest(wrong[0], every)
         raise MupError(f"tune has no argument {wrong[0]!r}; {hint}")
     asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, **more}
