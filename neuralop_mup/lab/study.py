@@ -300,9 +300,7 @@ class Study:
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """A record for each run of the study that ended, with what the study calls it; points in their order."""
         study = self.extended(records)
-        order = {cell: i for i, cell in enumerate((s, r) for s in self.sizes for r in self.rules)}
-        wanted = sorted(study.points(records), key=lambda p: (order.get((p.size, p.rule), 0), _order(p.params)))
-        runs = [run for point in wanted for run in study.runs(point)]
+        runs = [run for point in study.points(records) for run in study.runs(point)]
         return [{**run.labels, **record} for run in runs if (record := records.read(run)) is not None]
 
     # What is written down
@@ -370,12 +368,6 @@ class Study:
             return cls(**{**asked, **tuples, "sizes": dict(asked["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MupError(f"{folder} holds no study ({type(error).__name__}: {error}); run one there first.") from None
-
-
-def _order(params: Params) -> tuple:
-    """Sorts points: numbers by size, anything else by its text."""
-    is_number = {name: isinstance(value, (int, float)) for name, value in params.items()}
-    return tuple((k, (0, v, "") if is_number[k] else (1, 0, params_key({"": v}))) for k, v in sorted(params.items()))
 
 
 def the(size: str | None) -> str:
