@@ -40,7 +40,7 @@ def planned(tmp_path, **more):
 
 
 def test_the_base_of_a_target():
-    energy = mode_energy(*map(torch.from_numpy, waves(5)))
+    energy = mode_energy(torch.from_numpy(waves(5)[1]))
     assert narrower({"hidden_channels": 128, "n_modes": (64,)}, energy)[0] == {"hidden_channels": 32, "n_modes": (10,)}
     assert narrower({"hidden_channels": 48, "n_modes": (4,)}, energy)[0] == {"hidden_channels": 16, "n_modes": (4,)}
     assert narrower({"hidden_channels": 16, "n_layers": 3}, None)[0] == {"hidden_channels": 8, "n_layers": 3}

@@ -322,8 +322,7 @@ def data(
             numbers = (f"{number:.4g}" for number in _moments(values))
             rows.append([f"{split} {letter}", "×".join(map(str, values.shape)), *numbers])
     print(aligned(rows))
-    sample = found.sample()
-    modes = ", ".join(map(str, mode_energy(sample["x"], sample["y"]).enough()))
+    modes = ", ".join(map(str, mode_energy(found.sample()["y"]).enough()))
     print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.")
     return 0
 

@@ -187,7 +187,7 @@ def make_plan(
     with untouched(seen.loaders(1, 0)[0]):
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
-    energy = mode_energy(sample["x"], sample["y"]) if grid else None
+    energy = mode_energy(sample["y"]) if grid else None
     read_as = getattr(source, "readings", {})
     if isinstance(source, Problem):
         read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
@@ -303,7 +303,7 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
         f"{key} {base[key]} instead of {value}, over which μP carries the learning rate" for key, value in widths.items()
     ]
     modes = target.get("n_modes")
-    if energy is not None and isinstance(modes, (tuple, list)) and len(modes) == len(energy.targets):
+    if energy is not None and isinstance(modes, (tuple, list)) and len(modes) == len(energy.shares):
         base["n_modes"] = type(modes)(min(n, max(4, need)) for n, need in zip(modes, energy.enough(), strict=True))
         if base["n_modes"] != modes:
             few, many = ("×".join(map(str, each)) for each in (base["n_modes"], modes))
