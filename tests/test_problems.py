@@ -253,9 +253,9 @@ def test_solver_grid_refines_the_same_samples(name, changes, solver_grids, x_wit
 
 
 def test_darcy_data_has_two_values_and_a_zero_boundary():
-    data = Darcy(n_train=4, n_val=1, n_test=1, grid=9, solver_grid=17).generate()
+    data = Darcy(n_train=4, n_val=1, n_test=1, grid=9, solver_grid=17, contrast=(0.5, 2.0)).generate()
     a, u = data.train
-    assert set(a.unique().tolist()) == {3.0, 12.0}
+    assert set(a.unique().tolist()) == {0.5, 2.0}
     assert float(u[..., 0, :].abs().max()) == float(u[..., :, -1].abs().max()) == 0
     assert float(u[..., 1:-1, 1:-1].min()) > 0
 
@@ -277,6 +277,8 @@ def test_darcy_data_has_two_values_and_a_zero_boundary():
         ("burgers", {"seed": -1}, "seed is .*whole number, 0 or more"),
         ("darcy", {"n_train": True}, "n_train is .*whole number"),
         ("darcy", {"grid": 32, "solver_grid": 64}, "try solver_grid=94"),
+        ("darcy", {"contrast": (3.0, -12.0)}, "contrast is .*finite number above 0"),
+        ("darcy", {"contrast": 3.0}, "contrast must be two numbers"),
         ("burgers-pino", {"time_points": 0}, "time_points is .*whole number, 4 or more"),
         ("burgers-pino", {"viscosity": math.nan}, "viscosity is .*finite number"),
         ("burgers-pino", {"initial_weight": math.inf}, "initial_weight is .*finite"),
@@ -368,7 +370,7 @@ def test_cached_data_is_the_generated_data_bit_for_bit(every, tmp_path, monkeypa
 
 CHANGES = {
     **{"n_train": 7, "n_val": 4, "n_test": 4, "seed": 2**60, "time": 0.3, "time_points": 10, "spin_up": 0.6},
-    **{"viscosity": 0.2, "reynolds": 12.0, "forcing_wavenumber": 3, "forcing_amplitude": 3.0},
+    **{"viscosity": 0.2, "contrast": (3.0, 13.0), "reynolds": 12.0, "forcing_wavenumber": 3, "forcing_amplitude": 3.0},
     **{"dispersion": 0.06, "waves": 5, "width": 0.11, "length": 0.3, "amplitude": 0.4},
     **{"diffusion": (1e-3, 4e-4), "feed": 0.05, "kill": 0.05},
     **{"data_weight": 3.0, "initial_weight": 3.0, "equation_weight": 3.0},
@@ -391,7 +393,7 @@ def test_key_follows_every_argument_and_the_version(every, monkeypatch):
 
 
 def test_equal_values_have_one_key():
-    assert Darcy(n_train=400).file_name == Darcy(seed=np.int64(0)).file_name
+    assert Darcy(contrast=[3, 12]).file_name == Darcy(contrast=(3.0, 12.0)).file_name == Darcy(seed=np.int64(0)).file_name
     assert len({small_problem("gray-scott", diffusion=kind((1e-4, 5e-5))).file_name for kind in (list, tuple)}) == 1
 
 

@@ -15,7 +15,6 @@ from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import Pair, ProblemData, normalizer_of
 from neuralop_mup.validation import check_positive
 
-_COEFFICIENTS = (3.0, 12.0)  # of Darcy flow: where the random field is negative, and elsewhere
 _DEFAULT_CELLS = 90  # the solver's cells per axis, at least, unless solver_grid says otherwise
 # A front between -w and w is w tanh(w x / 2 nu). Its Fourier coefficients fall as exp(-2 pi^2 nu k / w); with
 # this many points times nu, the highest mode kept (a third of the points) is below 1e-7 for w up to 1.5.
@@ -321,7 +320,8 @@ def _harmonic(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 class Darcy(Problem):
     """Darcy flow −∇·(a∇u) = 1 on the unit square, u = 0 on the boundary: a → u.
 
-    The coefficient is 12 where a Gaussian random field (:func:`neumann_field`) is at least 0, else 3.
+    The coefficient takes two values: the higher where a Gaussian random field (:func:`neumann_field`) is at
+    least 0, else the lower.
 
     Parameters
     ----------
@@ -330,6 +330,8 @@ class Darcy(Problem):
     solver_grid : int, optional
         Points per axis of the solver; ``solver_grid - 1`` is a multiple of ``grid - 1``. Default: the smallest
         of at least 91.
+    contrast : tuple of two floats, default (3.0, 12.0)
+        The two values of a, both above 0: where the field is negative, and elsewhere.
     n_train, n_val, n_test : int, default 400, 100, 100
         Samples of each split.
     seed : int, default 0
@@ -358,11 +360,21 @@ class Darcy(Problem):
     n_test: int = 100
     grid: int = 32
     solver_grid: int | None = None
+    contrast: tuple[float, float] = (3.0, 12.0)
 
     name: ClassVar[str] = "darcy"
     n_dim: ClassVar[int] = 2
     chunk: ClassVar[int] = 10
     ends: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.contrast, (tuple, list)) or len(self.contrast) != 2:
+            raise MupError(f"contrast must be two numbers, such as (3.0, 12.0), but it is {self.contrast!r}.")
+        for value in self.contrast:
+            check_positive("contrast", value)
+        # A list (from a configuration file) is as good, but would make the frozen problem unhashable.
+        object.__setattr__(self, "contrast", tuple(self.contrast))
 
     @property
     def fine_grid(self) -> int:
@@ -376,9 +388,9 @@ class Darcy(Problem):
         modes = n - 1
         order = shell_order(modes)
         normals = np.stack([generator.standard_normal(modes**2)[order] for generator in generators])
-        low, high = _COEFFICIENTS
-        a = torch.full((len(normals), n, n), low, dtype=torch.float64)
-        a[neumann_field(torch.from_numpy(normals), n) >= 0] = high
+        low, high = self.contrast
+        a = torch.full((len(normals), n, n), float(low), dtype=torch.float64)
+        a[neumann_field(torch.from_numpy(normals), n) >= 0] = float(high)
         u = solve_darcy(a)
         stride = (n - 1) // (self.grid - 1)
         return a[:, None, ::stride, ::stride], u[:, None, ::stride, ::stride]
@@ -401,7 +413,7 @@ class DarcyPino(Darcy):
     ----------
     data_weight, equation_weight : float, default 5.0, 1.0
         Of the relative L2 error of u, and of the relative L2 norm of the residual. The paper has 5 : 1.
-    grid, solver_grid, n_train, n_val, n_test, seed
+    grid, solver_grid, contrast, n_train, n_val, n_test, seed
         As for :class:`Darcy`.
 
     Raises
