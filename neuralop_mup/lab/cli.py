@@ -26,7 +26,6 @@ from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError
-from neuralop_mup.lab import plots
 from neuralop_mup.lab.compare import compare as compare_ways
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
@@ -280,7 +279,6 @@ def data(
     *,
     problem: Some = None,
     read: Some = None,
-    plot: str = "",
 ) -> int:
     """Generate a problem's data, find it in the cache (folder: NEURALOP_MUP_CACHE), or read your own; say what is in it, and
     how many modes hold its energy.
@@ -294,11 +292,7 @@ def data(
         Arguments of the problem, such as --problem.viscosity 0.1.
     read
         How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
-    plot
-        Also draw samples into this .png, .svg or .pdf.
     """
-    if plot and Path(plot).suffix not in (".png", ".svg", ".pdf"):
-        raise MupError(f"--plot must end in .png, .svg or .pdf, but it is {plot!r}.")
     source = _source(data, problem, read)
     found = source.load()
     told = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
@@ -306,13 +300,8 @@ def data(
     for split in found.counts():
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}, y {tuple(y.shape)}")
-    sample = found.sample()
-    modes = ", ".join(map(str, mode_energy(sample["x"], sample["y"]).enough()))
+    modes = ", ".join(map(str, mode_energy(found.sample()["y"]).enough()))
     print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.")
-    if plot:
-        x, y = (values[range(min(4, len(values)))] for values in found.test or found.val)
-        plots.plot_fields(x, y, plot, title=f"{source.title}, test samples")
-        print(f"\nfigure {plot}")
     return 0
 
 

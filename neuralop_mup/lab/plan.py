@@ -93,15 +93,13 @@ def asked(
     base: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
     kernel_init: str | None = None,
-    n_trials: int | None = None,
-    sampler: Any = None,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
     """What is asked for, refused where it cannot work whatever the data is; nothing is read or built.
 
     Parameters
     ----------
-    folder, target, optimizer, seeds, base, space, kernel_init, n_trials, sampler
+    folder, target, optimizer, seeds, base, space, kernel_init
         As for :func:`neuralop_mup.tune`.
     rules : sequence of str
         The rule, and those under which the target is trained besides.
@@ -142,9 +140,9 @@ def asked(
         between=own_lrs,
         extends={} if space else {"lr": EXTENDS},
         keeps=True,
-        **checked({**lrs, **space}, fixed, seeds, n_trials, sampler, _SET_HERE),
+        **checked({**lrs, **space}, fixed, seeds, _SET_HERE),
     )
-    tried = [{name: value} for name, values in study.space.items() if isinstance(values, list) for value in values]
+    tried = [{name: value} for name, values in study.space.items() for value in values]
     tried += [{"seed": seed} for seed in study.seeds]
     for config in [{**study.under.get(rule, {}), **one} for rule in study.rules for one in tried]:
         found = Settings.of({**study.fixed, **study.example, **config}, optimizers)
@@ -185,7 +183,7 @@ def make_plan(
     with untouched(seen.loaders(1, 0)[0]):
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
-    energy = mode_energy(sample["x"], sample["y"]) if grid else None
+    energy = mode_energy(sample["y"]) if grid else None
     read_as = getattr(source, "readings", {})
     if isinstance(source, Problem):
         read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
@@ -289,7 +287,7 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
         f"{key} {base[key]} instead of {value}, over which μP carries the learning rate" for key, value in widths.items()
     ]
     modes = target.get("n_modes")
-    if energy is not None and isinstance(modes, (tuple, list)) and len(modes) == len(energy.targets):
+    if energy is not None and isinstance(modes, (tuple, list)) and len(modes) == len(energy.shares):
         base["n_modes"] = type(modes)(min(n, max(4, need)) for n, need in zip(modes, energy.enough(), strict=True))
         if base["n_modes"] != modes:
             few, many = ("×".join(map(str, each)) for each in (base["n_modes"], modes))

@@ -385,8 +385,6 @@ def tune(
     aux_lr: float | None = None,
     soap: Mapping[str, Any] | None = None,
     kernel_init: str | None = None,
-    n_trials: int | None = None,
-    sampler: Any = None,
     engine: Any = None,
     executor: Any = None,
 ) -> Tuned:
@@ -469,7 +467,7 @@ def tune(
     kernel_init : str, optional
         How large kernels start: "small", the default with ``soap``, or "default", neuralop's own, that with the others and
         in SP.
-    n_trials, sampler, engine, executor : optional
+    engine, executor : optional
         As in :func:`neuralop_mup.sweep`.
 
     Returns
@@ -497,7 +495,7 @@ def tune(
     """
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, "n_trials": n_trials, "sampler": sampler}
+    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds}
     every_run = {"epochs": epochs, "batch_size": batch_size, "device": device, "kernel_init": kernel_init}
     may_be = {"weight_decay": weight_decay, "beta2": beta2, "schedule": schedule, "aux_lr": aux_lr, "soap": soap}
     may_be |= {"clip_spectral": clip_spectral}

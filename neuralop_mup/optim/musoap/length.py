@@ -199,8 +199,8 @@ def say_whose_end(ours: int | None, theirs: int | None) -> str | None:
         return None
     has = "none" if theirs is None else f"{theirs:,}"
     return (
-        f"This optimizer was built with steps={ours}, and the state that it loads has {has}, which holds, as all settings of a "
-        f"state do. If the training is to end with {ours:,} steps, call optimizer.set_steps({ours}) now."
+        f"This optimizer was built with steps={ours}, and the state that it loads has {has}, which holds, as all settings "
+        f"of a state do. If the training is to end with {ours:,} steps, call optimizer.set_steps({ours}) now."
     )
 
 
