@@ -167,6 +167,42 @@ def test_a_capturable_optimizer_on_a_cpu_is_annealed_too():
         assert a == pytest.approx(b, rel=1e-5)
 
 
+def test_a_rate_of_zero_on_a_device_moves_nothing():
+    model, optimizer = built(steps=STEPS, aux_lr=0.0, capturable=True)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    run(model, optimizer, 2)
+    of_adamw = optimizer.param_groups[-1]["param_names"]
+    assert all(torch.equal(before[name], p) for name, p in model.named_parameters() if name in of_adamw)
+
+
+def test_a_training_with_frozen_kernels_ends():
+    """Of which AdamW alone counts the steps, also when the kernels come in later."""
+    model, optimizer = built(steps=STEPS)
+    matrices = [p for group in optimizer.param_groups if group["layouts"] for p in group["params"]]
+    for t in range(STEPS):
+        random_gradients(model, t)
+        if t < 30:
+            for p in matrices:
+                p.grad = None
+        optimizer.step()
+        cosine = (1 + math.cos(math.pi * t / STEPS)) / 2
+        assert [group["length_mult"] for group in optimizer.param_groups] == pytest.approx([cosine] * 3, rel=2e-6)
+
+
+@pytest.mark.parametrize("moved", ["set", "loaded"])
+def test_a_group_that_is_added_ends_with_the_others(moved):
+    model, optimizer = built(steps=10)
+    run(model, optimizer, 3)
+    if moved == "set":
+        optimizer.set_steps(STEPS)
+    else:
+        source = built(steps=STEPS)
+        run(*source, steps=3)
+        optimizer.load_state_dict(source[1].state_dict())
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))], "param_names": ["more"], "lr": 0.01})
+    assert {group["steps"] for group in optimizer.param_groups} == {STEPS}
+
+
 def test_an_older_state_goes_on_from_where_it_is():
     """It had steps and nothing else of them: a cosine is left alone, and what is constant is brought down from there."""
     model, optimizer = built(steps=STEPS)

@@ -155,7 +155,8 @@ def _mult_on_device(group: Mapping[str, Any], lr: torch.Tensor, taken: int) -> f
         return 1.0  # a graph would keep the number of the step at which it was made
     h, peak = height(group, taken), (group["base_lr"] * group["lr_mult"], 0) if "base_lr" in group else None
     most = min(h * _ending(group, taken, peak), _cooling(group, taken))
-    return h if most == math.inf else (most / lr).clamp(max=h)
+    # Of a rate of zero the quotient would be no number.
+    return h if most == math.inf else (most / lr.clamp(min=torch.finfo(lr.dtype).tiny)).clamp(max=h)
 
 
 def _ending(group: Mapping[str, Any], taken: int, peak: tuple[float, int] | None) -> float:

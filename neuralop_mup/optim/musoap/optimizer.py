@@ -357,9 +357,15 @@ class MuSOAP(torch.optim.Optimizer):
             warnings.warn(said, stacklevel=2)
 
     def _taken(self, groups: Sequence[Mapping[str, Any]]) -> int:
-        """How many steps there were, in a resumed run too."""
-        matrices = [p for group in groups if group["layouts"] is not None for p in group["params"]]
-        return max([self.state[p].get("step", 0) for p in matrices if p in self.state], default=0)
+        """How many steps there were, in a resumed run too; AdamW's, where the matrices are frozen."""
+        steps = [self.state[p].get("step", 0) for group in groups for p in group["params"] if p in self.state]
+        # A count on a device is not waited for.
+        return max([int(step) for step in steps if not torch.is_tensor(step) or step.device.type == "cpu"], default=0)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
+        end = {key: self.param_groups[0][key] for key in ("steps", "seconds")} if self.param_groups else {}
+        super().add_param_group({**end, **param_group})
 
     def set_steps(self, n: int) -> None:
         """Move the end of the training: the learning rate comes to zero after ``n`` steps, those that were taken among them.
