@@ -23,6 +23,7 @@ from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import MOVES, Transfer
+from experiments.unknown_length import UnknownLength
 from problems.apebench import FOLDER
 
 EXPERIMENTS: dict[str, Any] = {
@@ -54,6 +55,7 @@ EXPERIMENTS: dict[str, Any] = {
     "timing": Timing(),
     "checks": Checks(),
     "cheap": Cheap(),
+    "unknown-length": UnknownLength(),
     "apebench": Contest(
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
