@@ -15,8 +15,9 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import neuralop_mup as nm
 from experiments.kept import loss_of, metrics_of, missing
-from experiments.pages import NAMES, dotted, percents, table
+from experiments.pages import NAMES, dotted, percent, percents, table
 from experiments.training import remembered
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged
@@ -61,6 +62,7 @@ REPORTED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gray-scott": ({**_DATA, "grid": 16}, _IN_2D),
     "darcy": ({**_DATA, "grid": 16}, _IN_2D),
 }
+PROBLEMS = CHOSEN_ON | REPORTED_ON
 _TOLD = {**NAMES, _KDV_IN_TIME: "Korteweg–de Vries, a step in time"}
 
 COOLDOWN, AS_IT_IS = "a cooldown", "the weights as they are"
@@ -83,7 +85,7 @@ AVERAGES: dict[str, dict[str, Any]] = {
 class UnknownLength:
     """Six problems, three of which chose nothing."""
 
-    problems: tuple[str, ...] = (*CHOSEN_ON, *REPORTED_ON)
+    problems: tuple[str, ...] = tuple(PROBLEMS)
     lengths: tuple[int, ...] = (250, 1000, 4000)
     seeds: tuple[int, ...] = (0, 1, 2)
     small: bool = False
@@ -97,17 +99,10 @@ class UnknownLength:
 
     # What is wanted
 
-    def cosine(self, name: str, steps: int, seed: int) -> Run:
-        """A training that knew its length."""
-        return self._run(name, seed, steps)
-
-    def stopped(self, name: str, seed: int) -> Run:
-        """One that is ended at all lengths."""
-        return self._run(name, seed, None)
-
     @remembered
-    def _run(self, name: str, seed: int, steps: int | None) -> Run:
-        data, model = {**CHOSEN_ON, **REPORTED_ON}[name]
+    def run(self, name: str, seed: int, steps: int | None = None) -> Run:
+        """A training that knew its length, or without ``steps`` the one that is ended at all lengths."""
+        data, model = PROBLEMS[name]
         config = {
             "problem": name,
             "data": {**data, **({"n_train": 20, "n_val": 10} if self.small else {})},
@@ -129,95 +124,75 @@ class UnknownLength:
         return Run(content, config, train=train, size=size, params={}, seed=seed)
 
     def wanted(self, records: Any) -> Iterator[Run]:
-        """The runs that are missing: the short lengths and one seed first."""
-        for seed in self.seeds:
-            yield from missing(records, (self.cosine(name, n, seed) for n in self.lengths[:-1] for name in self.problems))
-            yield from missing(records, (self.stopped(name, seed) for name in self.problems))
-            yield from missing(records, (self.cosine(name, self.lengths[-1], seed) for name in self.problems))
+        """The runs that are missing: one seed and the short lengths first."""
+        kinds = (*self.lengths[:-1], None, self.lengths[-1])
+        runs = (self.run(name, seed, steps) for seed in self.seeds for steps in kinds for name in self.problems)
+        return missing(records, runs)
 
     # What is done
 
     def over(self, records: Any, how: str) -> dict[tuple[str, int], list[float]]:
         """Problem and length → errors over those of the cosine, a seed each; infinite where the one run did not train."""
-        found = {}
-        for name in self.problems:
-            for steps in self.lengths:
-                own = [self._ratio(records, name, steps, seed, how) for seed in self.seeds]
-                if done := [ratio for ratio in own if ratio is not None]:
-                    found[name, steps] = done
+        found: dict[tuple[str, int], list[float]] = {}
+        for name, seed, steps in product(self.problems, self.seeds, self.lengths):
+            record, cosine = records.get(self.run(name, seed)), loss_of(records.get(self.run(name, seed, steps)))
+            if record is not None and cosine is not None and math.isfinite(cosine):
+                error = record["metrics"]["errors"][str(steps)][how] if is_complete(record) else math.inf
+                found.setdefault((name, steps), []).append(error / cosine)
         return found
-
-    def _ratio(self, records: Any, name: str, steps: int, seed: int, how: str) -> float | None:
-        record, cosine = records.get(self.stopped(name, seed)), loss_of(records.get(self.cosine(name, steps, seed)))
-        if record is None or cosine is None:
-            return None
-        return record["metrics"]["errors"][str(steps)][how] / cosine if is_complete(record) else math.inf
 
     def table(self, records: Any) -> str:
         """What is done so far."""
+        numbers = self.numbers(records)
         said = (
             "# Trainings whose length is not known\n\nOne run is ended at each length by a cooldown of three tenths of it, "
             "and goes on as if it had not been. Its error over that of a cosine of known length: geometric means over "
-            f"seeds, of which there are {len(self.seeds)} where no other number stands in brackets."
-        )
-        numbers = self.numbers(records)
-        if not numbers:
-            return f"{said}\n\nNothing is done.\n"
-        whole = (
-            f"Median {numbers['median']} and most {numbers['most']}; of single seeds {numbers['single.most']} at most. "
-            "Asked were 1.05 and 1.15."
+            "seeds, of which the number stands in brackets.\n"
         )
         looks = (
-            "Looking in between: the error over that of a cosine of this length, median and range over the problems, and "
-            "the time that an average takes at each step, over that of the step."
+            "Median and range over the problems of what else there is to look at, and of the time that an average takes at "
+            "each step over that of the step."
+        )
+        if not numbers:
+            return said
+        whole = (
+            f"Median {numbers['all.median']} and most {numbers['all.most']}, asked were 1.05 and 1.15; single seeds "
+            f"{numbers['single.most']} at most."
         )
         return "\n".join([said, numbers["ratios"], "", whole, "", looks, numbers["looks"], ""])
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
-        over = self.over(records, COOLDOWN)
-        if not over:
+        single = self.over(records, COOLDOWN)
+        if not single:
             return {}
-        means = {cell: geometric_mean(own) for cell, own in over.items()}
-        said = {
-            "median": f"{median(means.values()):.2f}",
-            "most": f"{max(means.values()):.2f}",
-            "single.most": f"{max(map(max, over.values())):.2f}",
-            "cells": str(len(means)),
-            "of": str(len(self.problems) * len(self.lengths)),
-            "seeds": str(min(map(len, over.values()))),
-        }
-        for part, chosen in (("chosen", CHOSEN_ON), ("others", REPORTED_ON)):
-            if own := [mean for (name, _), mean in means.items() if name in chosen]:
-                said |= {f"{part}.median": f"{median(own):.2f}", f"{part}.most": f"{max(own):.2f}"}
+        over = {cell: geometric_mean(own) for cell, own in single.items()}
+        said = {"seeds": str(min(map(len, single.values()))), "single.most": f"{max(map(max, single.values())):.2f}"}
+        for part, names in {"all": PROBLEMS, "chosen": CHOSEN_ON, "others": REPORTED_ON}.items():
+            own = [ratio for (name, _), ratio in over.items() if name in names]
+            said |= {f"{part}.median": f"{median(own):.2f}", f"{part}.most": f"{max(own):.2f}"} if own else {}
         rows = []
         for name in self.problems:
-            cells = [self._cell(over.get((name, steps), ())) for steps in self.lengths]
-            rows.append([_TOLD[name], "chosen on" if name in CHOSEN_ON else "", *cells])
+            cells = [(name, steps) for steps in self.lengths]
+            told = [f"{over[cell]:.2f} ({len(single[cell])})" if cell in over else "–" for cell in cells]
+            rows.append([_TOLD[name], "chosen on" if name in CHOSEN_ON else "", *told])
         heads = [f"{steps:,} steps" for steps in self.lengths]
         said["ratios"] = "\n".join(table(["problem", "", *heads], rows))
         return {**said, **self._looks(records, heads)}
 
-    def _cell(self, ratios: Any) -> str:
-        if not ratios:
-            return "–"
-        return f"{geometric_mean(ratios):.2f}{'' if len(ratios) == len(self.seeds) else f' ({len(ratios)})'}"
-
     def _looks(self, records: Any, heads: list[str]) -> dict[str, str]:
-        every = {(name, seed): self.stopped(name, seed) for name in self.problems for seed in self.seeds}
-        times = [own["times"] for own in metrics_of(records, every).values()]
+        every = metrics_of(records, {both: self.run(*both) for both in product(self.problems, self.seeds)})
         said, rows = {}, []
         for how in (COOLDOWN, *AVERAGES, AS_IT_IS):
             over, cells = self.over(records, how), []
             for steps in self.lengths:
-                means = [geometric_mean(own) for (_, at), own in over.items() if at == steps]
-                cells.append(f"{median(means):.2f} ({min(means):.2f} to {max(means):.2f})" if means else "–")
-                said |= {f"{dotted(how)}.{steps}": f"{median(means):.2f}"} if means else {}
-            took = [own[how] for own in times if how in own]
-            said |= {f"{dotted(how)}.time": percents(took)} if took else {}
-            rows.append([how, *cells, percents(took) if took else "–"])
-        said["looks"] = "\n".join(table(["after", *heads, "time"], rows))
-        return said
+                own = [geometric_mean(ratios) for (_, at), ratios in over.items() if at == steps] or [math.nan]
+                cells.append(f"{median(own):.2f} ({min(own):.2f} to {max(own):.2f})")
+                said[dotted(f"{how} {steps}")] = f"{median(own):.2f}"
+            times = [own["times"][how] for own in every.values() if how in own["times"]]
+            said |= {dotted(f"{how} time"): percent(median(times))} if times else {}
+            rows.append([how, *cells, percents(times) if times else "–"])
+        return {**said, "looks": "\n".join(table(["after", *heads, "time"], rows))}
 
 
 # A run
@@ -230,7 +205,8 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["steps"] is None:
         measured = training.at_all(config["lengths"])
     else:
-        measured = {"loss": training.with_cosine(config["steps"])}
+        training.to(config["steps"], CosineAnnealingLR(training.optimizer, config["steps"]))
+        measured = {"loss": training.error(training.model)}
     return {**measured, "seconds": time.perf_counter() - began}
 
 
@@ -239,71 +215,59 @@ class _Training:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         problem = get_problem(config["problem"], **config["data"])
-        data, size = problem.load(), config["model"]
-        over = (0, *range(2, 2 + problem.n_dim))
+        data, over = problem.load(), (0, *range(2, 2 + problem.n_dim))
         (x, y), (x_seen, self.y_seen) = data.train, data.val
         mean, std = x.mean(over, keepdim=True), x.std(over, keepdim=True)
         self.x, self.x_seen = (x - mean) / std, (x_seen - mean) / std
         self.mean, self.std = y.mean(over, keepdim=True), y.std(over, keepdim=True)
         self.y = (y - self.mean) / self.std
-        self.seed, self.loss = config["seed"], LpLoss(d=problem.n_dim, p=2)
+        self.seed, self.taken, self.loss = config["seed"], 0, LpLoss(d=problem.n_dim, p=2)
         torch.manual_seed(self.seed)
-        build = FNOs(problem.in_channels, problem.out_channels, problem.n_dim)
-        modes = tuple(size["n_modes"])
-        model = build(n_layers=4, n_modes=modes, hidden_channels=size["hidden_channels"])
-        self.model = nm.parametrize(model)
+        size = {**config["model"], "n_modes": tuple(config["model"]["n_modes"])}
+        self.model = nm.parametrize(FNOs(problem.in_channels, problem.out_channels, problem.n_dim)(n_layers=4, **size))
         self.optimizer = nm.MuSOAP(self.model, steps=config["steps"])
 
-    def with_cosine(self, steps: int) -> float:
-        """The error after so many steps, known from the start."""
-        schedule = CosineAnnealingLR(self.optimizer, steps)
-        for number in range(steps):
-            self.step(number)
-            schedule.step()
-        return self.error(self.model)
-
-    def at_all(self, lengths: tuple[int, ...]) -> dict[str, Any]:
+    def at_all(self, lengths: Sequence[int]) -> dict[str, Any]:
         """Errors at each length, after a cooldown and without, and the times of averages over that of the steps."""
         averages = {name: AveragedModel(self.model, **own) for name, own in AVERAGES.items()}
+        spent = dict.fromkeys((AS_IT_IS, *averages), 0.0)
         errors: dict[int, dict[str, float]] = {steps: {} for steps in lengths}
         begins = {round((1 - SHARE) * steps): steps for steps in lengths}
-        stepping, averaging = 0.0, dict.fromkeys(averages, 0.0)
-        for taken in range(1, max(lengths) + 1):
-            before = time.perf_counter()
-            self.step(taken - 1)
-            stepping += time.perf_counter() - before
+        while self.taken < max(lengths):
+            spent[AS_IT_IS] += _seconds(self.to, self.taken + 1)
             for name, average in averages.items():
-                before = time.perf_counter()
-                average.update_parameters(self.model)
-                averaging[name] += time.perf_counter() - before
-            if taken in begins:
-                errors[begins[taken]][COOLDOWN] = self.cooled(taken, begins[taken])
-            if taken in lengths:
+                spent[name] += _seconds(average.update_parameters, self.model)
+            if self.taken in begins:
+                errors[begins[self.taken]][COOLDOWN] = self.cooled(begins[self.taken])
+            if self.taken in lengths:
                 looked = {AS_IT_IS: self.model, **averages}
-                errors[taken] |= {how: self.error(model) for how, model in looked.items()}
-        rounded = {str(steps): {how: float(f"{error:.5g}") for how, error in own.items()} for steps, own in errors.items()}
-        times = {name: round(seconds / stepping, 5) for name, seconds in averaging.items()}
-        return {"loss": errors[max(lengths)][COOLDOWN], "errors": rounded, "times": times}
+                errors[self.taken] |= {how: self.error(model) for how, model in looked.items()}
+        told = {str(steps): {how: float(f"{error:.5g}") for how, error in own.items()} for steps, own in errors.items()}
+        times = {name: round(spent[name] / spent[AS_IT_IS], 5) for name in averages}
+        return {"loss": errors[max(lengths)][COOLDOWN], "errors": told, "times": times}
 
-    def cooled(self, taken: int, steps: int) -> float:
-        """The error if the training is ended now; it goes on from what was saved before."""
-        model, optimizer = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
+    def cooled(self, steps: int) -> float:
+        """The error if the training is ended after so many steps; it goes on from what was saved before."""
+        taken, model, optimizer = copy.deepcopy((self.taken, self.model.state_dict(), self.optimizer.state_dict()))
         self.optimizer.cooldown(steps - taken)
-        for number in range(taken, steps):
-            self.step(number)
-        error = self.error(self.model)
+        self.to(steps)
+        error, self.taken = self.error(self.model), taken
         self.model.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
         return error
 
-    def step(self, number: int) -> None:
-        """One of the training."""
-        epoch, place = divmod(number, len(self.x) // BATCH)
-        order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(10_000 * self.seed + epoch))
-        batch = order[place * BATCH : (place + 1) * BATCH]
-        self.optimizer.zero_grad()
-        self.loss(self.model(self.x[batch]), self.y[batch]).backward()
-        self.optimizer.step()
+    def to(self, steps: int, schedule: Any = None) -> None:
+        """Train until so many steps are taken."""
+        for number in range(self.taken, steps):
+            epoch, place = divmod(number, len(self.x) // BATCH)
+            order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(10_000 * self.seed + epoch))
+            batch = order[place * BATCH : (place + 1) * BATCH]
+            self.optimizer.zero_grad()
+            self.loss(self.model(self.x[batch]), self.y[batch]).backward()
+            self.optimizer.step()
+            if schedule is not None:
+                schedule.step()
+        self.taken = steps
 
     def error(self, model: nn.Module) -> float:
         """Mean relative L2 error of physical fields on the validation data."""
@@ -313,3 +277,10 @@ class _Training:
         if not math.isfinite(error):
             raise Diverged(f"The error is {error}.")
         return error
+
+
+def _seconds(what: Callable[[Any], Any], argument: Any) -> float:
+    """That a call takes."""
+    before = time.perf_counter()
+    what(argument)
+    return time.perf_counter() - before
