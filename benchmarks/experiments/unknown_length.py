@@ -186,9 +186,9 @@ class UnknownLength:
         for how in (COOLDOWN, *AVERAGES, AS_IT_IS):
             over, cells = self.over(records, how), []
             for steps in self.lengths:
-                own = [geometric_mean(ratios) for (_, at), ratios in over.items() if at == steps] or [math.nan]
-                cells.append(f"{median(own):.2f} ({min(own):.2f} to {max(own):.2f})")
-                said[dotted(f"{how} {steps}")] = f"{median(own):.2f}"
+                own = [geometric_mean(ratios) for (_, at), ratios in over.items() if at == steps]
+                cells.append(f"{median(own):.2f} ({min(own):.2f} to {max(own):.2f})" if own else "–")
+                said |= {dotted(f"{how} {steps}"): f"{median(own):.2f}"} if own else {}
             times = [own["times"][how] for own in every.values() if how in own["times"]]
             said |= {dotted(f"{how} time"): percent(median(times))} if times else {}
             rows.append([how, *cells, percents(times) if times else "–"])
