@@ -36,7 +36,7 @@ y = torch.tanh(x / 2)
 # How much energy do modes keep?
 # ------------------------------
 # ``n_modes`` counts modes of both signs, so a model with ``n_modes=(16,)`` keeps the frequencies up to 8.
-energy = mode_energy(x, y)
+energy = mode_energy(y)
 (enough,) = energy.enough()
 print(f"n_modes = {enough} keep {100 * ENOUGH:g} % of the targets' energy.")
 
@@ -45,7 +45,7 @@ axes[0].plot(x[0, 0], color="#0072B2", label="input")
 axes[0].plot(y[0, 0], color="#D55E00", label="target")
 axes[0].set(xlabel="grid point", title="one sample")
 axes[0].legend(frameon=False)
-for name, shares, colour in (("targets", energy.targets[0], "#D55E00"), ("inputs", energy.inputs[0], "#0072B2")):
+for name, shares, colour in (("targets", energy.shares[0], "#D55E00"), ("inputs", mode_energy(x).shares[0], "#0072B2")):
     left = [(n, 1 - share) for n, share in enumerate(shares)][::2]
     drawn = [(n, value) for n, value in left if value > 1e-7]
     axes[1].semilogy(*zip(*drawn, strict=True), "o-", markersize=3, color=colour, label=name)

@@ -155,7 +155,7 @@ class Narrow(SpectralConv):
         ),
         (lambda: CASE.build(max_n_modes=(4, 4)), CASE.base, "must not exceed max_n_modes"),
         (lambda: torch.nn.Bilinear(2, 4, 4), lambda: torch.nn.Bilinear(2, 2, 2), r"\(Bilinear\).*register_layer"),
-        (lambda: torch.nn.Linear(2, 2), CASE.base, "does not keep all its constructor arguments"),
+        (lambda: torch.nn.Linear(2, 2), CASE.base, "has no Fourier kernel of a known type in it"),
         (lambda: changed(lambda m: setattr(m, "n_modes", (4, 4))), CASE.base, "changed after it was constructed"),
         (Follows, Follows, "'bias' of Follows follows 'wieght', which the model does not have"),
         (lambda: Wrapper(parametrized(CASE)), lambda: Wrapper(CASE.build_base()), "parametrized already"),

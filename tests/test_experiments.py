@@ -433,6 +433,22 @@ def test_what_there_is_has_a_line_each(monkeypatch, capsys):
     assert any(line.endswith("(not measured)") for line in lines)
 
 
+def test_fine_tuning_tells_what_the_rule_loses():
+    """The rule's rate is √(1000/30) · 0.03 · 0.2 = 0.0346; the best is half of it, and a factor of 2 costs a half."""
+    full = run.EXPERIMENTS["fine-tuning"]
+    experiment = dataclasses.replace(full, pairs=dict(list(full.pairs.items())[:2]), lengths=(30,))
+
+    def planted(config):
+        loss = 0.1 * 1.5 ** abs(math.log2(config["lr"] / 0.0173)) * (1.1 if config["carry"] else 1)
+        metrics = {"loss": loss, "before": 0.01, "start": 0.2, "highest": 10 * config["lr"], "seconds": 1.0}
+        return {"loss": loss, "metrics": metrics}
+
+    text = experiment.table(filled(experiment, planted))
+    assert rows(text)["the fresh rate times the error at the start, at most 0.06"].endswith("| – | 50 % (50 % to 50 %) |")
+    assert rows(text)["the first state"] == "| the first state | 10 % (10 % to 10 %) | 0.86 | 2 |"
+    assert experiment.numbers(Kept()) == {}
+
+
 def ended(config):
     """Cosines end at 0.1; the one run at 0.11, with the second seed at 0.1, and with the third it does not train."""
     if config["steps"] is not None:

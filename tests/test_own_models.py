@@ -389,3 +389,9 @@ def test_a_plan_saved_before_kernels_could_be_fixed_stays_what_it_was():
     loaded = nm.summary(nm.load_plan(Beside(_fno()), nm.Plan.from_json(json.dumps(stored))))
     assert loaded["conv.weight.tensor"].init_mult == 0.1 and not loaded["conv.weight.tensor"].fixed
     assert loaded["mix.weight"].fixed and plan["conv.weight.tensor"].init_mult == 1
+
+
+def test_a_model_that_keeps_no_arguments_is_told_what_to_write():
+    model = nn.Sequential(SpectralConv(32, 32, (8,)))
+    with pytest.raises(nm.MupError, match="Sequential does not keep all its constructor arguments, .* Write the base down"):
+        nm.parametrize(model)

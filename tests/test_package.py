@@ -25,7 +25,6 @@ HEAVY = {
     "torch._dynamo": "torch's compiler, 2 s",
     "torch._inductor": "torch's compiler",
     "sympy": "comes with torch's compiler",
-    "optuna": "sweeps",
     "matplotlib": "figures",
     "pandas": "comes with seaborn",
     "seaborn": "mup's figures",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from unittest.mock import Mock
 
@@ -421,18 +420,6 @@ def test_full_disk_is_an_error_and_leaves_nothing(small, tmp_path, monkeypatch):
     with pytest.raises(MupError, match=f"{tmp_path}: .*No space left"):
         small.load(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_who_comes_second_waits_and_finds_the_data(small, tmp_path, monkeypatch):
-    solve, calls = type(small).solve, []
-    monkeypatch.setattr(
-        type(small), "solve", lambda self, generators: calls.append(len(generators)) or solve(self, generators)
-    )
-    with ThreadPoolExecutor(3) as pool:
-        loaded = list(pool.map(lambda _: small.load(tmp_path), range(3)))
-    assert sum(calls) == small.n_train + small.n_val + small.n_test
-    assert all(same(loaded[0], other) for other in loaded[1:])
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_data_is_generated_with_one_thread_and_says_so_and_an_interrupt_leaves_nothing(small, tmp_path, monkeypatch, capsys):

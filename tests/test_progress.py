@@ -32,5 +32,5 @@ def test_a_sweep_on_a_terminal(monkeypatch):
     progress.tick()
     progress.close()
     seen = terminal.getvalue()
-    assert "proxy lr=0.4 seed=0: FAILED, MemoryError: no memory" in seen
-    assert re.search(r"sweep:  17%\|.*proxy lr=0.2 seed=0: 0.25", seen)
+    assert "proxy lr 0.4 seed=0: FAILED, MemoryError: no memory" in seen
+    assert re.search(r"sweep:  17%\|.*proxy lr 0.2 seed=0: 0.25", seen)

@@ -161,18 +161,6 @@ def test_a_kill_while_a_run_is_written_down_is_mended(records, content):
     assert json.loads((place / "signac_statepoint.json").read_text())["lr"] == 0.5
 
 
-def test_proposals_are_kept_and_damage_is_told(records):
-    search = {"space": {"lr": "log"}}
-    assert records.proposals(search) == []
-    records.propose(search, [{"lr": 0.1}])
-    fresh = again(records)
-    assert fresh.proposals(search) == [{"lr": 0.1}] and fresh.proposals({"space": {}}) == []
-    (path,) = records.folder.glob("search-*.json")
-    path.write_text("{")
-    with pytest.raises(MupError, match="says which points the search has asked for: restore it from a copy, or remove"):
-        again(records).proposals(search)
-
-
 # The folder
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import log2_grid, transfer_study
-from neuralop_mup.lab.outcome import failed, is_complete
-from neuralop_mup.lab.records import Records, described
+from neuralop_mup.lab.outcome import failed
+from neuralop_mup.lab.records import Records
 
 LRS = [1.0, 2.0, 4.0]
 
@@ -22,19 +22,13 @@ class Memory(Records):
     """Records without a folder."""
 
     def __init__(self):
-        self.kept, self.known, self._given_up, self._proposed, self.notes = {}, None, set(), {}, []
+        self.kept, self.known, self._given_up, self.notes = {}, None, set(), []
 
     def read(self, run):
         return self.kept.get(run.id)
 
     def write(self, run, record):
         self.kept[run.id] = record
-
-    def proposals(self, search):
-        return self._proposed.get(str(described(search)), [])
-
-    def propose(self, search, points):
-        self._proposed[str(described(search))] = list(points)
 
 
 def ended(loss):
@@ -188,61 +182,6 @@ def test_interrupted_anywhere_it_ends_where_an_undisturbed_one_does(losses, cut,
     rest = whole(disturbed)
     assert not set(first) & set(rest)
     assert disturbed.kept == undisturbed.kept and study.rows(disturbed) == study.rows(undisturbed)
-
-
-# Searches
-
-
-def search(n_trials, sampler=None, **space):
-    from optuna.distributions import FloatDistribution
-
-    space = space or {"lr": FloatDistribution(1e-5, 10, log=True)}
-    return transfer(space=space, n_trials=n_trials, sampler=sampler, seeds=(0,))
-
-
-def propose(study, records, losses):
-    while True:
-        if runs := study.wanted(records):
-            records.write(runs[0], ended(losses(runs[0].config)))
-        elif not study.propose(records):
-            return [r["params"]["lr"] for r in study.rows(records) if r["size"] == "proxy"]
-
-
-def valley(config):
-    return math.inf if config["lr"] > 0.5 else (math.log10(config["lr"]) + 2) ** 2
-
-
-def test_a_search_that_is_interrupted_goes_on_and_proposes_no_point_twice():
-    records = Memory()
-    first = propose(search(4), records, valley)
-    more = propose(search(9), records, valley)
-    assert len(set(first)) == 4 and len(set(more)) == 9 and set(first) < set(more)
-
-
-def test_the_target_waits_for_all_points_of_a_search():
-    study, records = search(5), Memory()
-    propose(study, records, valley)
-    done = [r["size"] for r in study.rows(records)]
-    assert done == ["proxy"] * 5 + ["target"] * 2
-    best = min((r for r in study.rows(records) if is_complete(r) and r["size"] == "proxy"), key=lambda r: r["loss"])
-    assert {r["params"]["lr"] for r in study.rows(records) if r["size"] == "target"} == {best["params"]["lr"]}
-
-
-def test_several_points_are_under_way_at_once():
-    study, records = search(4), Memory()
-    for n in (1, 2, 3):
-        assert study.propose(records) and len(study.wanted(records)) == n
-
-
-def test_a_sampler_of_optuna_is_taken_and_anything_else_refused():
-    from optuna.samplers import RandomSampler
-
-    seeded = propose(search(4), Memory(), valley)
-    assert propose(search(4, RandomSampler(seed=1)), Memory(), valley) != seeded == propose(search(4), Memory(), valley)
-    with pytest.raises(MupError, match="sampler='tpee' is none: give an object of optuna.samplers"):
-        search(3, "tpee")
-    with pytest.raises(MupError, match="sampler='tpe' are for spaces with Optuna distributions"):
-        transfer(sampler="tpe")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
 from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
+from experiments.fine_tuning import FineTuning
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
@@ -55,6 +56,7 @@ EXPERIMENTS: dict[str, Any] = {
     "timing": Timing(),
     "checks": Checks(),
     "cheap": Cheap(),
+    "fine-tuning": FineTuning(),
     "unknown-length": UnknownLength(),
     "apebench": Contest(
         "optimizers on APEBench's scenarios, by its own error of rollouts",

@@ -39,7 +39,11 @@ _MAKE: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
 
 def _arguments(optimizer: str) -> dict[str, str]:
     """Arguments of an optimizer with their defaults, and those that it had when checks were kept."""
-    own = {p.name: str(p.default) for p in signature(_MAKE[optimizer][0]).parameters.values() if p.name != "unknown"}
+    own = {
+        p.name: str(p.default)
+        for p in signature(_MAKE[optimizer][0]).parameters.values()
+        if p.name not in ("unknown", "start_error")
+    }
     return {**{name: str(value) for name, value in FORMER.get(optimizer, {}).items()}, **own}
 
 

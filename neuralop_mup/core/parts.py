@@ -93,7 +93,7 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
             raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
 
 
-def find_parts(model: nn.Module, kernels: Iterable[str], base: Any) -> list[Part]:
+def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part]:
     """The outermost models that hold kernels, keep their arguments and say how wide they are; it may be the model itself."""
     overrides = base if isinstance(base, Mapping) else {}
     builds_base = base is None or isinstance(base, Mapping)
@@ -114,6 +114,12 @@ def find_parts(model: nn.Module, kernels: Iterable[str], base: Any) -> list[Part
             )
     if builds_base and not parts:
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
+        if not kernels:
+            raise MupError(
+                f"{cls} has no Fourier kernel of a known type in it, so that nothing tells its size: parametrize it when "
+                "the neural operator is a part of it, or write the base down, which may be any model: "
+                f"nm.parametrize(model, base=lambda: {cls}(…))."
+            )
         sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
         raise MupError(
             f"{cls} does not keep all its constructor arguments, or none says how wide it is (known are "

@@ -111,8 +111,7 @@ def load_checkpoint(
 ) -> int:
     """Load what neuralop's ``Trainer(save_every=…)`` or ``save_training_state`` saved, plan included; all is checked first.
 
-    neuralop's own ``resume_from_dir`` cannot read the weights of an FNO (they come with the constructor's arguments,
-    which ``torch.load`` refuses by default). Instead::
+    neuralop's own ``resume_from_dir`` checks nothing, and trains the saved epoch once more. Instead::
 
         trainer.start_epoch = nm.load_checkpoint("ckpt", model, optimizer, scheduler)
         trainer.train(train_loader, test_loaders, optimizer, scheduler, …)
@@ -215,7 +214,7 @@ def load_file(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             is_text = file.read(1) == b"{"
-        # neuralop puts classes and functions into its state dicts, which the weights-only default refuses.
+        # Of a model without a plan neuralop saves classes and functions beside tensors, which the default refuses.
         return Plan.from_json(path.read_text()) if is_text else torch.load(path, map_location="cpu", weights_only=False)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise MupError(f"Cannot read {str(path)!r}: {error.strerror}.") from error

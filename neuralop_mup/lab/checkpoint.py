@@ -22,7 +22,6 @@ from neuralop_mup.lab.files import save_torch
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
 EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
-_FORMAT = 2
 #: Processors of these classes are in the file; others are asked for when it is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
@@ -100,36 +99,8 @@ def _read(path: Path, weights_only: bool) -> Any:
     return torch.load(path, map_location="cpu", weights_only=weights_only)
 
 
-def answers_of(model: nn.Module, like: torch.Tensor | None) -> list[float] | None:
-    """Some numbers that a model gives for fixed random fields of that shape and type; None of one that takes more than x.
-
-    A function that builds another model with the same parameters, such as one with another activation, is known by them.
-    """
-    if like is None:
-        return None
-    where, training = next(model.parameters()).device, model.training
-    try:
-        fixed = torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
-        with torch.no_grad():
-            out = torch.view_as_real(out) if (out := model.eval()(x=fixed.to(where))).is_complex() else out
-    except Exception:  # the model is the user's, and this is a check that it need not take
-        return None
-    finally:
-        model.train(training)
-    flat = out.flatten().float().cpu()
-    return flat[:: max(1, len(flat) // 16)].tolist()
-
-
-def answers_alike(one: list[float] | None, other: list[float] | None) -> bool:
-    """Whether two models' answers are the same but for rounding, or one of them has none."""
-    if one is None or other is None or len(one) != len(other):
-        return True
-    a, b = torch.tensor(one), torch.tensor(other)
-    return bool((a - b).norm() <= 1e-2 * a.norm())
-
-
-def keep_weights(model: nn.Module, processor: Any, path: Path, like: torch.Tensor | None = None) -> None:
-    """Write the file; ``like``: fields that the model takes.
+def keep_weights(model: nn.Module, processor: Any, path: Path) -> None:
+    """Write the file.
 
     Raises
     ------
@@ -145,9 +116,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, like: torch.Tenso
     kept = processor if _is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
-    content = {"format": _FORMAT, "weights": state, "plan": get_plan(model).to_json(), "processor": kept}
-    if like is not None:
-        content |= {"like": [list(like.shape), str(like.dtype)], "answers": answers_of(model, like)}
+    content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept}
     with whole_file(path) as part:
         save_torch(content, part)
 
@@ -171,12 +140,11 @@ def read_weights(path: Path) -> dict[str, Any]:
     Raises
     ------
     MupError
-        If the file is not there, damaged, or of another version.
+        If the file is not there, or damaged.
     """
     try:
         with torch.serialization.safe_globals([*_KNOWN, sine_mollifier, set]):
-            content = _read(path, weights_only=True)
-        version = content["format"]
+            return _read(path, weights_only=True)
     except FileNotFoundError as error:
         raise MupError(f"The weights {path} are not there; the same call or command trains that run again.") from error
     except Exception as error:  # zip's and pickle's errors share no base class
@@ -184,9 +152,3 @@ def read_weights(path: Path) -> dict[str, Any]:
             f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it, and the same call "
             "trains the target again; the other runs are kept."
         ) from error
-    if version != _FORMAT:
-        raise MupError(
-            f"The weights {path} are of another version of neuralop_mup (their format is {version}, here it is {_FORMAT}): "
-            "read them with the version that wrote them, or tune in another folder."
-        )
-    return content

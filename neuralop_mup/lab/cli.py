@@ -13,6 +13,7 @@ import warnings
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -25,22 +26,20 @@ from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError
-from neuralop_mup.lab import plots
 from neuralop_mup.lab.compare import compare as compare_ways
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
-from neuralop_mup.lab.settings import build_optimizer
+from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.training import FNOs
 from neuralop_mup.lab.tuning import tune as tune_model
-from neuralop_mup.lab.wording import aligned
+from neuralop_mup.lab.tuning import tuples
 
 Some = Mapping[str, Any] | None  # options with a dot
 
 #: What ``neuralop-mup compare`` learns without a word: it takes 60 to 100 seconds on two cores.
 _FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
-_CHUNK = 64  # samples read at once
 #: Names and text of an argument in a docstring.
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
 
@@ -112,7 +111,6 @@ def tune(
     base: Some = None,
     space: Some = None,
     folder: str = "",
-    more: Some = None,
     **how: Any,
 ) -> int:
     """Check the learning rate of an FNO at a cheap proxy, train the large one with it, and write a report.
@@ -137,8 +135,6 @@ def tune(
         factors of 2 around what the law gives for the proxy's steps.
     folder
         Keeps every run, the target and the report; the same command resumes there. Default: runs/NAME-tune.
-    more
-        Further arguments of nm.tune, such as --more.schedule constant.
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-tune")
@@ -149,9 +145,7 @@ def tune(
         base=base and _size(base, source.n_dim),
         space=space and _flat(space),
         folder=out,
-        processor=None,
         **how,
-        **(more or {}),
     )
     print(f"\n{found}\n\nReport, figure and every run: {out}")
     print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")
@@ -205,7 +199,6 @@ def coord_check(
     optimizer: str = "adam",
     lr: float | None = None,
     batch_size: int = 20,
-    tolerance: float = diagnostics.TOLERANCE,
     folder: str = "",
     **how: Any,
 ) -> int:
@@ -238,13 +231,13 @@ def coord_check(
         Learning rate at the base. Default: the optimizer's own.
     batch_size
         Samples of a batch.
-    tolerance
-        Largest slope of an update that passes.
     folder
         For the table and the figure. Default: runs/NAME-coord-check.
     """
     source = _source(data, problem, read)
     fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
+    name, optimizers = optimizer_of(optimizer)
+    settings = Settings.of({"optimizer": name, "lr": lr}, optimizers)
     start = {"hidden_channels": 32, "n_modes": tuple(min(16, n) for n in source.grid_shape), **(model or {})}
     small = {**start, size_name: min(sizes), **(base or {})}
 
@@ -256,41 +249,28 @@ def coord_check(
     with torch.device("meta"):  # refused before any data is made
         for size in sizes:
             check_grid(build(size), source.grid_shape)
-    found = source.load()
-    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(found)
-    batches = map(processor.preprocess, found.loaders(batch_size=batch_size, seed=0)[0])
+    loaded = source.load()
+    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(loaded)
+    batches = map(processor.preprocess, loaded.loaders(batch_size=batch_size, seed=0)[0])
     check = diagnostics.coord_check(
         build,
         sizes,
         [{"x": batch["x"], "y": batch["y"]} for batch in batches],
         size_name=size_name,
-        lr=lr,
-        optimizer=lambda built, rate: build_optimizer(built, {"optimizer": optimizer, "lr": rate}),
+        lr=settings.lr,
+        optimizer=lambda built, _: build_optimizer(built, settings),
         loss=None,
         **how,
     )
-    return _tell(check, tolerance, out, f"{source.title}, rule {rule}")
-
-
-def _tell(check: diagnostics.CoordCheck, tolerance: float, folder: Path, title: str) -> int:
-    """Print and write what a coordinate check found; the exit code."""
-    rows = [["block", "step", "slope", "passes", "outcome"]]
-    judged = diagnostics.judged(check.slopes, tolerance)
-    for row in judged:
-        slope = f"{row['slope']:+.2f}" + ("" if row["reach"] is None else f" ± {row['reach']:.2f}")
-        passes = "{:+.2f} to {:+.2f}".format(*row["limits"])
-        rows.append([row["block"], "init" if row["kind"] == "init" else str(row["step"]), slope, passes, row["outcome"]])
-    found = {row["outcome"] for row in judged}
+    found = {row["outcome"] for row in diagnostics.judged(check.slopes)}
     said = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
     if len({record["seed"] for record in check.records}) == 1:
         said = "one seed is too few to judge"
-    elif said == "undecided":
-        said = "undecided: more seeds would tell"
-    text = f"{aligned(rows)}\n\nSlopes against {check.size_name}, {title}: {said}."
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "coord_check.md").write_text(f"{text}\n", encoding="utf-8")
-    check.plot(folder / "coord_check.png", tolerance, title=title)
-    print(f"{text}\nTable and figure: {folder}")
+    text, title = str(check), f"{source.title}, rule {rule}: {said}"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "coord_check.md").write_text(f"# {title}\n\n```\n{text}\n```\n", encoding="utf-8")
+    check.plot(out / "coord_check.png", title=title)
+    print(f"{text}\n{title}.\nSlopes and figure: {out}")
     return 0 if said.startswith(("passed", "one seed")) else 1
 
 
@@ -299,7 +279,6 @@ def data(
     *,
     problem: Some = None,
     read: Some = None,
-    plot: str = "",
 ) -> int:
     """Generate a problem's data, find it in the cache (folder: NEURALOP_MUP_CACHE), or read your own; say what is in it, and
     how many modes hold its energy.
@@ -313,47 +292,24 @@ def data(
         Arguments of the problem, such as --problem.viscosity 0.1.
     read
         How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
-    plot
-        Also draw samples into this .png, .svg or .pdf.
     """
-    if plot and Path(plot).suffix not in (".png", ".svg", ".pdf"):
-        raise MupError(f"--plot must end in .png, .svg or .pdf, but it is {plot!r}.")
     source = _source(data, problem, read)
     found = source.load()
     told = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
-    print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), "", sep="\n")
-    rows = [["part", "shape", "mean", "std", "min", "max"]]
+    print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), sep="\n")
     for split in found.counts():
-        for letter, values in zip("xy", getattr(found, split), strict=True):
-            numbers = (f"{number:.4g}" for number in _moments(values))
-            rows.append([f"{split} {letter}", "×".join(map(str, values.shape)), *numbers])
-    print(aligned(rows))
-    sample = found.sample()
-    modes = ", ".join(map(str, mode_energy(sample["x"], sample["y"]).enough()))
+        x, y = getattr(found, split)
+        print(f"{split:<11} x {tuple(x.shape)}, y {tuple(y.shape)}")
+    modes = ", ".join(map(str, mode_energy(found.sample()["y"]).enough()))
     print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.")
-    if plot:
-        x, y = (values[range(min(4, len(values)))] for values in found.test or found.val)
-        plots.plot_fields(x, y, plot, title=f"{source.title}, test samples")
-        print(f"\nfigure {plot}")
     return 0
-
-
-def _moments(values: Any) -> tuple[float, float, float, float]:
-    """Mean, standard deviation, least and largest, some samples at a time: data in files may not fit in memory."""
-    told = []
-    for start in range(0, len(values), _CHUNK):
-        part = values[range(start, min(start + _CHUNK, len(values)))].double().flatten(1)
-        told.append(torch.stack([part.mean(1), part.var(1, correction=0), part.amin(1), part.amax(1)]))
-    mean, variance, least, largest = torch.cat(told, 1)
-    spread = (variance.mean() + mean.var(correction=0)).sqrt()
-    return float(mean.mean()), float(spread), float(least.min()), float(largest.max())
 
 
 def _source(data: str, problem: Some, read: Some) -> Any:
     """The problem of that name, or the user's files."""
     is_name = data in PROBLEMS or (re.fullmatch(r"[\w-]+", data) and not Path(data).exists())
     files = data.split(",") if "," in data else data
-    given = _tuples({**(problem or {}), **(read or {})})
+    given = tuples({**(problem or {}), **(read or {})})
     return get_problem(data, **given) if is_name else get_problem("data", files=files, **given)
 
 
@@ -370,13 +326,8 @@ def _target(source: Any, given: Some) -> dict[str, Any]:
 
 def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
     """Arguments of FNO; one number of modes stands for every axis."""
-    size = _tuples(given)
+    size = tuples(given)
     return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
-
-
-def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Files of options have lists where arguments are tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
@@ -396,11 +347,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-class _Strict(ArgumentParser):
-    """It raises ArgumentError for what it cannot read, and takes no abbreviations."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **given})
+#: It raises ArgumentError for what it cannot read, and takes no abbreviations.
+_Strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
 
 
 def parser(command: str | None = None) -> ArgumentParser:

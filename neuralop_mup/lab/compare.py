@@ -192,7 +192,6 @@ def compare(
         under=under,
         fixed={**shared, "model": target},
         train=soap.study.train,
-        costs={None: soap.study.costs["target"]},
     )
     records = results_of(study, **how).records
     ways = {}

@@ -36,8 +36,6 @@ class InlineEngine:
     ----------
     capacity : int
         Runs at once.
-    loses_together : bool
-        Whether one dead process takes the other runs along, so that none of them can be blamed.
 
     Examples
     --------
@@ -57,7 +55,6 @@ class InlineEngine:
     """
 
     capacity = 1
-    loses_together = False
 
     def __init__(self, note: str = "") -> None:
         self.note = note  # why there are no processes, to be shown
@@ -95,8 +92,6 @@ class LocalEngine:
     2
     >>> engine.close()
     """
-
-    loses_together = False
 
     def __init__(self, capacity: int, devices: Sequence[str] = ()) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -203,7 +198,7 @@ class ExecutorEngine:
     Raises
     ------
     MupError
-        If it is no executor, or one of threads.
+        If it is no executor.
 
     Examples
     --------
@@ -215,18 +210,11 @@ class ExecutorEngine:
     >>> engine.close()
     """
 
-    loses_together = True
-
     def __init__(self, executor: Executor | Callable[[], Executor], n_workers: int | None = None) -> None:
         self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
             raise MupError(f"executor={executor!r} is no concurrent.futures.Executor, and no function that makes one.")
         self.executor = executor if self._make is None else self._make()
-        if isinstance(self.executor, ThreadPoolExecutor):
-            raise MupError(
-                "executor= is a pool of threads, in which runs would draw from each other's random numbers: give one of "
-                "processes, or leave it out, and each run has a process of its own."
-            )
         self.capacity = n_workers or getattr(self.executor, "room", cores())
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:

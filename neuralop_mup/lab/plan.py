@@ -31,17 +31,12 @@ from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.training import Losses, Training, build_model, losses_of, n_params, name_of, quiet, untouched
 from neuralop_mup.validation import check_count, check_positive
 
-#: Settings of a run that may be given, or searched; and what a search may be told.
-SETTINGS = ("weight_decay", "beta2", "schedule", "clip_spectral", "aux_lr", "soap", "kernel_init")
-SEARCH = ("n_trials", "sampler")
 _SET_HERE = ("model", "base", "rule", "seed")
 #: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
 EXTENDS = 2
 LEAST_WIDTH = 16
 #: Steps for which the law gives the learning rates that are checked before the data says how many there are.
 _USUAL_STEPS = 1000
-#: Operations in whose time a step does what no size changes: calls, the optimizer's loop, loading.
-_STEP = 2e8
 _FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
 
 Modes = tuple[int, ...] | None
@@ -98,20 +93,18 @@ def asked(
     base: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
     kernel_init: str | None = None,
-    n_trials: int | None = None,
-    sampler: Any = None,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
     """What is asked for, refused where it cannot work whatever the data is; nothing is read or built.
 
     Parameters
     ----------
-    folder, target, optimizer, seeds, base, space, kernel_init, n_trials, sampler
+    folder, target, optimizer, seeds, base, space, kernel_init
         As for :func:`neuralop_mup.tune`.
     rules : sequence of str
         The rule, and those under which the target is trained besides.
     **settings
-        Those of every run, :data:`SETTINGS` among them.
+        Those of every run.
 
     Returns
     -------
@@ -147,9 +140,9 @@ def asked(
         between=own_lrs,
         extends={} if space else {"lr": EXTENDS},
         keeps=True,
-        **checked({**lrs, **space}, fixed, seeds, n_trials, sampler, _SET_HERE),
+        **checked({**lrs, **space}, fixed, seeds, _SET_HERE),
     )
-    tried = [{name: value} for name, values in study.space.items() if isinstance(values, list) for value in values]
+    tried = [{name: value} for name, values in study.space.items() for value in values]
     tried += [{"seed": seed} for seed in study.seeds]
     for config in [{**study.under.get(rule, {}), **one} for rule in study.rules for one in tried]:
         found = Settings.of({**study.fixed, **study.example, **config}, optimizers)
@@ -190,7 +183,7 @@ def make_plan(
     with untouched(seen.loaders(1, 0)[0]):
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
-    energy = mode_energy(sample["x"], sample["y"]) if grid else None
+    energy = mode_energy(sample["y"]) if grid else None
     read_as = getattr(source, "readings", {})
     if isinstance(source, Problem):
         read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
@@ -221,8 +214,7 @@ def make_plan(
         with _looking():  # what is not drawn as its class draws it is refused at the base, which is real
             parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=rule, init=False)
             parametrize(copy.deepcopy(models["proxy"]), base=copy.deepcopy(models["proxy"]), rule=rule)
-    work = {which: operations(model, math.prod(grid)) * usual.batch_size + _STEP for which, model in models.items()}
-    study = replace(study, train=training, costs={which: work[which] * n for which, n in steps.items()})
+    study = replace(study, train=training, costs={"proxy": few * steps["proxy"], "target": many * steps["target"]})
     x_shape = (sample["x"].shape[1], *grid) if grid else None
     return Plan(study, f"{name_of(build)} on {source.title}", x_shape, steps, told)
 
@@ -260,17 +252,6 @@ def modes_of(model: nn.Module) -> Modes:
     return found.pop() if len(found) == 1 else None
 
 
-def operations(model: nn.Module, points: int) -> float:
-    """Floating-point operations of a training step for a sample, counted from shapes: for comparing costs before spending
-    them.
-
-    A pointwise map costs 2 operations a weight and grid point, a kernel's complex product 8 a weight; backward is twice
-    forward. Fourier transforms, activations, losses and the optimizer are left out.
-    """
-    maps = [p for p in model.parameters() if p.ndim > 1 and min(p.shape[:2]) > 0]
-    return 3.0 * sum(8 * p.numel() if p.is_complex() else 2 * p.numel() * points for p in maps)
-
-
 # Sizes that nobody gave
 
 
@@ -306,7 +287,7 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
         f"{key} {base[key]} instead of {value}, over which μP carries the learning rate" for key, value in widths.items()
     ]
     modes = target.get("n_modes")
-    if energy is not None and isinstance(modes, (tuple, list)) and len(modes) == len(energy.targets):
+    if energy is not None and isinstance(modes, (tuple, list)) and len(modes) == len(energy.shares):
         base["n_modes"] = type(modes)(min(n, max(4, need)) for n, need in zip(modes, energy.enough(), strict=True))
         if base["n_modes"] != modes:
             few, many = ("×".join(map(str, each)) for each in (base["n_modes"], modes))
@@ -359,7 +340,7 @@ def _check_batch(
     where = next(model.parameters()).device
     batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
     shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
-    x, processor = batch["x"], copy.deepcopy(processor)
+    processor = copy.deepcopy(processor)
     try:
         with _looking(), torch.no_grad():
             if processor is not None:
@@ -369,15 +350,10 @@ def _check_batch(
             if processor is not None:
                 out, batch = processor.postprocess(out, batch)
     except Exception as error:  # the model is the user's
-        channels = getattr(model, "in_channels", None)
-        last = torch.is_tensor(x) and x.ndim > 2 and channels == x.shape[-1] != x.shape[1]
-        do = (
-            "Its channels are last: give x.movedim(-1, 1), and y likewise."
-            if last
-            else "Fields are (n, channels, *grid); the model must take as many channels as x has."
-        )
         raise MupError(
-            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. {do}"
+            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields are "
+            "(n, channels, *grid), x.movedim(-1, 1) and y likewise where channels are last, and the model must take as many "
+            "channels as x has."
         ) from error
     if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
         raise MupError(

@@ -219,43 +219,6 @@ def plot_curves(
     return finish(figure, path, title, list(dict.fromkeys(marks)))
 
 
-def plot_fields(x: Any, y: Any, path: str | Path, *, title: str | None = None) -> Path:
-    """Draw samples, a column each: curves in one dimension, images in two (and slices in three).
-
-    Parameters
-    ----------
-    x, y : array-like, shape (n, channels, *grid)
-        Inputs and solutions; the first channel is drawn.
-    path : str or Path
-        Where to write; the suffix picks the format.
-    title : str, optional
-        Title of the figure.
-
-    Returns
-    -------
-    Path
-        ``path``.
-    """
-    images = x[0, 0].ndim > 1
-    shared = {"squeeze": False, "sharey": "none" if images else "row", "layout": "constrained"}
-    figure, grid = new_figure(2.6 * len(x), 4.6, 2, len(x), **shared)
-    for row, (name, values) in enumerate((("input", x), ("solution", y))):
-        for column in range(len(x)):
-            axes, field = grid[row, column], np.asarray(values[column][0])
-            while field.ndim > 2:
-                field = field[..., -1]
-            if images:
-                image = axes.imshow(field.T, origin="lower", cmap="viridis")
-                figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03).ax.tick_params(labelsize=7)
-                axes.set(xticks=[], yticks=[])
-            else:
-                axes.plot([i / len(field) for i in range(len(field))], field, color=PALETTE[row], linewidth=1.4)
-                axes.tick_params(labelsize=8)
-                bare(axes)
-        grid[row, 0].set_ylabel(name)
-    return finish(figure, path, title)
-
-
 def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Path, *, title: str | None = None) -> Path:
     """A column a way: a dot for each seed's error, a bar at the median, and the learning rate below the name.
 

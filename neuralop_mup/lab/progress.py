@@ -10,13 +10,9 @@ from typing import Any
 from tqdm import tqdm
 
 from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.wording import params
 
 _SILENCE = 30.0  # seconds between two lines where the bar cannot be drawn anew
-
-
-def format_params(params: Mapping[str, Any]) -> str:
-    """``lr=0.004, batch_size=20``."""
-    return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
 
 
 class Progress:
@@ -47,7 +43,7 @@ class Progress:
 
     def finished(self, record: Mapping[str, Any]) -> None:
         """Show one more finished run."""
-        labels = (record.get("size"), record.get("rule"), format_params(record["params"]), f"seed={record['seed']}")
+        labels = (record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}")
         what = " ".join(filter(None, labels))
         self._runs += 1
         if not is_complete(record):

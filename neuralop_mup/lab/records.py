@@ -11,7 +11,7 @@ import math
 import uuid
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -205,24 +205,6 @@ class Records:
     def give_up(self, run: Run) -> None:
         """Take the last failure of a run for its result, as long as this command runs."""
         self._given_up.add(run.id)
-
-    def proposals(self, search: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The points that a sampler proposed in a search, in their order."""
-        path = self._path(search)
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else []
-        except (ValueError, KeyError, TypeError) as error:
-            raise MupError(
-                f"{path} is damaged ({type(error).__name__}), and it says which points the search has asked for: restore it "
-                "from a copy, or remove it to search anew; finished runs are kept."
-            ) from error
-
-    def propose(self, search: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the proposals of a search."""
-        put(self.folder, self._path(search), json.dumps({"search": described(search), "points": list(points)}))
-
-    def _path(self, search: Mapping[str, Any]) -> Path:
-        return self.folder / f"search-{Run(search, {}).id}.json"
 
 
 def _checked(record: Any) -> dict[str, Any]:

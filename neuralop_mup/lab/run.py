@@ -22,7 +22,6 @@ from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
 from neuralop_mup.lab.progress import Progress
 from neuralop_mup.lab.records import Records, Run
 
-_TRIES = 2  # of a run that its surroundings ended, in one command
 _LARGE = 1 << 20  # bytes of a train function that are not sent with every run
 
 
@@ -34,8 +33,8 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
     plan : object
         ``wanted(records)`` gives the runs (``Run`` of ``neuralop_mup.lab.records``) that may start now and are not done, in
         the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
-        ``left(records)``, how many of each size are left, for the time left; ``propose(records)``, which is called when
-        nothing is wanted, and says whether more is now; and ``save(records)``, called at the end, however it ends.
+        ``left(records)``, how many of each size are left, for the time left; and ``save(records)``, called at the end,
+        however it ends.
     folder : str or Path
         Keeps the runs; what is there already is not trained again, whichever plan asked for it.
     engine : object
@@ -94,8 +93,7 @@ class _Loop:
         self.display = display
         self._queue: deque[Run] = deque()
         self._pending: dict[Future, Run] = {}
-        self._tries: Counter = Counter()
-        self._suspects: set[str] = set()  # of having broken an executor: they run one by one
+        self._lost: set[str] = set()  # runs that their surroundings ended: they are tried once more, one by one
         self._sent: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
@@ -105,7 +103,7 @@ class _Loop:
         for note in filter(None, [*self.records.notes, getattr(self.engine, "note", "")]):
             self.display.note(note)
         while True:
-            while len(self._pending) < (1 if self._suspects else self.engine.capacity) and (run := self._next()) is not None:
+            while len(self._pending) < (1 if self._lost else self.engine.capacity) and (run := self._next()) is not None:
                 self._submit(run)
             if not self._pending:
                 break
@@ -127,12 +125,9 @@ class _Loop:
         return self._queue.popleft() if self._queue else None
 
     def _ask(self) -> Counter:
-        """Queue what is wanted now; a plan that knows nothing more is asked to propose. How many of each size are left."""
+        """Queue what is wanted now. How many of each size are left."""
         under_way = {run.id for run in self._pending.values()}
-        propose = getattr(self.plan, "propose", lambda records: False)
         wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
-        while not wanted and propose(self.records):
-            wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
         self._queue.extend(wanted.values())
         missing = Counter(run.labels.get("size") for run in [*wanted.values(), *self._pending.values()])
         left = Counter(getattr(self.plan, "left", lambda records: missing)(self.records))
@@ -168,25 +163,20 @@ class _Loop:
             outcome = future.result()
         else:
             why = " ".join(str(error).split()) or type(error).__name__
-            # Where one death takes others along, only a run that is by itself can be blamed for it.
-            if self.engine.loses_together and run.id not in self._suspects:
-                self._suspects.add(run.id)
-                self._queue.appendleft(run)
-                self.display.note(f"a run was lost ({why}), perhaps with others; it runs once more, by itself")
-                return
             outcome = failed(f"{why.rstrip('.')}; it may need more memory than there is, or train may end its process")
-        self._suspects.discard(run.id)
-        self._tries[run.id] += 1
         for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
             self.display.note(note)
         self.records.write(run, outcome)
-        if outcome["again"] and self._tries[run.id] < _TRIES:
+        # One death may take others along, and memory may be short for several: only a run by itself can be blamed.
+        if outcome["again"] and run.id not in self._lost:
+            self._lost.add(run.id)
             self._queue.appendleft(run)
-            self.display.note(f"a run was lost ({outcome['error']}); it runs once more")
+            self.display.note(f"a run was lost ({outcome['error']}); it runs once more, by itself")
             return
         if not is_final(outcome):
             self.records.give_up(run)
         if not is_complete(outcome):  # its plan may not want the other seeds of this point any more: it is asked anew
             point = {**run.labels, "seed": None}
             self._queue = deque(other for other in self._queue if {**other.labels, "seed": None} != point)
+        self._lost &= {other.id for other in self._queue}
         self.display.finished({**run.labels, **outcome})

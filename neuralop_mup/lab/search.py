@@ -1,4 +1,4 @@
-"""Search spaces: grids and distributions, the checks on both, and the points that Optuna proposes."""
+"""Search spaces: grids, and the checks on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numbers import Integral
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.outcome import score
 from neuralop_mup.lab.records import params_key
 
 
@@ -54,11 +53,6 @@ def log2_grid(low: float, high: float) -> list[float]:
     return [float(low * 2**i) for i in range(n)] + [float(high)]
 
 
-def is_distribution(value: Any) -> bool:
-    """Whether ``value`` is an Optuna distribution, found without importing Optuna."""
-    return any(c.__name__ == "BaseDistribution" and c.__module__.startswith("optuna.") for c in type(value).__mro__)
-
-
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -76,28 +70,24 @@ def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def checked(
-    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], n_trials: int | None, sampler: Any,
-    reserved: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
+    space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], reserved: Sequence[str]
+) -> dict[str, Any]:
     """What every study is asked, by the names of its fields: grids as lists of plain values, seeds as a tuple.
 
     Parameters
     ----------
-    space : mapping of str to sequence or optuna distribution
+    space : mapping of str to sequence
         What to tune.
     fixed : mapping, optional
         Config entries that are the same in every trial.
     seeds : iterable of int
-    n_trials, sampler
-        Of a space with distributions.
     reserved : sequence of str
         Config keys that are set by the sweep itself.
 
     Raises
     ------
     MupError
-        For an empty space, a key that is reserved or stands in both, values or seeds that cannot be tried; for a search
-        without a number of points, or a grid with one.
+        For an empty space, a key that is reserved or stands in both, values or seeds that cannot be tried.
     """
     fixed = dict(fixed or {})
     if not isinstance(space, Mapping) or not space:
@@ -115,27 +105,17 @@ def checked(
     seeds = tuple(seeds)
     if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
         raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
-    space = {k: v if is_distribution(v) else _grid(k, v) for k, v in space.items()}
-    search = any(map(is_distribution, space.values()))  # which is searched, and not walked as a grid
-    if not (isinstance(n_trials, int) and n_trials > 0 if search else n_trials is None and sampler is None):
-        raise MupError(
-            f"n_trials={n_trials!r} and sampler={sampler!r} are for spaces with Optuna distributions, where n_trials says "
-            "how many points to try, such as n_trials=30; a grid runs every point, so leave both out there."
-        )
-    if search and any(isinstance(value, (list, tuple, dict)) for v in space.values() if isinstance(v, list) for value in v):
-        raise MupError(f"The space {space!r} is searched, where a list may hold only numbers, strings, booleans and None.")
-    if search:
-        make_sampler(sampler, n_trials, 0)
+    space = {key: _grid(key, values) for key, values in space.items()}
     # NumPy's integers cannot be written down.
-    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, seeds)), "n_trials": n_trials, "sampler": sampler}
+    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, seeds))}
 
 
 def _grid(key: str, values: Any) -> list[Any]:
     """The values of one hyperparameter as a list; MupError where they cannot be tried."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise MupError(
-            f"The space gives {key!r} as {values!r}, which is neither a sequence of values nor an Optuna "
-            f"distribution; write {key}=[{values!r}] to try one value, or move it to fixed."
+            f"The space gives {key!r} as {values!r}, which is no sequence of values; write {key}=[{values!r}] to try one "
+            "value, or move it to fixed."
         )
     values = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 0) == 0 else v for v in values]
     for value in values:
@@ -149,70 +129,3 @@ def _grid(key: str, values: Any) -> list[Any]:
     if not values or len({params_key({key: value}) for value in values}) < len(values):
         raise MupError(f"The space gives {key!r} the values {values!r}; list at least one, and none of them twice.")
     return values
-
-
-def make_sampler(sampler: Any, n_trials: int, seed: int) -> Any:
-    """Optuna's TPE, seeded, unless another sampler is given.
-
-    Raises
-    ------
-    MupError
-        If what is given is no sampler.
-    """
-    from optuna.samplers import BaseSampler, TPESampler
-
-    if isinstance(sampler, BaseSampler):
-        return sampler
-    if sampler not in (None, "tpe"):
-        raise MupError(f"sampler={sampler!r} is none: give an object of optuna.samplers, such as GPSampler(seed=0).")
-    return TPESampler(seed=seed, n_startup_trials=min(10, max(1, n_trials // 3)), constant_liar=True)
-
-
-class Search:
-    """What proposes the points of a search.
-
-    Parameters
-    ----------
-    space : mapping
-        With a distribution among its values.
-    n_trials : int
-        How many points are tried in all.
-    sampler : optuna.samplers.BaseSampler, optional
-        Default TPE.
-    asked : int
-        Points that were proposed before. They seed it, so that a search that was interrupted draws none again.
-    """
-
-    def __init__(self, space: Mapping[str, Any], n_trials: int, sampler: Any, asked: int) -> None:
-        import optuna
-
-        categories = optuna.distributions.CategoricalDistribution
-        self._space = {k: v if is_distribution(v) else categories(tuple(v)) for k, v in space.items()}
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # the display says more
-        self._study = optuna.create_study(sampler=make_sampler(sampler, n_trials, asked))
-        optuna.logging.set_verbosity(before)
-
-    def next(self, asked: Sequence[Mapping[str, Any]], ends: Sequence[Sequence[Mapping[str, Any]] | None]) -> dict[str, Any]:
-        """The point that the sampler proposes after these.
-
-        Parameters
-        ----------
-        asked : sequence of mapping
-            What was proposed before, here or by an earlier command.
-        ends : sequence
-            For each of them its records, or None while it is not done.
-        """
-        from optuna.trial import TrialState
-
-        for params in asked[len(self._study.get_trials(deepcopy=False)) :]:
-            self._study.enqueue_trial(dict(params))
-            self._study.ask(self._space)
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            end = ends[trial.number]
-            if end is not None:
-                loss = score(end, len(end))
-                # Failed ones TPE ignores, and would come back to where training diverges: such a point is pruned.
-                state = TrialState.PRUNED if loss == math.inf else TrialState.COMPLETE
-                self._study.tell(trial.number, None if loss == math.inf else loss, state)
-        return dict(self._study.ask(self._space).params)

@@ -139,7 +139,9 @@ def optimizer_arguments(s: Settings) -> dict[str, Any]:
     if s.choice.is_own:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty} | dict(s.arguments)
+    # ``start_error`` came later and does nothing unless it is given: runs that are kept are known without it.
+    known = {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "start_error"}
+    return known | dict(s.arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,10 +258,9 @@ class Settings:
                 "own: give them where it is made."
             )
         if self.aux_lr is not None and choice.aux_lr is None:
-            having = ", ".join(name for name, c in self.optimizers.items() if c.aux_lr is not None)
             raise MupError(
                 f"aux_lr is {self.aux_lr}, but the optimizer is {self.optimizer!r}, which has none: it is the learning rate "
-                f"for what is no map between widths. Choose an optimizer that has one ({having}), or leave aux_lr out."
+                "for what is no map between widths. Choose soap, which has one, or leave aux_lr out."
             )
         if not set(self.arguments) <= choice.arguments:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
@@ -272,22 +273,18 @@ class Settings:
             raise MupError(f"device is {self.device!r}, but torch finds no CUDA device here: use cpu or auto.")
 
 
-def build_optimizer(model: nn.Module, config: Mapping[str, Any] | Settings, steps: int = 1) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.optim.Optimizer:
     """The optimizer that a run asks for.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
-    config : mapping or Settings
-        ``optimizer``, ``lr`` and what belongs to them are read.
+    s : Settings
+        Of the run.
     steps : int
         Of the run, for an optimizer of the user's own.
     """
-    if not isinstance(config, Settings):
-        name, optimizers = optimizer_of(config.get("optimizer", "adam"))
-        config = Settings.of({**config, "optimizer": name}, optimizers)
-    s = config
     choice = s.choice
     # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
     carries = s.training and s.rule != "standard" and s.optimizer != "sgd" and not choice.is_own  # which have no rule for it

@@ -18,12 +18,12 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.lab.records import Records, Run, described, params_key
-from neuralop_mup.lab.search import Search, edge_of, is_distribution, points
+from neuralop_mup.lab.search import edge_of, points
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
-#: What is written down of a study, beside its space and sizes: as much as its results need.
-_KEPT = ("name", "seeds", "rules", "n_trials", "fixed", "between", "notes")
+#: What is written down of a study, beside its sizes: as much as its results need.
+_KEPT = ("name", "space", "seeds", "rules", "fixed", "between", "notes")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Study:
     ----------
     name : str
         What it is called in progress and reports.
-    space : mapping of str to sequence or Optuna distribution
+    space : mapping of str to sequence
         What is tuned.
     seeds : tuple of int
         With each of them every point is trained.
@@ -79,10 +79,6 @@ class Study:
     rules : tuple of str, default (None,)
         Rules that are compared at the target; the first one is what the study is about. At the base of a larger size every
         rule is the standard parametrization bit for bit, so that one set of runs serves them all.
-    n_trials : int, optional
-        Points of a search, where the space has a distribution.
-    sampler : str or Optuna sampler, optional
-        What proposes them.
     fixed : mapping, optional
         Settings that every run has.
     under : mapping of str to dict, optional
@@ -105,7 +101,7 @@ class Study:
     --------
     >>> from neuralop_mup.lab import Study
     >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1), fixed={"epochs": 5})
-    >>> study.config(study.tuning()[0], seed=1)
+    >>> study.config(study.tuning[0], seed=1)
     {'epochs': 5, 'lr': 0.25, 'seed': 1}
     """
 
@@ -115,8 +111,6 @@ class Study:
     train: Callable[..., Any] | None = field(default=None, compare=False)
     sizes: Mapping[str | None, Any] = field(default_factory=lambda: {None: None})
     rules: tuple[str | None, ...] = (None,)
-    n_trials: int | None = None
-    sampler: Any = field(default=None, compare=False)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     at: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
@@ -175,18 +169,10 @@ class Study:
             ]
         return self._made[key]
 
-    def tuning(self, records: Records | None = None) -> list[Point]:
-        """The points on which everything else depends: the base's grid, or what was proposed so far."""
-        if self.n_trials is None:
-            return self._grid
-        return self._at_base([] if records is None else records.proposals(self.definition))
-
     @cached_property
-    def _grid(self) -> list[Point]:
-        return self._at_base(points(self.space))
-
-    def _at_base(self, asked: Sequence[Params]) -> list[Point]:
-        found = [self.point(self.base, rule, params) for rule in self.rules for params in asked]
+    def tuning(self) -> list[Point]:
+        """The points on which everything else depends: the base's grid."""
+        found = [self.point(self.base, rule, params) for rule in self.rules for params in points(self.space)]
         return list({point.key: point for point in found}.values())
 
     def rest(self, centre: Params) -> list[Point]:
@@ -197,13 +183,12 @@ class Study:
 
     def as_given(self, params: Params) -> Params:
         """The point of the grid that JSON shows so: it turns tuples into lists."""
-        grid = [] if self.n_trials is not None else points(self.space)
-        return next((p for p in grid if params_key(p) == params_key(params)), params)
+        return next((p for p in points(self.space) if params_key(p) == params_key(params)), params)
 
     @property
     def example(self) -> Params:
         """Any point, in the place of one that is not known yet: as many runs, at the same cost."""
-        return {k: getattr(v, "low", None) if is_distribution(v) else v[0] for k, v in self.space.items()}
+        return {name: values[0] for name, values in self.space.items()}
 
     # What records say
 
@@ -220,7 +205,7 @@ class Study:
 
     def centre(self, records: Records) -> Params | None:
         """What is carried from the base; None where no point completed with every seed."""
-        return self.carried([(point.params, self.ends(point, records) or []) for point in self.tuning(records)])
+        return self.carried([(point.params, self.ends(point, records) or []) for point in self.tuning])
 
     def carried(self, found: Iterable[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """What is carried from points and their records: the best of them, with ``between`` at its learning rate's
@@ -237,7 +222,7 @@ class Study:
     def extended(self, records: Records) -> Study:
         """The study with as many values beyond the edges of its grid as the base's best points have asked for so far."""
         for name, more in self.extends.items():
-            found = [(point.params, self.ends(point, records)) for point in self.tuning()]
+            found = [(point.params, self.ends(point, records)) for point in self.tuning]
             if more < 1 or None in [ends for _, ends in found]:
                 continue
             values = sorted(self.space[name])
@@ -281,13 +266,12 @@ class Study:
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
         study = self.extended(records)
-        tuning = study.tuning(records)
-        open_ones = study._open(tuning, records)
-        if open_ones or self.base == self.target or self._asks(records):
+        open_ones = study._open(study.tuning, records)
+        if open_ones or self.base == self.target:
             return open_ones
         centre = study.centre(records)
         if centre is None:
-            ends = [end for point in tuning for end in study.ends(point, records) or ()]
+            ends = [end for point in study.tuning for end in study.ends(point, records) or ()]
             raise MupError(
                 f"No point of {the(study.base)} completed with every seed, so nothing can be carried over."
                 f"{first_failure(ends)}"
@@ -302,49 +286,24 @@ class Study:
                 left.append(runs if records.get(runs[0]) is not None else runs[:1])
         return [runs[i] for i in range(len(self.seeds)) for runs in left if i < len(runs) and records.get(runs[i]) is None]
 
-    def _asks(self, records: Records) -> int:
-        """How many points a sampler is still to propose."""
-        return 0 if self.n_trials is None else max(0, self.n_trials - len(records.proposals(self.definition)))
-
-    def propose(self, records: Records) -> bool:
-        """Have one more point proposed, where points are and not all were; whether there is one."""
-        if not self._asks(records):
-            return False
-        asked = records.proposals(self.definition)
-        ends = [self.ends(self.point(self.base, self.rules[0], params), records) for params in asked]
-        if "search" not in self._made:
-            self._made["search"] = Search(self.space, self.n_trials, self.sampler, len(asked))
-        records.propose(self.definition, [*asked, self._made["search"].next(asked, ends)])
-        return True
-
     def points(self, records: Records, guess: bool = False) -> list[Point]:
         """The points that are asked for so far, in their order; ``guess``: with any in the place of the best one."""
         centre = self.centre(records) or (self.example if guess else None)
-        return [*self.tuning(records), *([] if centre is None else self.rest(centre))]
+        return [*self.tuning, *([] if centre is None else self.rest(centre))]
 
     def left(self, records: Records) -> Counter:
         """Size → number of runs that are not done, as far as can be told."""
         study = self.extended(records)
         wanted = [point for point in study.points(records, guess=True) if study.ends(point, records) is None]
-        left = Counter(p.size for p in wanted for run in study.runs(p) if records.get(run) is None)
-        return left + Counter({self.base: len(self.seeds) * self._asks(records)})
+        return Counter(p.size for p in wanted for run in study.runs(p) if records.get(run) is None)
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """A record for each run of the study that ended, with what the study calls it; points in their order."""
         study = self.extended(records)
-        order = {cell: i for i, cell in enumerate((s, r) for s in self.sizes for r in self.rules)}
-        wanted = sorted(study.points(records), key=lambda p: (order.get((p.size, p.rule), 0), _order(p.params)))
-        runs = [run for point in wanted for run in study.runs(point)]
+        runs = [run for point in study.points(records) for run in study.runs(point)]
         return [{**run.labels, **record} for run in runs if (record := records.read(run)) is not None]
 
     # What is written down
-
-    @cached_property
-    def definition(self) -> dict[str, Any]:
-        """What makes two searches the same: all but how many points they may try, and what is made of the best."""
-        space = {k: str(v) if is_distribution(v) else v for k, v in self.space.items()}
-        at_base = self.content(self.config(self.point(self.base, self.rules[0], {}), 0))
-        return described({"space": space, "seeds": self.seeds, "at_base": at_base})
 
     def save(self, records: Records) -> None:
         """Write ``results.jsonl``, a table for people, and ``study.json``, what was asked.
@@ -370,14 +329,12 @@ class Study:
         table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in study.rows(records))
         asked = {name: plain(getattr(study, name)) for name in _KEPT}
         asked |= {"sizes": [[size, plain(arguments)] for size, arguments in study.sizes.items()]}
-        asked |= {"space": {k: str(v) if is_distribution(v) else plain(v) for k, v in study.space.items()}}
         put(records.folder, records.folder / "results.jsonl", table)
         put(records.folder, records.folder / "study.json", json.dumps(asked, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> tuple[Study, list[dict[str, Any]]]:
-        """The study that was saved last in a folder, and its rows, to be looked at; tuples in params are lists, and
-        distributions their text.
+        """The study that was saved last in a folder, and its rows, to be looked at; tuples in params are lists.
 
         Parameters
         ----------
@@ -411,12 +368,6 @@ class Study:
             return cls(**{**asked, **tuples, "sizes": dict(asked["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MupError(f"{folder} holds no study ({type(error).__name__}: {error}); run one there first.") from None
-
-
-def _order(params: Params) -> tuple:
-    """Sorts points: numbers by size, anything else by its text."""
-    is_number = {name: isinstance(value, (int, float)) for name, value in params.items()}
-    return tuple((k, (0, v, "") if is_number[k] else (1, 0, params_key({"": v}))) for k, v in sorted(params.items()))
 
 
 def the(size: str | None) -> str:

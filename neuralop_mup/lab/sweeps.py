@@ -20,9 +20,7 @@ def results_of(
     progress: bool = True, devices: Sequence[str] = (),
 ) -> Results:  # fmt: skip
     """Train what is missing of a study, as :func:`sweep` says."""
-    made = make_engine(
-        engine, executor, study.train, len(study.seeds) * (study.n_trials or len(study.tuning())), n_workers, devices
-    )
+    made = make_engine(engine, executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
     records = run(study, folder=folder, engine=made, progress=progress)
     return Results(study.extended(records), study.rows(records), Path(folder))
 
@@ -36,8 +34,6 @@ def transfer_study(
     rules: Sequence[str] | None = None,
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
-    n_trials: int | None = None,
-    sampler: Any = None,
     name: str = "transfer",
     naive: bool = True,
     **more: Any,
@@ -46,7 +42,7 @@ def transfer_study(
 
     Parameters
     ----------
-    proxy, target, space, rule, rules, fixed, seeds, n_trials, sampler
+    proxy, target, space, rule, rules, fixed, seeds
         As for :func:`transfer`.
     name : str, default "transfer"
         Names the study.
@@ -70,10 +66,10 @@ def transfer_study(
     >>> from neuralop_mup.lab import transfer_study
     >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
     >>> study = transfer_study(**sizes, space={"lr": [0.25, 0.5, 1.0]})
-    >>> study.rules, len(study.tuning())
+    >>> study.rules, len(study.tuning)
     (('operator-norm', 'standard'), 3)
     """
-    asked = checked(space, fixed, seeds, n_trials, sampler, ("model", "base", "rule", "seed"))
+    asked = checked(space, fixed, seeds, ("model", "base", "rule", "seed"))
     for what, size in (("proxy", proxy), ("target", target)):
         if not isinstance(size, Mapping):
             raise MupError(f"{what}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
@@ -97,9 +93,7 @@ def sweep(
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
     n_workers: int | None = None,
-    n_trials: int | None = None,
     name: str = "sweep",
-    sampler: Any = None,
     engine: Any = None,
     executor: Any = None,
     progress: bool = True,
@@ -109,8 +103,8 @@ def sweep(
     A run is kept by its configuration and what ``train`` is: its code, with all that it uses and holds
     (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). So the same call on the same folder resumes: what is finished is not
     trained again, what was under way when the command was killed is, and so is what failed by its surroundings or by an
-    exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of studies, and values,
-    seeds and trials may be added to one.
+    exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of studies, and values
+    and seeds may be added to one.
 
     Parameters
     ----------
@@ -118,9 +112,8 @@ def sweep(
         ``train(config) -> float`` or a dict with ``"loss"``; lower is better. It is called with
         ``{**fixed, **point, "seed": seed}``, a copy of it for each run. To run in several processes it must stand at module
         level of a file.
-    space : mapping of str to sequence or optuna distribution
-        Sequences only: every combination is a point, all points with the first seed first. With a distribution among the
-        values: ``n_trials`` points are proposed by the sampler, each judged by its mean over the seeds.
+    space : mapping of str to sequence
+        Every combination is a point, judged by its mean over the seeds; all points with the first seed come first.
     folder : str or Path
         A signac project, made if new: a job a run. ``results.jsonl`` is a table of the study that ran last.
     fixed : mapping, optional
@@ -130,14 +123,9 @@ def sweep(
     n_workers : int, optional
         Runs at once; default one per core, at most one per run, and 1 for a function that other processes cannot import
         (a lambda, or one of a notebook). With 1 the runs are executed in this process, whose thread
-        settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads. A search with
-        several workers depends on the order in which they finish.
-    n_trials : int, optional
-        Points of a search.
+        settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads.
     name : str, default "sweep"
         What the study is called in progress and reports.
-    sampler : str or optuna.samplers.BaseSampler, optional
-        Proposes the points of a search: "tpe" (default), or one of ``optuna.samplers``.
     engine : {"local", "ray"} or object, optional
         Where runs are executed; see :mod:`neuralop_mup.lab.engines`.
     executor : concurrent.futures.Executor or callable, optional
@@ -171,17 +159,10 @@ def sweep(
     >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
     >>> results.best, results.best_loss
     ({'lr': 0.5}, 1.0)
-
-    Points that a sampler proposes:
-
-    >>> from optuna.distributions import FloatDistribution
-    >>> space = {"lr": FloatDistribution(1e-3, 1, log=True)}
-    >>> nm.sweep(train, space, n_trials=3, folder="runs", n_workers=1, progress=False).points()[0]["failed"]
-    0
     """
     if not isinstance(name, str) or not name or "/" in name:
         raise MupError(f"name={name!r} cannot name a study; take a text without a slash.")
-    study = Study(name=name, train=train, **checked(space, fixed, seeds, n_trials, sampler, ("seed",)))
+    study = Study(name=name, train=train, **checked(space, fixed, seeds, ("seed",)))
     return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)
 
 
@@ -197,9 +178,7 @@ def transfer(
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
     n_workers: int | None = None,
-    n_trials: int | None = None,
     name: str | None = None,
-    sampler: Any = None,
     engine: Any = None,
     executor: Any = None,
     progress: bool = True,
@@ -216,7 +195,7 @@ def transfer(
         ``{**fixed, "model": size, "base": proxy, "rule": rule, **point, "seed": seed}``.
     proxy, target : mapping
         Model keyword arguments of the two sizes.
-    space : mapping of str to sequence or optuna distribution
+    space : mapping of str to sequence
         As for :func:`sweep`.
     folder : str or Path
         Keeps the runs, as for :func:`sweep`. A grid, seeds and rules may grow.
@@ -226,7 +205,7 @@ def transfer(
         Further rules to compare; "standard" is always one of them, as the naive way.
     name : str, optional
         Names the study; default the folder's name.
-    fixed, seeds, n_workers, n_trials, sampler, engine, executor, progress
+    fixed, seeds, n_workers, engine, executor, progress
         As for :func:`sweep`.
 
     Returns
@@ -255,6 +234,5 @@ def transfer(
     ({'lr': 0.5}, [1.0, 1.0])
     """
     asked = {"proxy": proxy, "target": target, "space": space, "rule": rule, "rules": rules, "fixed": fixed}
-    asked |= {"seeds": seeds, "n_trials": n_trials, "sampler": sampler, "train": train}
-    study = transfer_study(**asked, name=name or Path(folder).resolve().name or "transfer")
+    study = transfer_study(**asked, seeds=seeds, train=train, name=name or Path(folder).resolve().name or "transfer")
     return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
-import re
 import time
 import uuid
 import warnings
@@ -17,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from neuralop import models
 from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
 from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
 
 from neuralop_mup.core.parametrize import WIDER, parametrize
-from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.rules import RULE_VERSION
-from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import copied
@@ -79,23 +75,14 @@ class FNOs:
 
 
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
-    """The model of a size; MupError where that fails, with neuralop's own name of what was written almost like it."""
+    """The model of a size; MupError where that fails."""
     call = f"{name_of(build)}(**{dict(size)})"
-    for name in size.keys() & set(WIDTHS):
-        if isinstance(size[name], (int, float)) and not size[name] > 0:
-            raise MupError(f"{name}{where} is {size[name]!r}; give a number above 0.")
     try:
         model = build(**size)
     except MupError:
         raise
     except Exception as error:  # the function is the user's, or the constructor's reason what they need
-        hint, text = "", f"{type(error).__name__}: {error}"
-        if unknown := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text):
-            known = inspect.signature(getattr(models, unknown[1], object)).parameters
-            hint = f" Of {unknown[2]}: " + nearest(
-                unknown[2], [name for name in known if name.startswith(unknown[2])] or known
-            )
-        raise MupError(f"{call} fails{where}: {text}.{hint}") from error
+        raise MupError(f"{call} fails{where}: {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
         raise MupError(f"{call} returns {model!r}, and must return a model, a torch.nn.Module.")
     return model
@@ -117,7 +104,7 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     Parameters
     ----------
     loss : str, callable or mapping
-        ``"l2"``, ``"h1"``, or both with a comma, added up; a function; or names with functions or (weight, function).
+        ``"l2"`` or ``"h1"``; a function; or names with functions or (weight, function).
     n_dim : int
         Dimensions of the grid.
     own : mapping, optional
@@ -134,17 +121,11 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
         named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
         return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
     if not isinstance(loss, str):
-        raise MupError(f"loss={loss!r} must be 'l2', 'h1', 'l2,h1', a function loss(y_pred, y, **batch), or a dict of such.")
-    known = {"l2": lambda: LpLoss(d=n_dim, p=2), "h1": lambda: H1Loss(d=n_dim)}
-    chosen = [name.strip().lower() for name in loss.split(",")]
-    for name in chosen:
-        if name not in known:
-            raise MupError(f"There is no loss {name!r}; {nearest(name, known)}")
-    own = own or {"data": (1.0, known["l2"]())}
-    if chosen == ["l2"]:
-        return own
-    weight, first = own["data"][0], chosen[0]
-    return {**own, "data": (weight, known[first]()), **{name: (weight, known[name]()) for name in chosen[1:]}}
+        raise MupError(f"loss={loss!r} must be 'l2', 'h1', a function loss(y_pred, y, **batch), or a dict of such.")
+    if loss not in ("l2", "h1"):
+        raise MupError(f"There is no loss {loss!r}; expected l2 or h1.")
+    own = own or {"data": (1.0, LpLoss(d=n_dim, p=2))}
+    return own if loss == "l2" else {**own, "data": (own["data"][0], H1Loss(d=n_dim))}
 
 
 @contextmanager
@@ -363,10 +344,7 @@ class Training:
         data.check_unchanged()
         more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
         if keep and folder is not None:
-            with untouched(train):
-                x = data.sample()["x"]
-            like = x[:1] if torch.is_tensor(x) and x.ndim > 2 else None
-            keep_weights(model, self.processor, folder / WEIGHTS, like)
+            keep_weights(model, self.processor, folder / WEIGHTS)
         return {**measured, **more, "n_params": n_params(model), "steps": steps}
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,26 +23,26 @@ from neuralop_mup._version import __version__
 from neuralop_mup.core import plan as core
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab import wording as say
-from neuralop_mup.lab.checkpoint import answers_alike, answers_of, read_weights
+from neuralop_mup.lab.checkpoint import read_weights
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import put
+from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.plan import SEARCH, SETTINGS, asked, make_plan
+from neuralop_mup.lab.plan import asked, make_plan
 from neuralop_mup.lab.records import WEIGHTS, Records
-from neuralop_mup.lab.report import write_report
+from neuralop_mup.lab.report import verdict, write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.settings import Settings, init_multipliers
 from neuralop_mup.lab.sweeps import results_of
 from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
 from neuralop_mup.validation import check_count
 
 _FILE = "target.json"
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,7 +132,14 @@ class Tuned:
             )
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
-        self._check(fields)
+        shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
+        fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
+        if not fits:
+            raise MupError(
+                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which "
+                "the grid may differ and n is 1 or more: x[None] is one sample, x[:, None] has the axis of one channel, and "
+                "x.movedim(-1, 1) (np.moveaxis for an array) channels that were last."
+            )
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]
@@ -148,44 +155,19 @@ class Tuned:
             )
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
-    def _check(self, fields: torch.Tensor) -> None:
-        shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
-        if shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
-            return
-        missing = len(shape) + 1 - fields.ndim
-        hints = {
-            "its channels are last: move them, np.moveaxis(x, -1, 1) or x.movedim(-1, 1)": fields.shape[-1] == shape[0],
-            "for one sample give x[None]": missing and fields.shape[0] == shape[0],
-            "give the axis of the one channel, x[:, None]": missing == 1 and shape[0] == 1,
-        }
-        do = next((hint for hint, fits in hints.items() if fits), "give as many channels and axes as the training data has")
-        raise MupError(
-            f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which the "
-            f"grid may differ and n is 1 or more: {do}."
-        )
-
     def __repr__(self) -> str:
-        made, study = self._made, self.results.study
-        grid, where = study.space.get("lr"), f"searched as {study.space.get('lr')}"
-        if isinstance(grid, Sequence):
-            edge = edge_of(self.lr, grid)
-            where = f"searched from {min(grid):g} to {max(grid):g}, "
-            where += f"at the {edge} of it: extend the grid" if edge else "inside"
-        if others := {name: value for name, value in self.params.items() if name != "lr"}:
-            where += f"; {say.params(others)}"
-        seeds = f"over {n} seeds" if (n := len(study.seeds)) > 1 else "with one seed"
-        loss = say.loss_of_row(self.results.row(made["rule"]))
-        size = _arguments(made["size"])
+        made, size, price = self._made, _arguments(self._made["size"]), self.results.price()
+        said = verdict(self.results)
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
-        there = f", {self.lr * math.sqrt(short / long):.3g} for the {long} steps of the target" if short != long else ""
-        price = self.results.price()
-        took = "" if price is None else f"; tuning took {price:.2f} of one training of it"
+        if short != long:
+            said.append(f"For the {long} steps of the target that is lr {self.lr * math.sqrt(short / long):.3g}.")
+        if price is not None:
+            said.append(f"Tuning took {price:.2f} of one training of the target.")
         return "\n".join(
             (
-                f"lr {self.lr:g} at the {study.base} ({where}){there}",
-                f"{made.get('score') or 'validation loss'} {loss} {seeds}; this model, seed {made['seed']}: "
-                f"{self.loss:.4g}{took}",
-                f"target {size}, {made['n_params']:,} parameters; kept in {self.results.folder}",
+                *said,
+                f"This model, {made['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as its "
+                f"{made['score'] or 'validation loss'} and is kept in {self.results.folder}:",
                 f"nm.parametrize({made['build']}({size}), base={made['base']}, rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )
@@ -209,8 +191,8 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "format": _FORMAT,
         "version": __version__,
         "build": name_of(build),
-        "module": getattr(build, "__module__", "__main__"),
         "is_fno": is_fno,
+        "build_is": training.fingerprints["build"],
         "size": {**channels, **config["model"]},
         "base": dict(config["base"]),
         "rule": study.rules[0],
@@ -253,6 +235,11 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
         If the folder holds no study or one that is not finished, if its files are of another version or damaged, or if
         ``build`` is missing, fails or gives another model.
 
+    Warns
+    -----
+    UserWarning
+        If ``build`` is not as it was: its code, or what it uses, is another one.
+
     Examples
     --------
     >>> import torch
@@ -292,6 +279,13 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
             f"The study that ran last in {folder} is not the one whose target is kept there: it has gone on since, is not "
             f"finished, or its target failed. {again}"
         )
+    with suppress(MupError):  # of what cannot be looked into nothing is known
+        if not made["is_fno"] and build is not None and fingerprint(build) != made["build_is"]:
+            warnings.warn(
+                f"The function {name_of(build)} is not as it was when {folder} was tuned: its code, what it uses or the "
+                "version of a package is another one. Its target may predict otherwise; give the function as it was.",
+                stacklevel=2,
+            )
     return load_target(results, made, build, processor)
 
 
@@ -317,7 +311,7 @@ def load_target(
         )
     path = folder / made["weights"]
     content = read_weights(path)
-    made = {**made, **{name: _tuples(made[name]) for name in ("size", "base", "training")}}
+    made = {**made, **{name: tuples(made[name]) for name in ("size", "base", "training")}}
     model = _rebuilt(FNO if made["is_fno"] else build, made, content, path)
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
@@ -330,20 +324,16 @@ def load_target(
 def _rebuilt(
     builder: Callable[..., nn.Module], made: Mapping[str, Any], content: Mapping[str, Any], path: Path, real: bool = False
 ) -> nn.Module:
-    """The model with its weights; built without memory where it is whole so, and answers as it did."""
+    """The model with its weights; built without memory where it is whole so."""
     try:
         with torch.random.fork_rng(devices=[]), nullcontext() if real else torch.device("meta"):
             model = builder(**made["size"]).eval()
         tied = len(list(model.parameters()))
         set_plan(model, fit_plan(model, core.Plan.from_json(content["plan"]), repr(str(path))))
         model.load_state_dict(content["weights"], assign=not real)
-        shape, dtype = content.get("like", (None, ""))
-        like = None if shape is None else torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-        answers = answers_of(model, like)
-        if not answers_alike(content.get("answers"), answers):
-            raise MupError("with the same weights it predicts otherwise than it did after training")
-        empty = any(values.is_meta for values in (*model.parameters(), *model.buffers()))
-        if real or (answers is not None and not empty and tied == len(list(model.parameters()))):
+        values = [*model.parameters(), *model.buffers(), *(own for part in model.modules() for own in vars(part).values())]
+        empty = any(getattr(value, "is_meta", False) for value in values)
+        if real or (not empty and tied == len(list(model.parameters()))):
             return model
     except Exception as error:  # the function is the user's
         if real:
@@ -355,28 +345,15 @@ def _rebuilt(
     return _rebuilt(builder, made, content, path, real=True)
 
 
-def lines_of_use(folder: Path, made: Mapping[str, Any]) -> list[str]:
-    """The lines of Python that load the target and predict with it."""
-    name, module = made["build"], "your_script" if made["module"] == "__main__" else made["module"]
-    given = "" if made["is_fno"] else f", {name.rpartition('.')[2]}"
-    imported = [] if made["is_fno"] else [f"from {module} import {name.partition('.')[0]}"]
-    if made["processor"] is None or made["x_shape"] is None:
-        last = "tuned.model  # takes batches as your loaders give them: they brought no processor"
-    else:
-        shape = ", ".join(map(str, made["x_shape"]))
-        last = f"prediction = tuned.predict(x)  # x of shape (n, {shape}) in the units of the data, tensor or numpy"
-    return ["import neuralop_mup as nm", *imported, f"tuned = nm.load_tuned({str(folder)!r}{given})", last]
-
-
 def _arguments(size: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in size.items())
 
 
-def _tuples(value: Any) -> Any:
+def tuples(value: Any) -> Any:
     """JSON has lists where arguments were tuples."""
     if isinstance(value, Mapping):
-        return {name: _tuples(inner) for name, inner in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return {name: tuples(inner) for name, inner in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def tune(
@@ -401,7 +378,15 @@ def tune(
     device: str = "auto",
     n_workers: int | None = None,
     progress: bool = True,
-    **more: Any,
+    weight_decay: float | None = None,
+    beta2: float | None = None,
+    schedule: str | None = None,
+    clip_spectral: float | None = None,
+    aux_lr: float | None = None,
+    soap: Mapping[str, Any] | None = None,
+    kernel_init: str | None = None,
+    engine: Any = None,
+    executor: Any = None,
 ) -> Tuned:
     """Check the learning rate of a model on data at a cheap proxy, and train the large size with it.
 
@@ -433,7 +418,7 @@ def tune(
         ``crop``, ``in_memory``, as in :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands
         in the report.
     loss : str, callable or dict, default "l2"
-        ``"l2"``, ``"h1"`` or ``"l2,h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
+        ``"l2"`` or ``"h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
         neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses,
         unless there is a score. A mean over the batch is refused.
     score : str or callable, optional
@@ -471,10 +456,19 @@ def tune(
         Runs at once, each in a process of its own; default one per GPU, or one per core.
     progress : bool, default True
         Show progress on stderr, and print what was chosen.
-    **more
-        Of a run: ``weight_decay``, ``beta2``, ``schedule``, ``clip_spectral``, ``aux_lr``, ``soap`` (its
-        arguments), and ``kernel_init`` (default: small with ``soap``, neuralop's own with the others and in
-        SP). Of a search: ``n_trials``, ``sampler``, ``engine``, ``executor``, as in :func:`neuralop_mup.sweep`.
+    weight_decay, beta2, aux_lr : float, optional
+        Of the optimizer, by default its own.
+    schedule : str, optional
+        "cosine" (the default), "constant", "halve:50" (every 50 epochs) or "halve:100,150" (after these epochs).
+    clip_spectral : float, optional
+        Bound of each entry of the spectral kernels' gradients.
+    soap : mapping, optional
+        Further arguments of ``soap``.
+    kernel_init : str, optional
+        How large kernels start: "small", the default with ``soap``, or "default", neuralop's own, that with the others and
+        in SP.
+    engine, executor : optional
+        As in :func:`neuralop_mup.sweep`.
 
     Returns
     -------
@@ -499,18 +493,13 @@ def tune(
     >>> tuned.predict(x[:2]).shape, tuned.report.name
     (torch.Size([2, 1, 16]), 'report.md')
     """
-    if not isinstance(folder, (str, Path)):
-        raise MupError(f"folder={folder!r} must be the path of a folder for the runs.")
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    place = {name: more.pop(name) for name in ("engine", "executor") if name in more}
-    known = (*SETTINGS, *SEARCH)
-    if wrong := [name for name in more if name not in known]:
-        every = [*tune.__kwdefaults__, *known, "engine", "executor"]
-        hint = "space={'lr': […]} gives the values that it tries." if wrong[0] == "lr" else nearest(wrong[0], every)
-        raise MupError(f"tune has no argument {wrong[0]!r}; {hint}")
-    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds, **more}
-    every_run = {"epochs": epochs, "batch_size": batch_size, "device": device}
+    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds}
+    every_run = {"epochs": epochs, "batch_size": batch_size, "device": device, "kernel_init": kernel_init}
+    may_be = {"weight_decay": weight_decay, "beta2": beta2, "schedule": schedule, "aux_lr": aux_lr, "soap": soap}
+    may_be |= {"clip_spectral": clip_spectral}
+    every_run |= {name: value for name, value in may_be.items() if value is not None}
     study, optimizers = asked(folder, rules=(rule, *compare), optimizer=optimizer, **asked_for, **every_run)
     how = {"read": read, "loss": loss, "score": score, "proxy_steps": proxy_steps, "processor": processor}
     plan = make_plan(study, optimizers, build, data, **how)
@@ -519,10 +508,11 @@ def tune(
             print(f"{what:<8} {text}")
     for note in plan.study.notes:
         warnings.warn(note, stacklevel=2)
-    place |= {"n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
-    results = results_of(plan.study, folder=folder, **place)
+    place = {"engine": engine, "executor": executor, "n_workers": n_workers, "devices": cuda_devices(device)}
+    results = results_of(plan.study, folder=folder, progress=progress, **place)
     made = write_target(results, plan.study.train, plan.x_shape)
-    use = "" if made is None else "\n".join(lines_of_use(results.folder, made))
+    given = "" if isinstance(build, FNOs) else f", {name_of(build).rpartition('.')[2]}"
+    use = f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
-    write_report(results, command=command, title=plan.title, settings=plan.settings, use=use)
+    write_report(results, command=command, title=plan.title, settings=plan.settings, use=use if made else "")
     return load_target(results, made, build, processor)

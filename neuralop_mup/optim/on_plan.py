@@ -60,7 +60,11 @@ def not_on_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float])
         own = group.get("lr_mult", rule) / rule * group.get("base_lr", 1.0)
         for p in group["params"] if lr and own else ():
             if p in mults:
-                found[p] = lr, own * (rule if group.get("layouts") else mults[p]), group.get("initial_lr", 0.0)
+                found[p] = (
+                    lr,
+                    own * (rule if group.get("layouts") else mults[p]),
+                    group.get("initial_lr", group.get("base_lr", 0.0)),
+                )
     base = median_low([lr / mult for lr, mult, _ in found.values()] or [0.0])
     off = {}
     for p, (lr, mult, start) in found.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
@@ -260,17 +258,14 @@ class Problem(ABC):
         {'train': 8, 'val': 2, 'test': 2}
         """
         path = cache_folder(cache_dir) / self.file_name
-        tensors = _read(path)
-        # Of the user's own: another's file in a folder that all share cannot be opened. Windows' folder is theirs.
-        lock = Path(tempfile.gettempdir()) / f"{getattr(os, 'getuid', str)()}-{path.name}.lock"
+        if tensors := _read(path):
+            return self._data(tensors)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not tensors:
-                # Who wants the same at the same time waits, and then finds it. The file is made before the work, so that a
-                # folder that cannot be written is told then.
-                with FileLock(lock), whole_file(path) as partial:
-                    tensors = _read(path) or self._generated()
-                    save_file(tensors, partial)
+            # The file is made before the work, so that a folder that cannot be written is told then.
+            with whole_file(path) as partial:
+                tensors = self._generated()
+                save_file(tensors, partial)
         except (OSError, SafetensorError) as error:
             raise MupError(
                 f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free some space, or name "

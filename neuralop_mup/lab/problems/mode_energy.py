@@ -25,42 +25,37 @@ _GRAPHS = ("input_geom", "latent_queries", "output_queries", "edge_index", "geom
 
 @dataclass(frozen=True)
 class ModeEnergy:
-    """Shares of spectral energy, on each axis by itself.
+    """Shares of the spectral energy of fields, on each axis by itself.
 
     Attributes
     ----------
-    inputs, targets : tuple of tuple of float
+    shares : tuple of tuple of float
         For each axis, the share that ``n_modes`` = 0, 1, …, the number of its points keep.
     """
 
-    inputs: tuple[tuple[float, ...], ...]
-    targets: tuple[tuple[float, ...], ...]
+    shares: tuple[tuple[float, ...], ...]
 
     def kept(self, n_modes: Sequence[int]) -> tuple[float, ...]:
-        """Share of the targets' energy that ``n_modes`` keep, on each axis."""
-        return tuple(share[min(n, len(share) - 1)] for n, share in zip(n_modes, self.targets, strict=True))
+        """Share of the energy that ``n_modes`` keep, on each axis."""
+        return tuple(share[min(n, len(share) - 1)] for n, share in zip(n_modes, self.shares, strict=True))
 
     def enough(self, share: float = ENOUGH) -> tuple[int, ...]:
-        """The smallest even ``n_modes`` on each axis that keep this share of the targets' energy."""
+        """The smallest even ``n_modes`` on each axis that keep this share of the energy."""
         # Rounding may leave the sum of all a little below 1, and an odd number of points has no even n_modes for all.
         return tuple(
             next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
-            for kept in self.targets
+            for kept in self.shares
         )
 
 
-def mode_energy(x: torch.Tensor, y: torch.Tensor) -> ModeEnergy:
-    """Energy of inputs and targets over the modes of each axis.
+def mode_energy(fields: torch.Tensor) -> ModeEnergy:
+    """Energy over the modes of each axis.
 
     Parameters
     ----------
-    x, y : torch.Tensor
-        Shape ``(n, channels, *grid)``, real or complex. Of many samples some hundred are read.
+    fields : torch.Tensor
+        Shape ``(n, channels, *grid)``, real or complex, such as targets. Of many samples some hundred are read.
     """
-    return ModeEnergy(_shares(x), _shares(y))
-
-
-def _shares(fields: torch.Tensor) -> tuple[tuple[float, ...], ...]:
     fields = fields[:: -(-len(fields) // _SAMPLES)]
     fields = fields.to(torch.complex128 if fields.is_complex() else torch.float64)
     axes = (0, *range(2, fields.ndim))
@@ -77,7 +72,7 @@ def _shares(fields: torch.Tensor) -> tuple[tuple[float, ...], ...]:
         kept = torch.stack([energy[_is_kept(frequency, n, both_signs)].sum() for n in range(points + 1)])
         shares = kept / kept[-1] if kept[-1] > 0 else torch.ones_like(kept)
         result.append(tuple(shares.tolist()))
-    return tuple(result)
+    return ModeEnergy(tuple(result))
 
 
 def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
@@ -105,10 +100,11 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
     Parameters
     ----------
     energy : ModeEnergy
+        Of targets.
     proxy, target : sequence of int
         ``n_modes`` of the two. An axis on which the proxy has as many as the target is no concern: nothing moves there.
     """
-    if not len(proxy) == len(target) == len(energy.targets):
+    if not len(proxy) == len(target) == len(energy.shares):
         return ""
     kept, needed = energy.kept(proxy), energy.enough()
     better = [

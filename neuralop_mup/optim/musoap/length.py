@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError
-from neuralop_mup.validation import check_count
+from neuralop_mup.validation import check_count, check_positive
 
 #: The learning rate of trainings of so many steps, under a schedule that ends with them.
 LR = 3e-2
@@ -35,6 +35,9 @@ USUAL_STEPS = 1000
 FLOOR = 0.01
 # Of an unknown length: this much of the rate of a training that ends after so many steps more than there were.
 _SHARE, _MORE = 0.7, 100
+# Of trained weights: the largest rate, and the steps that lie behind those of which no error is known.
+_TRAINED_MOST, _TRAINED_STEPS = 0.06, 3000
+_LARGEST_ERROR = 3.0
 # Relative differences that are rounding.
 _ROUNDING = 1e-6
 # So many steps are timed before their time is trusted, and between two looks at the clock of all.
@@ -61,6 +64,32 @@ def usual_lr(steps: int | None = None, lr: float = LR) -> float:
     No update is larger than the weights that it moves, so that it is at most 1.
     """
     return lr if steps is None else min(1.0, lr * length_factor(steps, USUAL_STEPS))
+
+
+def trained_lr(steps: int | None, start_error: float | None) -> float:
+    """The learning rate of a trained model on other data: min(0.06, lr of fresh weights · relative error at the start).
+
+    Where this error is not known it is the rate of a training that has 3,000 steps behind it. The best rate hardly follows
+    the number of steps, but how far the new problem is from the old one (benchmarks/results/fine-tuning.md).
+    """
+    if start_error is None:
+        return usual_lr((USUAL_STEPS if steps is None else steps) + _TRAINED_STEPS)
+    return min(_TRAINED_MOST, usual_lr(steps) * start_error)
+
+
+def check_start_error(start_error: Any, lr: float | None) -> None:
+    """Refuse an error that is none, or is in percent, and one beside a rate."""
+    check_positive("start_error", start_error)
+    if start_error > _LARGEST_ERROR:
+        raise MupError(
+            f"start_error is {start_error!r}, and a relative error of 1 is that of predicting zero: give it as a fraction, "
+            "0.06 for 6 %, or train fresh weights if it is that large."
+        )
+    if lr is not None:
+        raise MupError(
+            f"lr is {lr!r} and start_error is {start_error!r}, but the learning rate of a trained model follows from its "
+            "error: leave out one of them."
+        )
 
 
 def progress_lr(taken: int) -> float:
@@ -154,13 +183,24 @@ def past_the_end(group: Mapping[str, Any], taken: int) -> str | None:
         ended, instead = "its cooldown", ", or load a state from before the cooldown"
     elif group["steps"] is not None and taken >= group["steps"]:
         ended = f"steps={group['steps']}" if group.get("seconds") is None else "the time that was given as steps"
-        instead = ", or build the optimizer with that, MuSOAP(model, steps=n)"
+        instead = ", after a state is loaded if one is"
     else:
         return None
     return (
         f"This is step {taken + 1:,} of a training that {ended} has ended: it goes on with at most {FLOOR:.0%} of its "
         f"largest learning rate. To train on, call optimizer.set_steps(n) with the number of all its steps{instead}. (Said "
         "once for each optimizer.)"
+    )
+
+
+def say_whose_end(ours: int | None, theirs: int | None) -> str | None:
+    """What is said of a state that has another end than the optimizer that it is loaded into; None if it has not."""
+    if ours in (None, theirs):
+        return None
+    has = "none" if theirs is None else f"{theirs:,}"
+    return (
+        f"This optimizer was built with steps={ours}, and the state that it loads has {has}, which holds, as all settings "
+        f"of a state do. If the training is to end with {ours:,} steps, call optimizer.set_steps({ours}) now."
     )
 
 
@@ -183,8 +223,8 @@ def begin_cooldown(groups: Sequence[Group], steps: Any, taken: int) -> None:
     check_count("the length of a cooldown", steps, "optimizer steps")
     if (former := groups[0].get("cooldown")) is not None:
         raise MupError(
-            f"A cooldown of {former[1]:,} steps began after step {former[0]:,} already: let it end, call "
-            "optimizer.set_steps(n) with the number of all steps to train on instead, or load a state from before it."
+            f"A cooldown of {former[1]:,} steps began after step {former[0]:,} already: to train on, call "
+            "optimizer.set_steps(n) with the number of all steps, or load a state from before it."
         )
     if steps > taken:
         raise MupError(

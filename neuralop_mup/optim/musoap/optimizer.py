@@ -40,11 +40,14 @@ from neuralop_mup.optim.musoap.length import (
     LR,
     Stopwatch,
     begin_cooldown,
+    check_start_error,
     follow_length,
     move_end,
     note_peaks,
     past_the_end,
+    say_whose_end,
     seconds_of,
+    trained_lr,
     usual_lr,
 )
 from neuralop_mup.optim.musoap.precision import full_precision
@@ -87,7 +90,8 @@ class MuSOAP(torch.optim.Optimizer):
         Size of an update: about the operator norm between root-mean-square sizes of features, in a model of ``base_depth``
         Fourier layers; at most 1. If not given it follows from ``steps``, or without these from the steps that were taken.
     aux_lr : float, optional
-        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``.
+        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``, but for a trained model:
+        0.004 · lr / 0.03 where ``lr`` is not given.
     steps : int or str, optional
         Number of optimizer steps of the whole training: the learning rate is 0.03 at 1,000 steps, and at others what
         :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1; beside ``lr`` it is the end alone. Steps end
@@ -99,6 +103,11 @@ class MuSOAP(torch.optim.Optimizer):
 
         Without ``steps`` and ``lr`` the rate follows the law as far as the training has come, 0.7 · 0.03 · √(1000 / (t +
         100)) after t steps, until :meth:`cooldown` brings it to zero.
+    start_error : float, optional
+        Of a trained model that is fine-tuned: its relative error on the new data before the first step, 0.06 for 6 %. ``lr``
+        is what ``steps`` give, times that, at most 0.06. Without it a model of ``parametrize(model, init=False)`` takes the
+        rate of 3,000 steps more, which may be three times too low where the new problem is far from the old one, and too
+        high where there is little left to learn.
     momentum : float, default 0.95
         Decay of m, the running mean of gradients; a step goes along momentum · m + (1 − momentum) · gradient.
     beta2 : float, default 0.95
@@ -196,6 +205,7 @@ class MuSOAP(torch.optim.Optimizer):
         aux_lr: float | None = None,
         *,
         steps: int | str | None = None,
+        start_error: float | None = None,
         momentum: float = 0.95,
         beta2: float = 0.95,
         period: int = 2,
@@ -222,6 +232,8 @@ class MuSOAP(torch.optim.Optimizer):
             ("base_depth", 1 if base_depth is None else base_depth, "Fourier layers"),
         ):
             check_count(what, count, unit)
+        if start_error is not None:
+            check_start_error(start_error, lr)
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
@@ -230,9 +242,14 @@ class MuSOAP(torch.optim.Optimizer):
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         _check_rates(lr, aux_lr)
         given = None if steps is None or isinstance(steps, str) else int(steps)
-        follows = None if lr is not None else "progress" if steps is None else "steps"
-        lr, aux_lr = usual_lr(given) if lr is None else lr, AUX_LR if aux_lr is None else aux_lr
         binding = bind(model)
+        usual_aux, follows = AUX_LR, None
+        if lr is None and (start_error is not None or not binding.plan.init_applied):
+            lr = trained_lr(given, start_error)
+            usual_aux *= lr / LR
+        elif lr is None:
+            lr, follows = usual_lr(given), "progress" if steps is None else "steps"
+        aux_lr = usual_aux if aux_lr is None else aux_lr
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
@@ -486,9 +503,8 @@ class MuSOAP(torch.optim.Optimizer):
         if _renews(step, refresh):
             self._renew(turn.averages, step)
         ahead = batch.read(turn.means, turn, scratch, "ahead").lerp_(x, 1 - group["momentum"])
-        lr = (
-            group["lr"] * group["length_mult"] * turn.period
-        )  # a mode moves as far in one step as it would have in all that it waited
+        # A mode moves as far in one step as it would have in all that it waited.
+        lr = group["lr"] * group["length_mult"] * turn.period
         update, share = direction(
             x,
             ahead,
@@ -555,6 +571,8 @@ class MuSOAP(torch.optim.Optimizer):
                         "optimizer."
                     )
         check_optimizer_state(self, {"param_groups": groups})  # the same parameters under another base or rule
+        if said := say_whose_end(self.param_groups[0]["steps"], groups[0]["steps"]):
+            warnings.warn(said, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})
         for cached in ("_batches", "_stopwatch", "_told_of_the_end"):
             vars(self).pop(cached, None)
