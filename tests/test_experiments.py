@@ -329,7 +329,7 @@ def test_a_best_rate_at_an_edge_is_said():
 
 @pytest.mark.parametrize(
     "name",
-    ["transfer", "paper-drift", "timing", "checks", "choices", "optimizers"],
+    ["transfer", "paper-drift", "timing", "checks", "choices", "optimizers", "unknown-length"],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     """From nothing to its page; what is kept of its runs gives the same page. The others' are run above."""
@@ -447,3 +447,30 @@ def test_fine_tuning_tells_what_the_rule_loses():
     assert rows(text)["the fresh rate times the error at the start, at most 0.06"].endswith("| – | 50 % (50 % to 50 %) |")
     assert rows(text)["the first state"] == "| the first state | 10 % (10 % to 10 %) | 0.86 | 2 |"
     assert experiment.numbers(Kept()) == {}
+
+
+def ended(config):
+    """Cosines end at 0.1; the one run at 0.11, with the second seed at 0.1, and with the third it does not train."""
+    if config["steps"] is not None:
+        return {"loss": 0.1, "metrics": {"seconds": 1.0}}
+    ways = importlib.import_module("experiments.unknown_length")
+    rest = dict.fromkeys((*ways.AVERAGES, ways.AS_IT_IS), 0.2)
+    errors = {str(n): {ways.COOLDOWN: 0.1 if config["seed"] == 1 else 0.11, **rest} for n in config["lengths"]}
+    metrics = {"errors": errors, "times": dict.fromkeys(ways.AVERAGES, 0.04), "seconds": 1.0}
+    return {"loss": 0.1, "metrics": metrics, "outcome": "diverged" if config["seed"] == 2 else "complete"}
+
+
+def test_what_not_knowing_the_length_costs_is_on_the_page():
+    """Over two seeds the root of 1.1, over three infinite; averages twice the error, for 4 % of the time."""
+    full = run.EXPERIMENTS["unknown-length"]
+    kept = Kept.of(full, ended)
+    two = dataclasses.replace(full, seeds=(0, 1))
+    found = rows(two.table(kept))
+    assert found["Gray–Scott"] == "| Gray–Scott |  | 1.05 (2) | 1.05 (2) | 1.05 (2) |"
+    twice = " | ".join(["2.00 (2.00 to 2.00)"] * 3)
+    assert found["average of 100 steps"] == f"| average of 100 steps | {twice} | 4.0 % (4.0 % to 4.0 %) |"
+    numbers = two.numbers(kept)
+    assert (numbers["others.most"], numbers["single.most"], numbers["seeds"]) == ("1.05", "1.10", "2")
+    assert full.numbers(kept)["all.median"] == "inf" and full.numbers(Kept()) == {}
+    first = list(full.wanted(Kept()))
+    assert {one.config["steps"] for one in first[:12]} == {250, 1000} and {one.config["seed"] for one in first[:24]} == {0}

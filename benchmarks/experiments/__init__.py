@@ -24,6 +24,7 @@ from experiments.law_page import LawWithPage
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import MOVES, Transfer
+from experiments.unknown_length import UnknownLength
 from problems.apebench import FOLDER
 
 EXPERIMENTS: dict[str, Any] = {
@@ -56,6 +57,7 @@ EXPERIMENTS: dict[str, Any] = {
     "checks": Checks(),
     "cheap": Cheap(),
     "fine-tuning": FineTuning(),
+    "unknown-length": UnknownLength(),
     "apebench": Contest(
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
