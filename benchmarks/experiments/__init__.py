@@ -20,6 +20,7 @@ from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, r
 from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
+from experiments.programs import Programs
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import MOVES, Transfer
@@ -54,6 +55,7 @@ EXPERIMENTS: dict[str, Any] = {
     "timing": Timing(),
     "checks": Checks(),
     "cheap": Cheap(),
+    "programs": Programs(),
     "apebench": Contest(
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
