@@ -1,11 +1,15 @@
 """The two lines put into programs of others: what is found in their texts and what is refused; and the experiment's page."""
 
+import hashlib
 import importlib
 import math
 import os
+import runpy
+import shutil
 import sys
 from pathlib import Path
 
+import neuralop
 import pytest
 
 import neuralop_mup as nm
@@ -15,12 +19,20 @@ two_lines = importlib.import_module("experiments.two_lines")
 programs = importlib.import_module("experiments.programs")
 with_two_lines, with_own_optimizer = two_lines.with_two_lines, two_lines.with_own_optimizer
 
-#: As neuralop's examples are.
-TRAINED = """# größer als ASCII
+_HEAD = """# größer als ASCII
 import torch
-from neuralop import Trainer
-model = FNO(
-    n_modes=(8, 8),
+from torch.utils.data import DataLoader
+from neuralop import LpLoss, Trainer
+from neuralop.models import FNO
+from neuralop.training import AdamW
+data = [{"x": torch.randn(1, 8, 8), "y": torch.randn(1, 8, 8)} for _ in range(8)]
+train_loader = DataLoader(data, batch_size=2)
+"""
+#: As neuralop's examples are.
+TRAINED = (
+    _HEAD
+    + """model = FNO(
+    n_modes=(4, 4),
     in_channels=1, out_channels=1, hidden_channels=8,
 )
 model = model.to("cpu")
@@ -28,30 +40,36 @@ name = "µ"; optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)  
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30)
 trainer = Trainer(model=model, n_epochs=2, verbose=True)
 trainer.train(train_loader=train_loader, test_loaders={}, optimizer=optimizer, scheduler=scheduler)
+test_loaders, eval_losses = {8: train_loader}, {"l2": LpLoss(d=2)}
 """
-#: As its scripts are; the losses' weights are given the parameters, too.
-LOOPED = """
-def main():
-    core = get_model(config)
-    model = Adapter(core).to(device)
-    if config.distributed:
-        model = DDP(model)
+)
+#: As its scripts are, with loops of their own; the losses' weights are given the parameters, too.
+LOOPED = (
+    _HEAD
+    + """
+def main(n_epochs=3, rate=1e-2, plateau=True, wrapped=False):
+    core = FNO((4, 4), 1, 1, 8)
+    model = torch.nn.Sequential(core).to("cpu")
+    if wrapped:
+        model = torch.nn.DataParallel(model)
     optimizer = AdamW(
         model.parameters(),
-        lr=config.opt.learning_rate,
+        lr=rate,
     )
-    weights = Relobralo(params=model.parameters())
-    if config.plateau:
-        scheduler = ReduceLROnPlateau(optimizer, patience=50)
+    weights = dict(params=model.parameters())
+    if plateau:
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=50)
     else:
-        scheduler = StepLR(optimizer, 10)
-    for epoch in range(config.opt.n_epochs):
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    for epoch in range(n_epochs):
         for i, batch in enumerate(train_loader):
             optimizer.zero_grad()
-            loss(model, batch).backward()
+            (model(batch["x"]) - batch["y"]).square().mean().backward()
             optimizer.step()
-        scheduler.step()
-main()"""
+        scheduler.step(1.0)
+    return optimizer
+optimizer = main()"""
+)
 
 
 def changed(before, after):
@@ -75,21 +93,33 @@ def test_a_program_with_loops_has_its_two_lines():
     _, new = changed(LOOPED, with_two_lines(LOOPED))
     assert new == [
         "    import neuralop_mup as nm; nm.parametrize(model)",
-        "    optimizer = nm.MuSOAP(model, steps=(config.opt.n_epochs) * len(train_loader))",
+        "    optimizer = nm.MuSOAP(model, steps=(n_epochs) * len(train_loader))",
     ]
-    compile(with_two_lines(LOOPED), "looped", "exec")
 
 
-def test_its_own_optimizer_may_have_another_rate_and_a_cosine():
-    assert with_own_optimizer(TRAINED) == TRAINED
-    _, new = changed(LOOPED, with_own_optimizer(LOOPED, 0.5, cosine=True))
-    assert new == [
-        "        lr=(config.opt.learning_rate) * 0.5,",
-        "    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config.opt.n_epochs)",
-    ]
-    compile(with_own_optimizer(LOOPED, 0.5, cosine=True), "looped", "exec")
-    _, new = changed(LOOPED, two_lines.with_epochs(LOOPED, 3))
-    assert new == ["    for epoch in range(3):"]
+@pytest.mark.parametrize(("source", "steps"), [(TRAINED, 2 * 4), (LOOPED, 3 * 4)])
+@pytest.mark.filterwarnings("ignore:LpLoss", "ignore:.*pin_memory", "ignore:FNO.forward")
+def test_what_is_trained_so_ends_with_its_steps(tmp_path, source, steps):
+    path = tmp_path / "program.py"
+    path.write_text(with_two_lines(source), encoding="utf-8")
+    optimizer = runpy.run_path(str(path))["optimizer"]
+    assert isinstance(optimizer, nm.MuSOAP)
+    assert {group["steps"] for group in optimizer.param_groups} == {steps}
+    assert all(group["length_mult"] < 0.1 for group in optimizer.param_groups)
+
+
+def test_a_run_is_the_program_in_a_copy_of_its_checkout(tmp_path, monkeypatch):
+    """Its errors are those of its own losses at its end."""
+    shutil.copytree(Path(neuralop.__file__).parent, tmp_path / "neuralop", ignore=shutil.ignore_patterns("tests"))
+    path = tmp_path / "scripts" / "train_burgers.py"
+    for folder in (tmp_path / "config", tmp_path / programs._DATA, path.parent):
+        folder.mkdir()
+    monkeypatch.setenv(programs.CHECKOUT, str(tmp_path))
+    path.write_text(TRAINED, encoding="utf-8")
+    sha = hashlib.sha256(TRAINED.encode()).hexdigest()[:12]
+    monkeypatch.setitem(programs.PROGRAMS, "small", programs.Other("scripts/train_burgers.py", sha, 1))
+    told = programs.measured(programs.Programs(("small",)).run("small", "two lines", 1.0, 0).config)
+    assert told["loss"] == told["errors"]["8_l2"] > 0 and told["seconds"] > 0
 
 
 @pytest.mark.parametrize(
@@ -119,8 +149,8 @@ def test_what_is_not_understood_is_refused(old, new, told):
             "            if i % 2:\n                optimizer.step()",
             "only under a condition",
         ),
-        ("range(config.opt.n_epochs)", "range(1, config.opt.n_epochs)", "has none"),
-        ("for epoch in range(config.opt.n_epochs)", "while True", "has none"),
+        ("range(n_epochs)", "range(1, n_epochs)", "has none"),
+        ("for epoch in range(n_epochs)", "while True", "has none"),
         ("enumerate(train_loader)", "zip(one, other)", r"zip\(one, other\), whose length"),
     ],
 )
