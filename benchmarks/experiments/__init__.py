@@ -21,6 +21,7 @@ from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VA
 from experiments.fine_tuning import FineTuning
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
+from experiments.programs import Programs
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import MOVES, Transfer
@@ -58,6 +59,7 @@ EXPERIMENTS: dict[str, Any] = {
     "cheap": Cheap(),
     "fine-tuning": FineTuning(),
     "unknown-length": UnknownLength(),
+    "programs": Programs(),
     "apebench": Contest(
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,

@@ -308,7 +308,7 @@ def get_plan(model: nn.Module) -> Plan:
                 "neuralop_mup.parametrize on all of it."
             )
         raise MupError(
-            f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model, base=…) first, "
+            f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model) first, "
             "then build the optimizer."
         )
     attach_shapes(bare)

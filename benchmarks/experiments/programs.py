@@ -1,0 +1,282 @@
+"""Whole programs of others: neuralop's own scripts and examples, the two lines put in by a program, nothing else changed.
+
+Each is run as written, with the two lines, and with its own optimizer at half, once and twice its learning rate, further
+where the best is at an edge, under its own schedule and under a cosine that ends with the training. The test error says
+which of these is best, which favours the tuned ones. Programs of hundreds of epochs are run for fewer, all alike.
+
+The programs, and the data that they train on, are those of a checkout of neuraloperator's repository at :data:`COMMIT`, of
+which the environment variable ``NEURALOP_CHECKOUT`` tells the folder; nothing is downloaded. Its scripts need ``zencfg<1``,
+and they are run with the checkout's neuralop: that of release 2.0.0 has no data, and asks the network for Darcy's.
+``train_burgers_rno.py`` ends there with double inputs and float weights as it is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import neuralop_mup as nm
+from experiments.kept import loss_of, missing
+from experiments.pages import table
+from experiments.training import remembered
+from experiments.two_lines import with_epochs, with_own_optimizer, with_two_lines
+from neuralop_mup.core.rules import RULE_VERSION
+from neuralop_mup.lab.records import Run
+
+CHECKOUT = "NEURALOP_CHECKOUT"
+COMMIT = "93d3f0633e048c915004cd782cb339acf06e1157"
+_DATA = Path("neuralop", "data", "datasets", "data")
+# Darcy's loader asks the network unless a file of this name is there, which it never reads.
+_NEVER_READ = "darcy_train_32.pt"
+
+
+@dataclass(frozen=True)
+class Other:
+    """A program: where it is in the checkout, the beginning of its text's SHA-256, and what it is called with.
+
+    ``epochs`` replaces its own number; None leaves it.
+    """
+
+    path: str
+    sha256: str
+    epochs: int | None = None
+    arguments: tuple[str, ...] = ()
+
+
+PROGRAMS: dict[str, Other] = {
+    "train_burgers": Other("scripts/train_burgers.py", "ed233cf0de73", 12),
+    "plot_FNO_darcy": Other("examples/models/plot_FNO_darcy.py", "addd72837ed2"),
+    "train_darcy": Other("scripts/train_darcy.py", "3e9ec125a09a", 10, ("--data.folder", f"../{_DATA.as_posix()}")),
+    "checkpoint_FNO_darcy": Other("examples/training/checkpoint_FNO_darcy.py", "64c0cff456cc"),
+    "plot_incremental_FNO_darcy": Other("examples/training/plot_incremental_FNO_darcy.py", "d44cd6989bda"),
+    "plot_UNO_darcy": Other("examples/models/plot_UNO_darcy.py", "fec7e120fb92", 8),
+    "train_burgers_pino": Other("scripts/train_burgers_pino.py", "a3b0fa29eb7f", 12),
+}
+#: How often the learning rate of a program's own optimizer is tried, before the best is known; and at most, at least.
+TIMES = (0.5, 1.0, 2.0)
+_MOST, _LEAST = 256.0, 1 / 32
+SCHEDULES = ("own", "cosine")
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The experiment.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Keys of :data:`PROGRAMS`.
+    seeds : tuple of int
+    epochs : int, optional
+        Of every program, instead of its own.
+    schedules : tuple of str
+        Under which the programs' own optimizers are tuned.
+    """
+
+    names: tuple[str, ...] = tuple(PROGRAMS)
+    seeds: tuple[int, ...] = (0, 1)
+    epochs: int | None = None
+    schedules: tuple[str, ...] = SCHEDULES
+
+    about = "whole programs of neuralop's with the two lines put in, over their own optimizers, tuned"
+    metrics = ("errors", "seconds")
+
+    def tiny(self) -> Programs:
+        """The quickest program, an epoch."""
+        return Programs(("plot_incremental_FNO_darcy",), (0,), 1, ())
+
+    @remembered
+    def run(self, name: str, how: str, times: float, seed: int) -> Run:
+        """A run of a program with the ``two lines``, or with its optimizer at so many times its rate under a schedule."""
+        other = PROGRAMS[name]
+        epochs = self.epochs or other.epochs
+        config = {"program": name, "how": how, "times": times, "epochs": epochs, "seed": seed}
+        content = {"train": "programs", "commit": COMMIT, "text": other.sha256, **config}
+        if how == "two lines":
+            content["rules"] = RULE_VERSION
+        return Run(content, config, train=measured, size=f"{name}: {how}", params={"times": times}, seed=seed)
+
+    def wanted(self, records: Any) -> Iterator[Run]:
+        """The runs that are missing, program by program; of a search those that may start now."""
+        for name in self.names:
+            for seed in self.seeds:
+                yield from missing(records, (self.run(name, "two lines", 1.0, seed), self.run(name, "own", 1.0, seed)))
+        for name in self.names:
+            for seed in self.seeds:
+                for schedule in self.schedules:
+                    yield from self._search(records, name, schedule, seed)
+
+    def _search(self, records: Any, name: str, schedule: str, seed: int) -> Iterator[Run]:
+        """The rates that are missing, first those that are always tried."""
+        yield from missing(records, (self.run(name, schedule, times, seed) for times in TIMES))
+        while (times := further(self._losses(records, name, schedule, seed))) is not None:
+            yield (run := self.run(name, schedule, times, seed))
+            if records.get(run) is None:
+                return
+
+    def _losses(self, records: Any, name: str, schedule: str, seed: int) -> dict[float, float | None]:
+        """What is known of each rate, as far as a search goes."""
+        losses = {times: loss_of(records.get(self.run(name, schedule, times, seed))) for times in TIMES}
+        while (times := further(losses)) is not None:
+            loss = loss_of(records.get(self.run(name, schedule, times, seed)))
+            if loss is None:
+                return losses
+            losses[times] = loss
+        return losses
+
+    def tuned(self, records: Any, name: str, seed: int) -> tuple[str, float] | None:
+        """Schedule and factor of the best run of a program's own optimizer; None while a search is not done."""
+        found: dict[tuple[str, float], float] = {}
+        for schedule in self.schedules:
+            losses = self._losses(records, name, schedule, seed)
+            if None in losses.values() or further(losses) is not None:
+                return None
+            found |= {(schedule, times): loss for times, loss in losses.items() if loss is not None}
+        best = min(found, key=found.__getitem__, default=None)
+        return None if best is None or math.isinf(found[best]) else best
+
+    def over(self, records: Any, name: str) -> dict[str, float]:
+        """The errors of a program with the two lines over those of its tuned optimizer, means over the seeds that are done;
+        infinite where the two lines did not train.
+        """
+        ratios: dict[str, list[float]] = {}
+        for seed in self.seeds:
+            ours = records.get(self.run(name, "two lines", 1.0, seed))
+            best = self.tuned(records, name, seed)
+            if ours is None or best is None:
+                continue
+            theirs = errors_of(records.get(self.run(name, best[0], best[1], seed)))
+            own = errors_of(ours)
+            for error, value in theirs.items():
+                ratios.setdefault(error, []).append(own.get(error, math.inf) / value)
+        return {error: geometric_mean(values) for error, values in ratios.items()}
+
+    def table(self, records: Any) -> str:
+        """Every program's errors, and those of the two lines over the tuned ones."""
+        rows = []
+        for name in self.names:
+            ours = [records.get(self.run(name, "two lines", 1.0, seed)) for seed in self.seeds]
+            theirs = [records.get(self.run(name, "own", 1.0, seed)) for seed in self.seeds]
+            bests = [(seed, self.tuned(records, name, seed)) for seed in self.seeds]
+            tuned = [(best, records.get(self.run(name, *best, seed))) for seed, best in bests if best is not None]
+            told = "; ".join(f"{_first(record)} ({times:g} ×, {schedule})" for (schedule, times), record in tuned)
+            ratios = ", ".join(f"{error} {ratio:.2f}" for error, ratio in self.over(records, name).items())
+            epochs = str(self.epochs or PROGRAMS[name].epochs or "its own")
+            rows.append([name, epochs, _all_first(ours), _all_first(theirs), told or "–", ratios or "–"])
+        heads = ["program", "epochs", "two lines", "as written", "its own optimizer, tuned", "two lines over tuned"]
+        said = (
+            f"Test errors where the training ends, of each seed ({len(self.seeds)}): in L2 at its first resolution. "
+            "Tuned: at the rate, times its own, and under the schedule, its own or a cosine, with the least of them. "
+            "Last: all that it reports, geometric means."
+        )
+        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows), ""])
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """What pages quote: the mean over the programs that are done, and the largest."""
+        over = [self.over(records, name) for name in self.names]
+        first = [next(iter(ratios.values())) for ratios in over if ratios]
+        if not first:
+            return {"programs": "0"}
+        return {"mean": f"{geometric_mean(first):.2f}", "most": f"{max(first):.2f}", "programs": str(len(first))}
+
+
+def further(losses: Mapping[float, float | None]) -> float | None:
+    """The factor to be tried next: beyond the edge at which the best is; None if it is inside, or not all are known."""
+    known = {times: loss for times, loss in losses.items() if loss is not None}
+    if len(known) < len(losses) or all(map(math.isinf, known.values())):
+        return None
+    best = min(known, key=known.__getitem__)
+    if best == max(known) and best < _MOST:
+        return 2 * best
+    return best / 2 if best == min(known) and best > _LEAST else None
+
+
+def errors_of(record: Mapping[str, Any] | None) -> dict[str, float]:
+    """All errors of a run; those that are no numbers are infinite, and one that did not complete has none."""
+    errors = {} if record is None else record["metrics"].get("errors") or {}
+    return {name: math.inf if value is None else value for name, value in errors.items()}
+
+
+def _first(record: Mapping[str, Any] | None) -> str:
+    loss = loss_of(record)
+    return "–" if loss is None else f"{loss:.3g}"
+
+
+def _all_first(records: list[Mapping[str, Any] | None]) -> str:
+    return ", ".join(map(_first, records))
+
+
+def measured(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Run it in a process of its own, in a copy of the checkout; the loss is the first test error in L2."""
+    other = PROGRAMS[config["program"]]
+    text = edited(text_of(other), config)
+    with tempfile.TemporaryDirectory() as folder:
+        root, result = Path(folder, "neuraloperator"), Path(folder, "result.json")
+        for part in ("neuralop", "config"):
+            shutil.copytree(checkout() / part, root / part)
+        root.joinpath(_DATA, _NEVER_READ).touch()
+        program = root / other.path
+        program.parent.mkdir(parents=True)
+        program.write_text(text, encoding="utf-8")
+        ours = Path(nm.__file__).parents[1]
+        paths = [str(root), str(ours), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ended = subprocess.run(
+            [
+                sys.executable,
+                Path(__file__).with_name("program_run.py"),
+                program,
+                result,
+                str(config["seed"]),
+                *other.arguments,
+            ],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+            cwd=program.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode:
+            raise RuntimeError(f"{other.path} ended: {(ended.stderr.strip().splitlines() or ['without a word'])[-1]}")
+        told = json.loads(result.read_text(encoding="utf-8"))
+    return {"loss": next(value for name, value in told["errors"].items() if name.endswith("l2")), **told}
+
+
+def edited(text: str, config: Mapping[str, Any]) -> str:
+    """A program's text as a run has it."""
+    if config["epochs"] is not None:
+        text = with_epochs(text, config["epochs"])
+    if config["how"] == "two lines":
+        return with_two_lines(text)
+    return with_own_optimizer(text, config["times"], cosine=config["how"] == "cosine")
+
+
+def text_of(other: Other) -> str:
+    """A program's text in the checkout, which has to be what was measured."""
+    path = checkout() / other.path
+    text = path.read_text(encoding="utf-8")
+    if not hashlib.sha256(text.encode()).hexdigest().startswith(other.sha256):
+        raise nm.MupError(f"{path} is not the program of neuraloperator's commit {COMMIT[:7]}: check that one out.")
+    return text
+
+
+def checkout() -> Path:
+    """The folder of neuraloperator's repository."""
+    told = os.environ.get(CHECKOUT)
+    if told and Path(told, "scripts", "train_burgers.py").is_file():
+        return Path(told)
+    given = f"{CHECKOUT} is {told!r}, which has no scripts/train_burgers.py" if told else f"{CHECKOUT} is not set"
+    # What is missing here may be there the next time, so that the run is no result.
+    raise nm.MupError(
+        f"{given}: set it to the folder of a checkout of github.com/neuraloperator/neuraloperator at commit {COMMIT[:7]}."
+    ) from FileNotFoundError(told or CHECKOUT)
