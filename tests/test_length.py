@@ -17,6 +17,7 @@ import neuralop_mup as nm
 from neuralop_mup.optim.follow import effective_lrs
 from neuralop_mup.optim.musoap import length
 from neuralop_mup.optim.musoap.length import usual_lr
+from neuralop_mup.optim.on_plan import broken_ratios
 from support import differing, random_gradients, small_fno
 from test_musoap import step
 from test_ranks import in_processes
@@ -429,3 +430,23 @@ def test_snapshots_do_not_follow():
     step(optimizer, model)
     optimizer.cooldown(2)
     assert state["param_groups"] == before
+
+
+@pytest.mark.parametrize(("given", "saved"), [({"steps": 20}, {}), ({"steps": 20}, {"steps": 30})])
+def test_a_state_with_another_end_is_told(given, saved):
+    """It would train on at a rate that never falls, or end at another step than was written, without a word."""
+    state = nm.MuSOAP(small_fno(width=4), **saved).state_dict()
+    optimizer = nm.MuSOAP(small_fno(width=4), **given)
+    with pytest.warns(UserWarning, match=r"built with steps=20, .* call optimizer.set_steps\(20\) now"):
+        optimizer.load_state_dict(state)
+    optimizer.set_steps(20)
+    assert optimizer.param_groups[0]["steps"] == 20
+
+
+def test_a_plateau_at_its_floor_is_no_broken_ratio():
+    """torch leaves a group whose rate would change by less than 1e-8, so that ratios break where rates are next to zero."""
+    optimizer = nm.MuSOAP(small_fno(width=4), lr=0.03, aux_lr=0.004)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    for _ in range(30):
+        plateau.step(1.0)
+    assert broken_ratios(optimizer.param_groups) is None
