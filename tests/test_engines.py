@@ -327,7 +327,7 @@ def test_it_starts_where_there_is_no_forking(tmp_path, monkeypatch):
     assert engine._context.get_start_method() == "spawn"
     get_problem("burgers", n_train=2, n_val=1, n_test=1, grid=16, viscosity=0.1).load(tmp_path / "cache")
     found = quiet(train, tmp_path, [0.5, 0.25], engine=engine, seeds=(0,))
-    assert losses(found) == [(0.25, 0, "complete", 1.0), (0.5, 0, "complete", 2.0)]
+    assert losses(found) == [(0.5, 0, "complete", 2.0), (0.25, 0, "complete", 1.0)]
 
 
 def test_nothing_of_this_process_changes(tmp_path):

@@ -63,7 +63,7 @@ def not_on_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float])
                 found[p] = (
                     lr,
                     own * (rule if group.get("layouts") else mults[p]),
-                    group.get("initial_lr", group.get("base_lr", 0.0)),
+                    group.get("initial_lr", 0.0),
                 )
     base = median_low([lr / mult for lr, mult, _ in found.values()] or [0.0])
     off = {}
@@ -81,7 +81,12 @@ def _readable(lr: Any) -> bool:
 
 def broken_ratios(groups: Sequence[Mapping[str, Any]]) -> str | None:
     """What became of the ratios in which groups were built, in a sentence; None if they stand. Others' are left out."""
-    ours = [group for group in groups if group.get("lr_mult") and group["params"] and _readable(group["lr"])]
+    # A plateau's schedule notes nowhere what it began with.
+    ours = [
+        {"initial_lr": group.get("base_lr", 0.0), **group}
+        for group in groups
+        if group.get("lr_mult") and group["params"] and _readable(group["lr"])
+    ]
     names = {group["params"][0]: f"group {group.get('name')!r}" for group in ours}
     return _said(not_on_plan(ours, {group["params"][0]: group["rule_mult"] for group in ours}), names)
 

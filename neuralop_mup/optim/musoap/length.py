@@ -8,7 +8,7 @@ t is the number of steps before this one, N that of the whole training, p the la
 it was reached first. Under a cosine to zero at N, with a warm-up or not, the second is the first, so that nothing changes;
 every other schedule is brought to zero. h is 1, but where the rate follows from a length that was not known at first.
 
-Everything that is remembered are numbers in the groups, so that it is saved, loaded and copied with them:
+Everything that is remembered are numbers in the groups, so that it is saved, loaded and copied with them: ``taken`` (t),
 ``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given),
 ``peak`` (p and m), ``cooldown`` (its first step, its length, and the rate at its beginning), ``seconds`` (that are left).
 """
@@ -46,6 +46,7 @@ _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+
 
 #: What a group remembers of a training that begins.
 BEGINNING: dict[str, Any] = {
+    "taken": 0,
     "steps": None,
     "lr_follows": None,
     "peak": None,

@@ -332,8 +332,8 @@ class MuSOAP(torch.optim.Optimizer):
     # A method of an optimizer would, compiled, take every parameter for the first one that it saw (torch 2.13).
     @not_compiled
     def _step(self) -> None:
-        groups = self.param_groups
-        self._follow_length(groups)
+        groups, taken = self.param_groups, self._taken(self.param_groups)
+        self._follow_length(groups, taken)
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
         with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
@@ -344,10 +344,11 @@ class MuSOAP(torch.optim.Optimizer):
                     sent += self._shared(index, group, members)
             if sent and self._process_group is not None:
                 ranks.broadcast_moved(sent, self._process_group)
+        for group in groups:
+            group["taken"] = taken + 1
 
-    def _follow_length(self, groups: list[dict[str, Any]]) -> None:
+    def _follow_length(self, groups: list[dict[str, Any]], taken: int) -> None:
         """Set the learning rate of the next step, and tell of one beyond the end."""
-        taken = self._taken(groups)
         if groups[0].get("seconds") is not None:
             self._stopwatch.before_step(groups, taken)
         note_peaks(groups, taken)
@@ -357,10 +358,9 @@ class MuSOAP(torch.optim.Optimizer):
             warnings.warn(said, stacklevel=2)
 
     def _taken(self, groups: Sequence[Mapping[str, Any]]) -> int:
-        """How many steps there were, in a resumed run too; AdamW's, where the matrices are frozen."""
-        steps = [self.state[p].get("step", 0) for group in groups for p in group["params"] if p in self.state]
-        # A count on a device is not waited for.
-        return max([int(step) for step in steps if not torch.is_tensor(step) or step.device.type == "cpu"], default=0)
+        """How many steps there were, in a resumed run too; states of former releases have those of matrices alone."""
+        matrices = [p for group in groups if group["layouts"] is not None for p in group["params"]]
+        return max([self.state[p].get("step", 0) for p in matrices if p in self.state] + [groups[0].get("taken", 0)])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
