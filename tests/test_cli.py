@@ -149,7 +149,6 @@ def test_without_a_word_target_and_folder_follow_from_the_data(tune, heat):
         ("trasfer", "'trasfer' (choose from"),
         ("--vers", "--vers"),
         ("tune --sedes 3", "--sedes"),
-        ("tune --epoch 3", "--epoch"),
         ("tune --epochs x", 'Parser key "epochs"'),
         ("tune --epochs", "expected one argument"),
         ("tune --seeds many", 'Parser key "seeds"'),
