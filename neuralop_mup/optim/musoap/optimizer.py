@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +52,7 @@ from neuralop_mup.optim.musoap.length import (
 from neuralop_mup.optim.musoap.precision import full_precision
 from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
-from neuralop_mup.validation import check_count, check_decay, check_number, is_number
+from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
 AUX_LR = 4e-3
 # As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
@@ -221,9 +220,7 @@ class MuSOAP(torch.optim.Optimizer):
         check: str | None = None,
         **unknown: Any,
     ) -> None:
-        for name in unknown:
-            known = set(inspect.signature(MuSOAP).parameters) - {"unknown"}
-            raise MupError(f"MuSOAP has no argument {name!r}: {nearest(name, known)}")
+        check_names(unknown, MuSOAP)
         seconds = seconds_of(steps) if isinstance(steps, str) else None
         for what, count, unit in (
             ("steps", 1 if steps is None or seconds else steps, "optimizer steps"),
