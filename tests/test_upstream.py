@@ -22,6 +22,20 @@ def test_a_patch_is_under_ten_lines_and_its_hunks_add_up(patch, script):
     assert path == f"scripts/{script}.py" and int(added) + int(removed) < 10 and int(added) - int(removed) == 3
 
 
+@pytest.mark.skipif("NEURALOP_CHECKOUT" not in os.environ, reason="needs a checkout of neuraloperator's main branch")
+def test_the_patches_apply():
+    whole = (FOLDER / "the_well_statistics.patch").read_text()
+    for patch in (*PATCHES, whole):
+        run = subprocess.run(
+            ["git", "apply", "--check", "-"],
+            cwd=os.environ["NEURALOP_CHECKOUT"],
+            input=patch,
+            capture_output=True,
+            text=True,
+        )
+        assert run.returncode == 0, run.stderr
+
+
 def test_the_example_runs(tmp_path):
     """As it stands, but for sizes."""
     source = EXAMPLE.read_text()
