@@ -454,8 +454,8 @@ def ended(config):
     if config["steps"] is not None:
         return {"loss": 0.1, "metrics": {"seconds": 1.0}}
     ways = importlib.import_module("experiments.unknown_length")
-    rest = dict.fromkeys((*ways.AVERAGES, ways.AS_IT_IS), 0.2)
-    errors = {str(n): {ways.COOLDOWN: 0.1 if config["seed"] == 1 else 0.11, **rest} for n in config["lengths"]}
+    rest = dict.fromkeys((*ways.SHARES, *ways.AVERAGES, ways.AS_IT_IS), 0.2)
+    errors = {str(n): {**rest, ways.COOLDOWN: 0.1 if config["seed"] == 1 else 0.11} for n in config["lengths"]}
     metrics = {"errors": errors, "times": dict.fromkeys(ways.AVERAGES, 0.04), "seconds": 1.0}
     return {"loss": 0.1, "metrics": metrics, "outcome": "diverged" if config["seed"] == 2 else "complete"}
 

@@ -97,8 +97,7 @@ def progress_lr(taken: int) -> float:
     """The learning rate after so many steps of a training whose length is not known: 0.7 · 0.03 · √(1000 / (t + 100)).
 
     It goes as the rule for lengths, as if the training were to end soon, and is lower than that rule's since nothing has
-    brought it down yet. Stopped at 250 and at 1,000 steps by a cooldown of three tenths of these, errors were 0.91 to 1.12
-    times those of a cosine of known length, 0.99 in the median (Burgers, Korteweg–de Vries, Allen–Cahn, one seed).
+    brought it down yet (docs/evidence/learning_rate.md).
     """
     return _SHARE * usual_lr(taken + _MORE)
 

@@ -395,8 +395,8 @@ class MuSOAP(torch.optim.Optimizer):
     def cooldown(self, n: int) -> None:
         """End the training within ``n`` more steps: learning rates go from what they are to zero.
 
-        For a training whose length was not known, and for one that is to end sooner. Three tenths of all steps are a good
-        share, which is ``n = round(0.43 * taken)``. To go on with the training afterwards, load a state from before it.
+        For a training whose length was not known, and for one that is to end sooner. As many steps as were taken end at
+        the lowest error, fewer at little more. To go on with the training afterwards, load a state from before it.
 
         Parameters
         ----------
