@@ -45,7 +45,8 @@ def _write_tensors_alone() -> None:
     @wraps(stock)
     def state_dict(self: BaseModel, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         state = stock(self, destination=destination, prefix=prefix, keep_vars=keep_vars)
-        if prefix or hasattr(self, ATTRIBUTE):
+        # A subclass with a method of its own goes on with what it knows, and may take them out by itself.
+        if type(self).state_dict is state_dict and (prefix or hasattr(self, ATTRIBUTE)):
             del state["_metadata"]
         return state
 
