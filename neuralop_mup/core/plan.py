@@ -75,10 +75,9 @@ class Row:
 
     def mup_shape(self, of: int = 1) -> MupShape:
         """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan that are not frozen."""
-        lrs = {"adam_lr": self.lr_mult, "sgd_lr": self.sgd_lr_mult}
         # mup writes sizes of what grows alone.
         axes = ("fixed",) * len(self.axes) if self.fixed else self.axes
-        return MupShape(axes, self.shape, self.base_shape, **lrs, of=of, frozen=self.frozen)
+        return MupShape(axes, self.shape, self.base_shape, self.lr_mult, self.sgd_lr_mult, of, self.frozen)
 
 
 @dataclass(frozen=True)
@@ -168,11 +167,6 @@ class Plan:
         return {**{own.name: getattr(self, own.name) for own in fields(self)}, "function": function}
 
     @cached_property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the parameters of Fourier kernels."""
-        return tuple(row.name for row in self.rows if row.role == "spectral")
-
-    @cached_property
     def _by_name(self) -> dict[str, Row]:
         return {row.name: row for row in self.rows}
 
@@ -260,8 +254,8 @@ class Plan:
             if a != b
         ]
         ours, theirs = self._by_name, other._by_name
-        alone = sorted(ours.keys() ^ theirs.keys())
-        lines += [f"{name}: only in the {'first' if name in ours else 'second'}" for name in alone]
+        for name in sorted(ours.keys() ^ theirs.keys()):
+            lines.append(f"{name}: only in the {'first' if name in ours else 'second'}")
         for name in ours if ours.keys() == theirs.keys() else ():
             lines += _row_differences(ours[name], theirs[name])
         return lines
@@ -319,23 +313,21 @@ class Plan:
         """
         try:
             stored = json.loads(text)
-            version = stored["version"]
-        except (TypeError, ValueError, KeyError) as error:
-            raise MupError("This is not the JSON of a plan, or it is cut off: write it with Plan.to_json.") from error
-        if version != RULE_VERSION:
-            raise MupError(
-                f"The plan follows version {version} of the rules, this package version {RULE_VERSION}: its multipliers "
-                "would not be the same. Train on with the release that wrote it."
-            )
-        try:
+            if stored["version"] != RULE_VERSION:
+                raise MupError(
+                    f"The plan follows version {stored['version']} of the rules, this package version {RULE_VERSION}: its "
+                    "multipliers would not be the same. Train on with the release that wrote it."
+                )
             for key, what in _REFUSED.items():
                 if stored.pop(key, None):
                     raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
             stored["rows"] = tuple(map(_row_from_json, stored["rows"]))
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
+        except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
+            raise MupError(
+                f"This is not the JSON of a plan, or it is cut off ({error}): write it with Plan.to_json."
+            ) from error
 
 
 def _row_from_json(stored: Mapping) -> Row:

@@ -96,8 +96,8 @@ class Kernels:
         torch.Size([4, 4])
         """
         if unknown := [layer for layer, value in self._tangent.items() if isinstance(value, str)]:
-            why = self._tangent[unknown[0]]
-            raise MupError(f"The tangent kernel of {unknown[0]!r} is not known: {why}. Φ, G and Q are there.")
+            layer = unknown[0]
+            raise MupError(f"The tangent kernel of {layer!r} is not known: {self._tangent[layer]}. Φ, G and Q are there.")
         return self._tangent
 
     def change(self, before: Kernels) -> list[dict[str, Any]]:
