@@ -1,7 +1,5 @@
 """What numbers a user may give, and what is said of others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from inspect import Parameter, signature

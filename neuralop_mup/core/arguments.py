@@ -1,7 +1,5 @@
 """What a model keeps of the arguments that its constructor was called with."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any

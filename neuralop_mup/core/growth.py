@@ -4,8 +4,6 @@ Where a model keeps its constructor's arguments it is built again with its width
 other than at base, grows. Where no arguments are kept the base alone shows it, as in mup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 

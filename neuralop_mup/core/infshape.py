@@ -6,8 +6,6 @@ it is in), ``width_mult()`` and ``fanin_fanout_mult_ratio()`` (by how much to di
 of the shape would be wrong (neuralop stores kernels (in, out, …), and modes are not widths).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

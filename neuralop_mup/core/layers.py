@@ -7,8 +7,6 @@ width: ``describe(layer) -> {name: description}``. A description is a :class:`Pa
 models is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

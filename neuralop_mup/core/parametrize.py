@@ -1,7 +1,5 @@
 """A plan applied to a model in place, once; undone; saved."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Mapping

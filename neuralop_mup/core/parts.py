@@ -4,8 +4,6 @@ A *part* is a model, or a model inside of another, that keeps its constructor's 
 is. So it can be built again, on the meta device, as a base and as a probe. A base may also be a model or a file.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

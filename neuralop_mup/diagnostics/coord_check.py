@@ -4,8 +4,6 @@ In μP the root-mean-square feature of every block, and its change after a few s
 "Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size that is a slope of zero.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -25,8 +25,6 @@ What it cannot see: the loss one step ahead is not the loss at the end (Wu et al
 Stochastic Meta-Optimization", ICLR 2018, arXiv:1803.02021).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any

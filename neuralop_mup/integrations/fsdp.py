@@ -1,7 +1,5 @@
 """One model shared between processes by torch's FSDP2, complex kernels included."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

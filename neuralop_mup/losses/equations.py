@@ -1,7 +1,5 @@
 """Losses of equations: the call, a look at the first batch, the norm, the reduction; and the residual of Darcy flow."""
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Gradient clipping for Fourier kernels, whose gradients are complex."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -5,8 +5,6 @@ factor owns its value. ``lr`` stays the scheduler's, closed-form ones included, 
 ``length_mult`` is one that MuSOAP applies in its step itself, so that copies, which torch deprives of hooks, have it too.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping

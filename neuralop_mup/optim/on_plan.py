@@ -5,8 +5,6 @@ A plan gives ratios: each parameter has the learning rate at base times a number
 plan: these are looked at before their steps.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

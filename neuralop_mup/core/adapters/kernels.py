@@ -1,7 +1,5 @@
 """Spectral convolutions: dense and separable kernels, and the factors of Tucker, CP and tensor-train kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Parameters of models themselves, which of a layer's children stand beside others, and what models keep of themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from neuralop.layers.coda_layer import CODALayer

@@ -4,8 +4,6 @@ Read from nvidia-physicsnemo 2.2, ``physicsnemo/nn/module/{spectral,fno,fully_co
 ``physicsnemo/models/{fno,afno,mlp}``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The recurrent neural operator, which neuralop has since the release after 2.0."""
 
-from __future__ import annotations
-
 import torch
 from neuralop.layers.rno_block import RNOBlock, RNOCell
 

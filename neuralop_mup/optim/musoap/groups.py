@@ -5,8 +5,6 @@ and produce ``out`` and ``rank_out`` axes; every other axis (modes, joint weight
 axis to sum over and outside a factorization, channels do not mix (a separable kernel): each entry is a block by itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
