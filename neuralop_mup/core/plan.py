@@ -1,7 +1,5 @@
 """The plan: one row a parameter, with everything the rule made of it, as data and JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -156,7 +154,7 @@ class Plan:
             )
         return self.function or self.rule
 
-    def __deepcopy__(self, memo: dict) -> Plan:
+    def __deepcopy__(self, memo: dict) -> "Plan":
         return self  # nothing in it changes, and a rule that was given as a function stays with it
 
     def __getstate__(self) -> dict:
@@ -223,7 +221,7 @@ class Plan:
         """:meth:`to_json` in one line, made once: it goes into every ``state_dict``."""
         return self.to_json(indent=None)
 
-    def differences(self, other: Plan) -> list[str]:
+    def differences(self, other: "Plan") -> list[str]:
         """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
 
         Whether the initialisation was applied does not count, nor do rounding errors of another machine.
@@ -287,7 +285,7 @@ class Plan:
         return json.dumps(stored, indent=indent)
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> "Plan":
         """The plan that :meth:`to_json` wrote.
 
         Parameters
@@ -321,7 +319,7 @@ class Plan:
             for key, what in _REFUSED.items():
                 if stored.pop(key, None):
                     raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
-            stored["rows"] = tuple(map(_row_from_json, stored["rows"]))
+            stored["rows"] = tuple(Row(**_fields(row)) for row in stored["rows"])
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
@@ -330,14 +328,13 @@ class Plan:
             ) from error
 
 
-def _row_from_json(stored: Mapping) -> Row:
-    sizes = {key: Size(**_fields(stored[key])) for key in ("size", "base_size") if stored.get(key)}
-    return Row(**{**_fields(stored), **sizes})
-
-
 def _fields(stored: Mapping) -> dict:
-    """Lists as tuples, without what 0.2 stored besides."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k not in _FORMER}
+    """Lists as tuples and mappings as sizes, without what 0.2 stored besides."""
+    return {
+        key: tuple(value) if isinstance(value, list) else Size(**_fields(value)) if isinstance(value, dict) else value
+        for key, value in stored.items()
+        if key not in _FORMER
+    }
 
 
 # What a plan of 0.2 may say that this version leaves out, and what it cannot follow.

@@ -11,8 +11,6 @@ refuses it, and a module around the model (Lightning's, DistributedDataParallel,
 with a plan writes none, nor does one inside another module.
 """
 
-from __future__ import annotations
-
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -108,7 +106,7 @@ class CopiesShapes:
         while on_first_plan:
             on_first_plan.pop()()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CopiesShapes:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CopiesShapes":
         # The memo has the new model, and the new parameters, which a module holds before what was put into it later.
         model = self._model()
         for parameter in () if model is None else model.parameters():

@@ -48,8 +48,7 @@ def musoap_groups(
         )
     multipliers = check_multipliers(lr_mult, "lr_mult")
     # Updates have one size at every width and number of modes; depth is left.
-    depth = fourier_depth(binding.model, kernels)
-    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / depth)
+    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(binding.model, kernels))
     layouts = matrix_layouts(binding)
     groups = []
     for role in ROLES:
