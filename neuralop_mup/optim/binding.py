@@ -81,7 +81,8 @@ def bind(model: nn.Module) -> Binding:
         )
     of_modes = [row for row in plan.rows if row.size is not None and row.size.modes and not row.fixed]
     kernels = {row.name: row.owner for row in of_modes if hasattr(bare.get_submodule(row.owner), "n_modes")}
-    growing = {} if plan.rule in ("none", "standard") else {name: kernels[name] for name in _growing(bare, kernels)}
+    reads_modes = plan.rule not in ("none", "standard")
+    growing = {name: kernels[name] for name in _growing(bare, kernels)} if reads_modes else {}
     return Binding(bare, present_plan(bare, plan), {name: parameters[name] for name in names}, kernels, growing)
 
 

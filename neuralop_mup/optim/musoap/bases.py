@@ -5,6 +5,8 @@ Bases are real since fields are: mode −k of a real kernel has the conjugate bl
 halves the price of a rotation.
 """
 
+from __future__ import annotations
+
 from math import log2
 
 import torch
