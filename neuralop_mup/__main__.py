@@ -1,7 +1,5 @@
 """``neuralop-mup`` and ``python -m neuralop_mup``: the command of the laboratory, where it is installed."""
 
-from __future__ import annotations
-
 import sys
 
 

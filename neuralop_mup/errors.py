@@ -1,7 +1,5 @@
 """The exceptions that this package raises for something the user can mend."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

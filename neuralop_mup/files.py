@@ -1,7 +1,5 @@
 """Files that are written whole or not at all: the one place that does it, whoever writes."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Iterator

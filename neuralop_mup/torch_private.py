@@ -3,8 +3,6 @@
 ``tests/test_torch_private.py`` says which of them a new torch has changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What numbers a user may give, and what is said of others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from inspect import Parameter, signature
@@ -52,8 +50,7 @@ def check_decay(what: str, value: Any) -> None:
 def check_names(given: Iterable[str], *takers: Callable[..., Any]) -> None:
     """Raise MupError for the name of an argument that none of these takes."""
     for name in given:
-        parameters = [p for taker in takers for p in signature(taker).parameters.values()]
-        known = {p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD}
+        known = {p.name for f in takers for p in signature(f).parameters.values() if p.kind is not Parameter.VAR_KEYWORD}
         if name not in known:
             raise MupError(f"There is no argument {name!r}: {nearest(name, known)}")
 

@@ -297,7 +297,7 @@ def study(**changes):
         (lambda: nm.parametrize(torch.nn.Bilinear(2, 2, 2), base=torch.nn.Bilinear(1, 1, 1)), "Two dimensions of"),
         (lambda: nm.parametrize(torch.nn.Sequential(torch.nn.LazyLinear(3)), base={}), "has no shape yet"),
         (lambda: nm.parametrize(UQNO(parametrized(CASE)), base={}), "This UQNO, or a part of it, is parametrized already"),
-        (plan_of_the_future, "not that of a plan"),
+        (plan_of_the_future, "not the JSON of a plan.*colour"),
         (lambda: study(space={3: [1]}), "keys must be strings"),
         (lambda: study(proxy=8), "proxy=8 must be a dict of sizes"),
         (lambda: study(rule=("none",)), "must be a name"),

@@ -196,6 +196,24 @@ def test_checkpoint_without_a_plan(tmp_path):
     assert_same(attached, stock)
 
 
+class TensorsAlone(FNO):
+    """Takes out what neuralop writes beside tensors, as a class does that is to be loaded by others."""
+
+    def state_dict(self, *args, **kwargs):
+        state = super().state_dict(*args, **kwargs)
+        del state["_metadata"]
+        return state
+
+
+@pytest.mark.parametrize("around", [lambda model: model, torch.nn.Sequential], ids=["alone", "inside"])
+def test_a_class_that_takes_the_arguments_out_by_itself(around):
+    model, again = (nm.parametrize(around(TensorsAlone((4,), 1, 1, 8))) for _ in range(2))
+    state = model.state_dict()
+    assert all(map(torch.is_tensor, state.values()))
+    again.load_state_dict(state)
+    assert_same(again, model)
+
+
 @pytest.mark.parametrize("copied", [dict, lambda s: {k: v for k, v in s.items() if k != "_metadata"}])
 def test_a_plain_dict_of_weights_is_warned_of_once(copied):
     """As after stripping "module." by hand: no plan in it, with neuralop's own entry or without."""

@@ -11,7 +11,7 @@ from torch import nn
 import neuralop_mup as nm
 from cases import BY_NAME
 from neuralop_mup import MupError
-from neuralop_mup.core.layers import fourier_depth, stands_beside
+from neuralop_mup.core.layers import BESIDE, fourier_depth
 from neuralop_mup.core.plan import Plan
 from support import assert_same
 
@@ -84,7 +84,7 @@ def test_layers_beside_each_other_count_once():
             super().__init__()
             self.gates = nn.ModuleList(nn.Identity() for _ in range(6))
 
-    stands_beside(Cell, "gates.0", "gates.1", "gates.2", "gates.3")
+    BESIDE[Cell] = ("gates.0", "gates.1", "gates.2", "gates.3")
     model = nn.Sequential(Cell(), Cell())
     assert fourier_depth(model, [f"{i}.gates.{j}" for i in range(2) for j in range(6)]) == 4
     depths = {"uqno": 1, "rno": 4}  # one layer each; two cells

@@ -14,7 +14,7 @@ from abc import abstractmethod
 import torch
 from neuralop.losses import FiniteDiff
 
-from neuralop_mup.losses.base import FieldLoss, needed, relative_l2
+from neuralop_mup.losses.equations import FieldLoss, needed, relative_l2
 
 
 class InitialConditionLoss(FieldLoss):

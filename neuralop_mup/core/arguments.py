@@ -1,7 +1,5 @@
 """What a model keeps of the arguments that its constructor was called with."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
@@ -28,20 +26,16 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
     theirs = getattr(model, "_args", None)
     if isinstance(theirs, dict) and "__args__" in theirs:
         return dict(theirs["__args__"])
-    return _from_attributes(model)
-
-
-def keeps_arguments(module: nn.Module) -> bool:
-    """Whether this is a whole model of neuralop or PhysicsNeMo, which are known by what they keep."""
-    return hasattr(module, "_init_kwargs") or hasattr(module, "_args") or any(cls in KEPT for cls in type(module).__mro__)
-
-
-def _from_attributes(model: nn.Module) -> dict[str, Any] | None:
     known = {**vars(model), **next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})}
     parameters = list(inspect.signature(type(model).__init__).parameters.values())[1:]
     arguments = {p.name: known.get(p.name, p.default) for p in parameters}
     is_complete = all(p.kind in _NAMED and arguments[p.name] is not p.empty for p in parameters)
     return arguments if arguments and is_complete else None
+
+
+def keeps_arguments(module: nn.Module) -> bool:
+    """Whether this is a whole model of neuralop or PhysicsNeMo, which are known by what they keep."""
+    return hasattr(module, "_init_kwargs") or hasattr(module, "_args") or any(cls in KEPT for cls in type(module).__mro__)
 
 
 def names_of_arguments(cls: type, kinds: Collection = _NAMED, rest: Any = inspect.Parameter.VAR_KEYWORD) -> list[str]:

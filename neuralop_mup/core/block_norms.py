@@ -17,8 +17,6 @@ times a variable that no longer depends on size (Tracy–Widom of β = 2; Johans
 of ``_EXACT`` rows and of the same aspect.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Freshly drawn weights are told from trained, loaded or rescaled ones: the rules correct neuralop's own initialisation."""
 
-from __future__ import annotations
-
 import math
 
 import torch

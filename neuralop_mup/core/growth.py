@@ -4,8 +4,6 @@ Where a model keeps its constructor's arguments it is built again with its width
 other than at base, grows. Where no arguments are kept the base alone shows it, as in mup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -45,8 +43,9 @@ def measure(found: Mapping[str, ParameterInfo], base: Base, rule: str, model: st
     for name, info in found.items():
         _check_fits(name, info, stored[name], base)
         # In a file each dimension that grows has a size; elsewhere it grows if it is another one.
-        against_base = (b is not None and (base.is_file or n != b) for n, b in zip(info.shape, stored[name], strict=True))
-        grows[name] = tuple(against_base)
+        grows[name] = tuple(
+            b is not None and (base.is_file or n != b) for n, b in zip(info.shape, stored[name], strict=True)
+        )
         for shapes in base.probes.values():
             larger = (n != m for n, m in zip(info.tensor_shape, shapes.get(name, info.tensor_shape), strict=True))
             grows[name] = tuple(map(any, zip(grows[name], larger, strict=True)))

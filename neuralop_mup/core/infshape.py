@@ -6,8 +6,6 @@ it is in), ``width_mult()`` and ``fanin_fanout_mult_ratio()`` (by how much to di
 of the shape would be wrong (neuralop stores kernels (in, out, …), and modes are not widths).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +22,8 @@ from neuralop_mup.files import replace_file
 # store both signs of each mode; ``modes_half`` (the last axis of a real transform) stores n_modes // 2 + 1;
 # ``modes_single`` stores one sign alone, K entries (spherical degrees, quadrants of the legacy convolution). ``pair`` is
 # the real and the imaginary part of a complex number that is stored as two reals.
-_GROWING = ("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single")
-AXES = (*_GROWING, "in_fixed", "out_fixed", "fixed", "pair")
-GROWS = frozenset(_GROWING)
+GROWS = ("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single")
+AXES = (*GROWS, "in_fixed", "out_fixed", "fixed", "pair")
 
 
 class MupShape(InfShape):
@@ -47,7 +44,7 @@ class MupShape(InfShape):
         Whether its layer's own constructor freezes this one.
     """
 
-    def __new__(cls, axes: Sequence[str], shape: Sequence[int], base_shape: Sequence[int], **_: float):
+    def __new__(cls, axes: Sequence[str], shape: Sequence[int], base_shape: Sequence[int], *_: float):
         dims = [InfDim(b if kind in GROWS else None, s) for kind, s, b in zip(axes, shape, base_shape, strict=True)]
         return super().__new__(cls, dims)
 
@@ -56,7 +53,6 @@ class MupShape(InfShape):
         axes: Sequence[str],
         shape: Sequence[int],
         base_shape: Sequence[int],
-        *,
         adam_lr: float = 1.0,
         sgd_lr: float = 1.0,
         of: int = 1,
@@ -82,11 +78,7 @@ class MupShape(InfShape):
 
     def __reduce__(self):
         base = [d.dim if d.base_dim is None else d.base_dim for d in self]
-        return _rebuild, (self.axes, self.shape(), base, self.adam_lr, self.sgd_lr, self.of, self.frozen)
-
-
-def _rebuild(axes, shape, base_shape, adam_lr, sgd_lr, of=1, frozen=False) -> MupShape:
-    return MupShape(axes, shape, base_shape, adam_lr=adam_lr, sgd_lr=sgd_lr, of=of, frozen=frozen)
+        return MupShape, (self.axes, self.shape(), base, self.adam_lr, self.sgd_lr, self.of, self.frozen)
 
 
 _MARK = "# Written by neuralop_mup: mode dimensions are the active modes.\n"

@@ -6,8 +6,6 @@ it is drawn again, layer by layer: by the layer's ``reset_parameters``, and as i
 were constructed, so that in most models the random numbers fall as they do in the constructor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

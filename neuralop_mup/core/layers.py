@@ -7,8 +7,6 @@ width: ``describe(layer) -> {name: description}``. A description is a :class:`Pa
 models is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +117,8 @@ UNKNOWN = "unknown"  # init of a parameter that nobody described
 # By type; by name where the package is not imported here: "physicsnemo.FNO" is class FNO of top package physicsnemo.
 _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
-_BESIDE: dict[type, tuple[str, ...]] = {}
+# Children of a layer whose Fourier layers are computed beside others of its, and so add nothing to depth.
+BESIDE: dict[type, tuple[str, ...]] = {}
 
 
 def register_layer(layer_type: type, params: Describe | Description) -> None:
@@ -219,11 +218,6 @@ def is_users(function: Describe) -> bool:
     return function not in _OURS
 
 
-def stands_beside(layer_type: type, *children: str) -> None:
-    """Fourier layers in these children of a layer are computed beside others of its, and so add nothing to depth."""
-    _BESIDE[layer_type] = children
-
-
 def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
     """Number of Fourier layers that follow each other.
 
@@ -238,7 +232,7 @@ def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
         f"{name}.{child}.".removeprefix(".")
         for name, module in model.named_modules()
         for cls in type(module).__mro__
-        for child in _BESIDE.get(cls, ())
+        for child in BESIDE.get(cls, ())
     ]
     following = [owner for owner in set(owners) if not f"{owner}.".startswith(tuple(beside))]
     return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in following))

@@ -1,7 +1,5 @@
 """A plan applied to a model in place, once; undone; saved."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -117,7 +115,12 @@ def parametrize(
     check_names(unknown, parametrize)
     bare = _bare(model)
     plan = make_plan(bare, unwrap(base), rule, init_mult)
-    _check_untouched(bare, init)
+    check_no_plan(bare)
+    if init and any(hasattr(module, WEIGHTS_SCALED) for module in bare.modules()):
+        raise MupError(
+            f"The weights of this {type(bare).__name__} were rescaled by an earlier parametrize: build a new model, or "
+            "pass init=False to attach a plan and leave the weights as they are."
+        )
     if base is not None:
         _warn_of_wider_base(plan)
     pending = init and _on_meta(bare)
@@ -189,16 +192,6 @@ def set_plan(model: nn.Module, plan: Plan) -> None:
     setattr(model, _COPIES_SHAPES, CopiesShapes(model))
 
 
-def _check_untouched(model: nn.Module, init: bool) -> None:
-    """Rescaling twice would ruin the weights, so whatever carries a trace of a first time is refused."""
-    check_no_plan(model)
-    if init and any(hasattr(module, WEIGHTS_SCALED) for module in model.modules()):
-        raise MupError(
-            f"The weights of this {type(model).__name__} were rescaled by an earlier parametrize: build a new model, or "
-            "pass init=False to attach a plan and leave the weights as they are."
-        )
-
-
 def check_no_plan(model: nn.Module) -> None:
     """Refuse a model that has a plan, in whole or in part, or infshapes of mup's."""
     if any(hasattr(module, ATTRIBUTE) for module in model.modules()) or any(
@@ -243,9 +236,8 @@ def unparametrize(model: Model) -> Model:
     >>> model = nm.parametrize(model, base={"hidden_channels": 8}, rule="none", init=False)
     """
     bare = unwrap(model)
-    modules = list(bare.modules()) if isinstance(bare, nn.Module) else []
-    has_shapes = any(hasattr(p, "infshape") for module in modules for p in module.parameters(recurse=False))
-    if not has_shapes or any(hasattr(module, ATTRIBUTE) for module in modules):
+    is_of_mup = isinstance(bare, nn.Module) and any(hasattr(p, "infshape") for p in bare.parameters())
+    if not is_of_mup or any(hasattr(module, ATTRIBUTE) for module in bare.modules()):
         get_plan(model)
     for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED):
         vars(bare).pop(attribute, None)
@@ -316,9 +308,9 @@ def get_plan(model: nn.Module) -> Plan:
 
 
 def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Kinds of axis of each parameter of a Fourier kernel, by name: from the plan; a model that has none is read."""
-    if is_parametrized(model):
-        return {row.name: row.axes for row in get_plan(model).rows if row.role == "spectral"}
+    """Kinds of axis of each parameter of a bare model's Fourier kernels: from its plan, quickly; without one it is read."""
+    if (plan := vars(model).get(ATTRIBUTE)) is not None:
+        return {row.name: row.axes for row in plan.rows if row.role == "spectral"}
     return {name: info.param.axes for name, info in read(model).items() if info.param.role == "spectral"}
 
 
@@ -346,6 +338,5 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base="base.yaml")
     """
     model = unwrap(model)
-    planned = isinstance(model, nn.Module) and is_parametrized(model)
-    plan = get_plan(model) if planned else make_plan(model, model, "standard")
+    plan = get_plan(model) if is_parametrized(model) else make_plan(model, model, "standard")
     save_shapes({row.name: row.mup_shape() for row in plan.rows if not row.lacking}, path)

@@ -4,8 +4,6 @@ A *part* is a model, or a model inside of another, that keeps its constructor's 
 is. So it can be built again, on the meta device, as a base and as a probe. A base may also be a model or a file.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,12 +61,10 @@ class Part:
     def built(self, **overrides: Any) -> nn.Module:
         """A model of the same class from its arguments and overrides, on the meta device if it can be."""
 
-        arguments = {**self.arguments, **overrides}
-
         def build() -> nn.Module:
+            arguments = {**self.arguments, **overrides}
             # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
-            lists = {key: deepcopy(value) for key, value in arguments.items() if isinstance(value, list)}
-            return type(self.model)(**{**arguments, **lists})
+            return type(self.model)(**{k: deepcopy(v) if isinstance(v, list) else v for k, v in arguments.items()})
 
         return construct(build, f"{type(self.model).__name__} with {overrides}")
 
@@ -317,7 +313,12 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
         words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
         source = ("the reference size: " if base is None else "") + (", ".join(words) or "the model's own size")
     else:
-        given = _given(base)
+        given = construct(base, "The base function") if callable(base) and not isinstance(base, nn.Module) else base
+        if not isinstance(given, nn.Module):
+            raise MupError(
+                f"base is, or gives, a {type(given).__name__}; give constructor overrides such as {{'hidden_channels': 32}}"
+                ", a base model or a function that returns one, or the path of a base-shape file."
+            )
         models, source = {"": given}, "the base model"
         theirs = {name: constructor_arguments(module) or {} for name, module in given.named_modules()}
         sizes = [theirs.get(part.name, {}) for part in parts]
@@ -325,21 +326,8 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
             for key in part.arguments.keys() & at_base.keys():
                 _check_choice(part, key, at_base[key])
     is_reference = bool(parts) and all(map(_is_reference, parts, sizes))
-    probes = probe(parts)
     # What lies outside of the parts that were built is as in the model.
     infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
     for prefix, module in models.items():
         infos |= read(module, prefix)
-    return Base({name: info.shape for name, info in infos.items()}, source, probes, is_reference)
-
-
-def _given(base: Any) -> nn.Module:
-    """A base that is a model or a function that builds one."""
-    if callable(base) and not isinstance(base, nn.Module):
-        base = construct(base, "The base function")
-    if not isinstance(base, nn.Module):
-        raise MupError(
-            f"base is, or gives, a {type(base).__name__}; give constructor overrides such as {{'hidden_channels': 32}}, a "
-            "base model or a function that returns one, or the path of a base-shape file."
-        )
-    return base
+    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts), is_reference)

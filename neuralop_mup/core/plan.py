@@ -1,7 +1,5 @@
 """The plan: one row a parameter, with everything the rule made of it, as data and JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -75,10 +73,9 @@ class Row:
 
     def mup_shape(self, of: int = 1) -> MupShape:
         """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan that are not frozen."""
-        lrs = {"adam_lr": self.lr_mult, "sgd_lr": self.sgd_lr_mult}
         # mup writes sizes of what grows alone.
         axes = ("fixed",) * len(self.axes) if self.fixed else self.axes
-        return MupShape(axes, self.shape, self.base_shape, **lrs, of=of, frozen=self.frozen)
+        return MupShape(axes, self.shape, self.base_shape, self.lr_mult, self.sgd_lr_mult, of, self.frozen)
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,7 @@ class Plan:
             )
         return self.function or self.rule
 
-    def __deepcopy__(self, memo: dict) -> Plan:
+    def __deepcopy__(self, memo: dict) -> "Plan":
         return self  # nothing in it changes, and a rule that was given as a function stays with it
 
     def __getstate__(self) -> dict:
@@ -166,11 +163,6 @@ class Plan:
         # A lambda cannot be pickled, but a model with its plan has to be.
         function = self.function if found is self.function else None
         return {**{own.name: getattr(self, own.name) for own in fields(self)}, "function": function}
-
-    @cached_property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the parameters of Fourier kernels."""
-        return tuple(row.name for row in self.rows if row.role == "spectral")
 
     @cached_property
     def _by_name(self) -> dict[str, Row]:
@@ -229,7 +221,7 @@ class Plan:
         """:meth:`to_json` in one line, made once: it goes into every ``state_dict``."""
         return self.to_json(indent=None)
 
-    def differences(self, other: Plan) -> list[str]:
+    def differences(self, other: "Plan") -> list[str]:
         """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
 
         Whether the initialisation was applied does not count, nor do rounding errors of another machine.
@@ -260,8 +252,8 @@ class Plan:
             if a != b
         ]
         ours, theirs = self._by_name, other._by_name
-        alone = sorted(ours.keys() ^ theirs.keys())
-        lines += [f"{name}: only in the {'first' if name in ours else 'second'}" for name in alone]
+        for name in sorted(ours.keys() ^ theirs.keys()):
+            lines.append(f"{name}: only in the {'first' if name in ours else 'second'}")
         for name in ours if ours.keys() == theirs.keys() else ():
             lines += _row_differences(ours[name], theirs[name])
         return lines
@@ -293,7 +285,7 @@ class Plan:
         return json.dumps(stored, indent=indent)
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> "Plan":
         """The plan that :meth:`to_json` wrote.
 
         Parameters
@@ -319,33 +311,30 @@ class Plan:
         """
         try:
             stored = json.loads(text)
-            version = stored["version"]
-        except (TypeError, ValueError, KeyError) as error:
-            raise MupError("This is not the JSON of a plan, or it is cut off: write it with Plan.to_json.") from error
-        if version != RULE_VERSION:
-            raise MupError(
-                f"The plan follows version {version} of the rules, this package version {RULE_VERSION}: its multipliers "
-                "would not be the same. Train on with the release that wrote it."
-            )
-        try:
+            if stored["version"] != RULE_VERSION:
+                raise MupError(
+                    f"The plan follows version {stored['version']} of the rules, this package version {RULE_VERSION}: its "
+                    "multipliers would not be the same. Train on with the release that wrote it."
+                )
             for key, what in _REFUSED.items():
                 if stored.pop(key, None):
                     raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
-            stored["rows"] = tuple(map(_row_from_json, stored["rows"]))
+            stored["rows"] = tuple(Row(**_fields(row)) for row in stored["rows"])
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise MupError(f"This JSON is not that of a plan ({error}): write it with Plan.to_json.") from error
-
-
-def _row_from_json(stored: Mapping) -> Row:
-    sizes = {key: Size(**_fields(stored[key])) for key in ("size", "base_size") if stored.get(key)}
-    return Row(**{**_fields(stored), **sizes})
+        except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
+            raise MupError(
+                f"This is not the JSON of a plan, or it is cut off ({error}): write it with Plan.to_json."
+            ) from error
 
 
 def _fields(stored: Mapping) -> dict:
-    """Lists as tuples, without what 0.2 stored besides."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k not in _FORMER}
+    """Lists as tuples and mappings as sizes, without what 0.2 stored besides."""
+    return {
+        key: tuple(value) if isinstance(value, list) else Size(**_fields(value)) if isinstance(value, dict) else value
+        for key, value in stored.items()
+        if key not in _FORMER
+    }
 
 
 # What a plan of 0.2 may say that this version leaves out, and what it cannot follow.

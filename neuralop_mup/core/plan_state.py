@@ -11,8 +11,6 @@ refuses it, and a module around the model (Lightning's, DistributedDataParallel,
 with a plan writes none, nor does one inside another module.
 """
 
-from __future__ import annotations
-
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +43,8 @@ def _write_tensors_alone() -> None:
     @wraps(stock)
     def state_dict(self: BaseModel, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         state = stock(self, destination=destination, prefix=prefix, keep_vars=keep_vars)
-        if prefix or hasattr(self, ATTRIBUTE):
+        # A subclass with a method of its own goes on with what it knows, and may take them out by itself.
+        if type(self).state_dict is state_dict and (prefix or hasattr(self, ATTRIBUTE)):
             del state["_metadata"]
         return state
 
@@ -107,7 +106,7 @@ class CopiesShapes:
         while on_first_plan:
             on_first_plan.pop()()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CopiesShapes:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CopiesShapes":
         # The memo has the new model, and the new parameters, which a module holds before what was put into it later.
         model = self._model()
         for parameter in () if model is None else model.parameters():

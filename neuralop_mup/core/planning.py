@@ -1,7 +1,5 @@
 """A model and its base become a plan: both are read once, and the rule says what each parameter is multiplied by."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 from typing import Any

@@ -4,8 +4,6 @@ Every module is described by its type (:mod:`neuralop_mup.core.layers`), as it s
 measured afterwards (:mod:`neuralop_mup.core.growth`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -66,8 +66,6 @@ A rule of one's own, by its name on the command line too:
 >>> del rules.RULES["half-as-steep"]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

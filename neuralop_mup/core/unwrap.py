@@ -5,8 +5,6 @@ nowhere else, so that parameters have one name each and learning rates are the s
 (``fully_shard``) is no wrapper: the model stays, its parameters become sharded tensors.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -4,8 +4,6 @@ In μP the root-mean-square feature of every block, and its change after a few s
 "Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size that is a slope of zero.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +25,13 @@ from neuralop_mup.validation import check_count
 #: Largest |slope| of an update, and of a block at initialisation, that passes.
 TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
 SEEDS = 10  # with three most checks are undecided, since slopes at initialisation are noisy
+
+_AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
+#: The sign after a slope that does not pass, or of which the seeds do not tell, and what it means.
+_MARKS = {"passed": "", "did not pass": "!: does not pass", "undecided": "?: the seeds do not tell"}
+#: Okabe and Ito's palette, which stays distinct under the common colour deficiencies; markers for figures in grey.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+_MARKERS = "osD^vPX<"
 
 
 @dataclass(frozen=True)
@@ -147,10 +152,40 @@ class CoordCheck:
         --------
         >>> check.plot("check.png", title="width")
         """
-        from neuralop_mup.diagnostics.figure import plot_coord_check
+        from matplotlib.figure import Figure  # without a display and without pyplot's state
 
         slopes = judged(self.slopes, tolerance, init_tolerance)
-        plot_coord_check(self.records, slopes, path, self.size_name, title or "")
+        if not slopes:
+            raise MupError("There is no coordinate check to draw: the list of records is empty.")
+        panels = list(dict.fromkeys((row["kind"], row["step"]) for row in slopes))
+        columns = min(len(panels), 2)
+        rows = math.ceil(len(panels) / columns)
+        sizes = sorted({record["size"] for record in self.records})
+        figure = Figure(figsize=(6.2 * columns, 3.3 * rows + 0.6), dpi=120, layout="constrained")
+        for number, (kind, step) in enumerate(panels, 1):
+            axes = figure.add_subplot(rows, columns, number, xscale="log", yscale="log")
+            what = "features at init" if kind == "init" else f"update after {step} step{'s' * (step != 1)}"
+            axes.set(title=what, xlabel=_AXIS_NAMES.get(self.size_name, self.size_name), ylabel="RMS over features")
+            here = [row for row in slopes if (row["kind"], row["step"]) == (kind, step)]
+            for row, colour, marker in zip(here, _COLOURS * len(here), _MARKERS * len(here), strict=False):
+                seen = sorted(
+                    (r["size"], r["value"])
+                    for r in self.records
+                    if all(r[key] == row[key] for key in ("kind", "step", "block")) and 0 < r["value"] < math.inf
+                )
+                means = {size: math.sqrt(fmean(v * v for s, v in seen if s == size)) for size, _ in seen}
+                label = f"{row['block']}  slope {row['slope']:+.2f} {_MARKS[row['outcome']][:1]}".rstrip()
+                axes.plot([size for size, _ in seen], [v for _, v in seen], ".", color=colour, alpha=0.3, markersize=3)
+                axes.plot(list(means), list(means.values()), color=colour, marker=marker, markersize=4, label=label)
+            axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+            axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        marks = sorted({_MARKS[row["outcome"]] for row in slopes} - {""})
+        key = "  ·  ".join(["lines: root mean square over seeds", "dots: seeds", *marks])
+        figure.suptitle("\n".join(filter(None, (title, key))), x=0.01, ha="left", fontsize=10)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
 
 
 def judged(

@@ -1,7 +1,5 @@
 """What the blocks of a model return, and how large it is."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -5,8 +5,6 @@ A kernel is block-diagonal over Fourier modes, so the operator norm of its updat
 Yoo, Yang, arXiv:2506.19396, Theorem 3.5), and the features' change is what the coordinate check looks at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

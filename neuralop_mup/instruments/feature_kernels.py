@@ -30,8 +30,6 @@ Learning in the Proportional Limit", for Φ, G and Q: work in progress, known he
 (Marty Mukherjee, 24 November 2025).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -96,11 +94,11 @@ class Kernels:
         torch.Size([4, 4])
         """
         if unknown := [layer for layer, value in self._tangent.items() if isinstance(value, str)]:
-            why = self._tangent[unknown[0]]
-            raise MupError(f"The tangent kernel of {unknown[0]!r} is not known: {why}. Φ, G and Q are there.")
+            layer = unknown[0]
+            raise MupError(f"The tangent kernel of {layer!r} is not known: {self._tangent[layer]}. Φ, G and Q are there.")
         return self._tangent
 
-    def change(self, before: Kernels) -> list[dict[str, Any]]:
+    def change(self, before: "Kernels") -> list[dict[str, Any]]:
         """How far kernels have moved since ``before``: ‖K − K₀‖ / ‖K₀‖ in the Frobenius norm.
 
         Parameters
@@ -250,8 +248,7 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     grid, order = v.shape[2:], conv.order
     if g.shape[2:] != grid or any(n % 2 for n in grid[:-1]):
         return f"it is written for layers that keep an even grid, and this one maps {tuple(grid)} to {tuple(g.shape[2:])}"
-    sizes = [*grid[:-1], grid[-1] // 2 + 1]
-    kept = [min(stored, size) for stored, size in zip(conv.n_modes, sizes, strict=True)]
+    kept = [min(stored, size) for stored, size in zip(conv.n_modes, (*grid[:-1], grid[-1] // 2 + 1), strict=True)]
     # Of the other axes, those around zero: −K … K − 1, or to K where their number is odd.
     axes = [torch.arange(-(n // 2), n - n // 2, device=v.device) for n in kept[:-1]]
     axes.append(torch.arange(kept[-1], device=v.device))

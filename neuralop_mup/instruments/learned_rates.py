@@ -25,8 +25,6 @@ What it cannot see: the loss one step ahead is not the loss at the end (Wu et al
 Stochastic Meta-Optimization", ICLR 2018, arXiv:1803.02021).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -36,9 +34,9 @@ import torch
 from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.optim.binding import bind
-from neuralop_mup.optim.follow import follower_of, set_mult
+from neuralop_mup.optim.follow import set_mult
 from neuralop_mup.optim.groups import number_equal_names
-from neuralop_mup.optim.on_plan import unwrap_optimizer
+from neuralop_mup.optim.on_plan import FOLLOWER, unwrap_optimizer
 from neuralop_mup.validation import check_count, is_number
 
 # Multipliers stay between 1/32 and 32.
@@ -110,7 +108,7 @@ class LearnedRates:
         if until is not None:
             check_count("until", until, "steps")
         optimizer = unwrap_optimizer(optimizer)
-        follower = follower_of(optimizer)
+        follower = getattr(optimizer, FOLLOWER, None)
         if follower is None:
             raise MupError(
                 f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build "

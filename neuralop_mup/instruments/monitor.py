@@ -1,7 +1,5 @@
 """The coordinate check and the update check while a model trains."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -106,7 +104,7 @@ class Monitor:
             handle.remove()
         self._handles, self._called_with, self._step = [], None, None
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> "Monitor":
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -1,21 +1,17 @@
 """One model shared between processes by torch's FSDP2, complex kernels included."""
 
-from __future__ import annotations
-
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from neuralop.layers.base_spectral_conv import BaseSpectralConv
 from torch import nn
 
-from neuralop_mup.core.parametrize import is_parametrized
+from neuralop_mup.core.parametrize import Model, is_parametrized
 from neuralop_mup.core.plan_state import attach_shapes
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import fsdp_placement
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:

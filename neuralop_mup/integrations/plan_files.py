@@ -1,7 +1,5 @@
 """Plans in files: beside weights, for a model whose weights come from a file, and in checkpoint folders of neuralop's."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

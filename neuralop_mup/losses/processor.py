@@ -1,7 +1,5 @@
 """Between physical fields, in which equations hold, and normalised ones, which models like."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ again: weights belong to training. So only learning rates move; they are a funct
 there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral

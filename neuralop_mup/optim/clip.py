@@ -1,12 +1,9 @@
 """Gradient clipping for Fourier kernels, whose gradients are complex."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
 from neuralop_mup.core.parametrize import kernels_and_axes
-from neuralop_mup.core.plan_state import ATTRIBUTE
 from neuralop_mup.core.unwrap import look_through
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import own_parameters
@@ -52,9 +49,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
 
 
 def _kernels(model: nn.Module) -> list[nn.Parameter | None]:
-    """Parameters of Fourier kernels, with a plan in time that does not count at every step; a model without one is read."""
-    plan = vars(model).get(ATTRIBUTE)
-    names = tuple(kernels_and_axes(model)) if plan is None else plan.kernels
+    names = list(kernels_and_axes(model))
     if not names:
         raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
     try:

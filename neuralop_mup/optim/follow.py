@@ -5,8 +5,6 @@ factor owns its value. ``lr`` stays the scheduler's, closed-form ones included, 
 ``length_mult`` is one that MuSOAP applies in its step itself, so that copies, which torch deprives of hooks, have it too.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping
@@ -157,14 +155,8 @@ def follow(binding: Binding, optimizer: torch.optim.Optimizer, family: str | Non
         )
     # As they were built, whatever schedulers have made of them since. Kernels' move with the modes besides.
     built = [{**group, "lr": group.get("lr_mult", group["lr"]), "base_lr": 1.0} for group in optimizer.param_groups]
-    fixed = binding.parameters.keys() - binding.mode_kernels.keys()
-    check_groups(binding, built, family, fixed)
+    check_groups(binding, built, family, binding.parameters.keys() - binding.mode_kernels.keys())
     Follower(binding, optimizer, family).attach(optimizer)
-
-
-def follower_of(optimizer: torch.optim.Optimizer) -> Follower | None:
-    """What :func:`follow_plan` attached."""
-    return getattr(optimizer, FOLLOWER, None)
 
 
 class Follower:
@@ -192,7 +184,7 @@ class Follower:
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Hold this optimizer, behind the hooks that it has, and in place of what held it before."""
-        for handle in getattr(follower_of(optimizer), "_handles", ()):
+        for handle in getattr(getattr(optimizer, FOLLOWER, None), "_handles", ()):
             handle.remove()
         self._handles = [
             optimizer.register_step_pre_hook(self._before),

@@ -1,7 +1,5 @@
 """A plan as an optimizer's param groups, and the three usual optimizers made of them: Adam, AdamW, SGD."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial

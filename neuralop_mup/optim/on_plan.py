@@ -5,8 +5,6 @@ A plan gives ratios: each parameter has the learning rate at base times a number
 plan: these are looked at before their steps.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -148,8 +146,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         if p not in held:
             raise MupError(f"The optimizer does not hold {name!r}: build it from this model, after parametrize.")
     if follower := getattr(optimizer, FOLLOWER, None):  # its step is made at the modes that are active now
-        factors = zip(groups, follower.mode_mults(groups), strict=True)
-        groups = [{**group, "lr": group["lr"] * factor} for group, factor in factors]
+        mults = follower.mode_mults(groups)
+        groups = [{**group, "lr": group["lr"] * mult} for group, mult in zip(groups, mults, strict=True)]
     check_groups(binding, groups, family or family_of(optimizer) or "adam", binding.parameters)
 
 

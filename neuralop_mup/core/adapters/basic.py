@@ -1,7 +1,5 @@
 """Linear layers, convolutions, gates and norms."""
 
-from __future__ import annotations
-
 from neuralop.layers.complex import ComplexValued
 from neuralop.layers.differential_conv import FiniteDifferenceConvolution
 from neuralop.layers.skip_connections import SoftGating

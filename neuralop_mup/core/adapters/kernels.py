@@ -1,7 +1,5 @@
 """Spectral convolutions: dense and separable kernels, and the factors of Tucker, CP and tensor-train kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -120,8 +118,7 @@ def spectral_conv(layer: SpectralConv) -> Description:
             "neuralop would slice an empty kernel. Raise max_n_modes or lower n_modes."
         )
     active = tuple(int(n) for n in layer.n_modes)
-    last = "modes" if layer.complex_data else "modes_half"
-    kinds = (*("modes",) * (len(active) - 1), last)
+    kinds = (*("modes",) * (len(active) - 1), "modes" if layer.complex_data else "modes_half")
     bias = ("out", *("fixed",) * len(active))
     return convolution_params({"weight.": layer.weight}, (), channels_of(layer), (kinds, active), bias)
 
@@ -135,5 +132,5 @@ def legacy_spectral_conv(layer: LegacySpectralConv) -> Description:
         return convolution_params(
             {f"weight.{i}.": weight for i, weight in enumerate(layer.weight)}, (), channels_of(layer), modes, bias
         )
-    lead = (layer.n_weights_per_layer * layer.n_layers,)
-    return convolution_params({"weight.": layer.weight}, lead, channels_of(layer), modes, bias)
+    n_kernels = layer.n_weights_per_layer * layer.n_layers
+    return convolution_params({"weight.": layer.weight}, (n_kernels,), channels_of(layer), modes, bias)

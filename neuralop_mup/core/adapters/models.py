@@ -1,18 +1,15 @@
 """Parameters of models themselves, which of a layer's children stand beside others, and what models keep of themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from neuralop.layers.coda_layer import CODALayer
 from neuralop.models import CODANO, UNO, UQNO
 
 from neuralop_mup.core.arguments import KEPT
-from neuralop_mup.core.layers import Copy, Description, Param, layer_type, normal, stands_beside
+from neuralop_mup.core.layers import BESIDE, Copy, Description, Param, layer_type, normal
 
 # Keys and queries are computed beside the values; UQNO's second model reads what its first one reads.
-stands_beside(CODALayer, "Key", "Query")
-stands_beside(UQNO, "base_model")
+BESIDE.update({CODALayer: ("Key", "Query"), UQNO: ("base_model",)})
 
 
 @layer_type(UQNO)

@@ -4,8 +4,6 @@ Read from nvidia-physicsnemo 2.2, ``physicsnemo/nn/module/{spectral,fno,fully_co
 ``physicsnemo/models/{fno,afno,mlp}``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -18,8 +16,7 @@ AFNO_STD = 0.02  # of every matrix of an AFNO, whatever its size
 @layer_type(*(f"physicsnemo.SpectralConv{d}d" for d in (1, 2, 3, 4)))
 def spectral_conv(layer: Any) -> Description:
     """A real-stored kernel (in, out, K…, 2) for each quadrant of modes, drawn from U[0, 1/(in·out))."""
-    modes = ("modes_single",) * len(layer.weights1.shape[2:-1])
-    axes = ("in", "out", *modes, "pair")
+    axes = ("in", "out", *("modes_single",) * (layer.weights1.ndim - 3), "pair")
     # From U[0, a), whose root mean square is a / √3.
     kernel = Param("spectral", axes, "positive", draw=lambda p, std: p.uniform_().mul_(3**0.5 * std))
     return {name: kernel for name, _ in layer.named_parameters(recurse=False)}

@@ -1,15 +1,13 @@
 """The recurrent neural operator, which neuralop has since the release after 2.0."""
 
-from __future__ import annotations
-
 import torch
 from neuralop.layers.rno_block import RNOBlock, RNOCell
 
-from neuralop_mup.core.layers import Description, Param, layer_type, normal, stands_beside
+from neuralop_mup.core.layers import BESIDE, Description, Param, layer_type, normal
 
 # Gates are computed beside each other, of the input and of the state: an update gate and a reset gate, then the candidate,
 # which reads the reset state. So two Fourier layers of the six follow each other.
-stands_beside(RNOCell, "input_gates.0", "input_gates.1", "input_gates.2", "hidden_gates.0")
+BESIDE[RNOCell] = ("input_gates.0", "input_gates.1", "input_gates.2", "hidden_gates.0")
 
 
 def _number(stored: torch.Tensor) -> Param:

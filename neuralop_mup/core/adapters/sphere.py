@@ -1,7 +1,5 @@
 """Layers that neuralop has only where torch_harmonics is installed."""
 
-from __future__ import annotations
-
 from neuralop.layers.discrete_continuous_convolution import DiscreteContinuousConv
 from neuralop.layers.spherical_convolution import SphericalConv
 

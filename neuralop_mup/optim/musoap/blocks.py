@@ -4,8 +4,6 @@ A tensor of a parameter (itself, its gradient, its averages) is read as a real o
 axis of their own, its other axes put into the order in which a direction works, and of its modes those taken that are due.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod, sqrt
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What is looked at before a step: gradients that none may be made of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -11,8 +11,6 @@ left of the others is coarse. Both are looked at in relation to the layer's othe
 channels that are always zero change anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod, sqrt
 from typing import NamedTuple

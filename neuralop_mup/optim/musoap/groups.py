@@ -5,8 +5,6 @@ and produce ``out`` and ``rank_out`` axes; every other axis (modes, joint weight
 axis to sum over and outside a factorization, channels do not mix (a separable kernel): each entry is a block by itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -50,8 +48,7 @@ def musoap_groups(
         )
     multipliers = check_multipliers(lr_mult, "lr_mult")
     # Updates have one size at every width and number of modes; depth is left.
-    depth = fourier_depth(binding.model, kernels)
-    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / depth)
+    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(binding.model, kernels))
     layouts = matrix_layouts(binding)
     groups = []
     for role in ROLES:
