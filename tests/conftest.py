@@ -1,9 +1,13 @@
+import multiprocessing
+
 import hypothesis
 import pytest
 import torch
 
 from cases import CASES, NAMES, SKIPPED
 
+# What processes are forked from is one process for all tests of a worker, which loads this once (as LocalEngine's).
+multiprocessing.set_forkserver_preload(["neuralop_mup.lab.training", "torch._dynamo"])
 torch.set_num_threads(1)  # small models: threads only cost
 hypothesis.settings.register_profile("no clock", deadline=None)  # other work on the machine makes an example slow
 hypothesis.settings.load_profile("no clock")
