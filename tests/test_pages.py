@@ -42,7 +42,7 @@ def heat(tmp_path, monkeypatch):
     """A folder to work in, with the data that pages read: a field and what heat makes of it."""
     rng = np.random.default_rng(0)
     waves = np.exp(2j * np.pi * np.outer(np.arange(1, 5), np.linspace(0, 1, 32, endpoint=False)))
-    amplitudes = rng.normal(size=(40, 4)) + 1j * rng.normal(size=(40, 4))
+    amplitudes = rng.normal(size=(60, 4)) + 1j * rng.normal(size=(60, 4))
     decay = np.exp(-0.1 * np.arange(1, 5) ** 2)
     x, y = ((values @ waves).real[:, None].astype(np.float32) for values in (amplitudes, amplitudes * decay))
     np.savez(tmp_path / "heat.npz", x=x, y=y)
