@@ -11,6 +11,7 @@ import loops
 OF_TORCH = [name for name in loops.LOOPS if not name.startswith(("lightning", "accelerate"))]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # the frameworks' own
 @pytest.mark.parametrize("framework", ["torch", "lightning", "accelerate"])
 def test_a_run_that_is_stopped_ends_as_one_that_is_not(framework, tmp_path):
