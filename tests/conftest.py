@@ -1,21 +1,20 @@
+import multiprocessing
+
 import hypothesis
 import pytest
-import torch
 
-from cases import CASES, NAMES, SKIPPED
-
-torch.set_num_threads(1)  # small models: threads only cost
+# What processes are forked from is one process for all tests of a worker, which loads this once (as LocalEngine's).
+multiprocessing.set_forkserver_preload(["neuralop_mup.lab.training", "torch._dynamo"])
 hypothesis.settings.register_profile("no clock", deadline=None)  # other work on the machine makes an example slow
 hypothesis.settings.load_profile("no clock")
 
 
-_ABSENT = [pytest.param(None, marks=pytest.mark.skip(reason=reason)) for reason in SKIPPED.values()]
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Models are small: threads only cost. The process that hands tests out does not load torch."""
+    import torch
 
-
-@pytest.fixture(params=[*CASES, *_ABSENT], ids=[*NAMES, *SKIPPED])
-def case(request):
-    """Each model of the table in turn."""
-    return request.param
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -32,6 +32,7 @@ import psutil
 
 import neuralop_mup.lab.training  # noqa: F401  (loaded once, before commands are forked)
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab import engines
 from neuralop_mup.lab.engines import ExecutorEngine, InlineEngine, LocalEngine, RayExecutor
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.run import run
@@ -39,6 +40,7 @@ from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.sweeps import transfer_study
 
+engines._LOADED = ["neuralop_mup.lab.training"]  # a parabola is built on no device: without torch's compiler, 2 s a command
 COUNTED = (
     "commands that broke",
     "finished runs lost",

@@ -1,4 +1,4 @@
-"""Loops of the field with the two lines in them: ``python loops.py NAME FOLDER`` goes on in a process of its own.
+"""Loops of the field with the two lines in them: ``python loops.py FOLDER NAME …`` goes on in a process of its own.
 
 Each trains for ``UNTIL`` epochs, saves by its framework's own means, and goes on from what was saved. Two batches make a
 step, gradients are clipped, a warm-up and a cosine lead the learning rate, at each step or at each epoch.
@@ -181,5 +181,6 @@ LOOPS = {
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder = Path(sys.argv[2])
-    torch.save([p.detach() for p in LOOPS[sys.argv[1]](folder, EPOCHS, True, 1)], folder / "weights.pt")
+    for name in sys.argv[2:]:
+        folder = Path(sys.argv[1], name)
+        torch.save([p.detach() for p in LOOPS[name](folder, EPOCHS, True, 1)], folder / "weights.pt")

@@ -8,6 +8,7 @@ from neuralop.training import AdamW as NeuralopAdamW
 from tltorch.factorized_tensors.core import FactorizedTensor
 
 import neuralop_mup as nm
+from cases import CASES, SKIPPED
 from neuralop_mup.core.rules import RULES
 from neuralop_mup.diagnostics.update_stats import kernel_norm, kernels_of
 from support import (
@@ -25,8 +26,10 @@ from test_materialize import OTHER_ORDER, drawn
 from test_own_models import Wrapper
 
 PAGE_ROWS = parse(PAGE.read_text())
+ABSENT = [pytest.param(None, id=name, marks=pytest.mark.skip(reason=reason)) for name, reason in SKIPPED.items()]
 
 
+@pytest.mark.parametrize("case", [*CASES, *ABSENT], ids=lambda case: case and case.name)
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence", "ignore:Attempting to update metadata")
 def test_every_check_of_a_case(case, tmp_path):
     stock, base, model = case.build(), case.build_base(), case.build()

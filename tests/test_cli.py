@@ -208,20 +208,6 @@ def test_exit_codes(error, code, told, tune, capsys):
     assert told in err and err.count("\n") == 1
 
 
-def test_without_the_packages_of_the_laboratory():
-    """The command as it is installed, where pip installed the plugin alone."""
-    (extra,) = re.findall(r"^lab = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
-    names = re.findall(r'^ +"(\w+)', extra, re.MULTILINE)
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({names})); from neuralop_mup.__main__ import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith('pip install "neuralop-mup[lab]".\n') and done.stderr.count("\n") == 1
-
-
 def test_module_and_a_closed_pipe():
     """``python -m neuralop_mup`` works, and a reader that leaves early brings no traceback."""
     line = f"{sys.executable} -m neuralop_mup summary --n_dim 1 | head -n 1"

@@ -1,7 +1,6 @@
 """The experiments beside the law for the learning rate: what is planted in their records is on their pages."""
 
 import dataclasses
-import importlib
 import math
 import shutil
 import sys
@@ -11,21 +10,18 @@ import pytest
 import torch
 from neuralop.models import FNO
 
+import run
+from experiments import cheap as tunings
+from experiments import checks, contenders, nets, pages, training
+from experiments import kept as kept_runs
+from experiments import law as laws
+from experiments import unknown_length as ways
 from neuralop_mup._version import __version__
 from neuralop_mup.lab.outcome import execute, is_final
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.training import Training
 from neuralop_mup.optim.musoap.optimizer import usual_lr
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
-kept_runs = importlib.import_module("experiments.kept")
-training = importlib.import_module("experiments.training")
-nets = importlib.import_module("experiments.nets")
-contenders = importlib.import_module("experiments.contenders")
-laws = importlib.import_module("experiments.law")
-pages = importlib.import_module("experiments.pages")
 
 
 class Kept(dict):
@@ -134,8 +130,7 @@ def test_what_tunings_took_is_on_the_page():
 def test_a_tuning_is_taken_up_and_what_it_took_is_on_the_page(tmp_path, monkeypatch, capsys):
     """One small target: five learning rates at the proxy, five at the target, and the one that is carried."""
     seen, train = [], Training.__call__
-    targets = importlib.import_module("experiments.cheap").TARGETS
-    monkeypatch.setitem(targets, "burgers", ({"grid": 32, "viscosity": 0.1}, 8, (8,), 4))
+    monkeypatch.setitem(tunings.TARGETS, "burgers", ({"grid": 32, "viscosity": 0.1}, 8, (8,), 4))
 
     def watched(self, config, **how):
         seen.append(config["lr"])
@@ -336,7 +331,6 @@ def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     folder, file, train = tmp_path / "records", tmp_path / f"{name}.jsonl", training.train
     monkeypatch.setattr(training, "STAGES", 2)  # as many steps tell whether a run is one
     monkeypatch.setattr(training, "train", lambda config: train({**config, "steps": 2}))
-    checks = importlib.import_module("experiments.checks")
     monkeypatch.setattr(checks, "CHECKS", {"width, mup alone": ("width", "mup", "mup")})
     monkeypatch.setattr(checks, "get_problem", lambda of: get_problem(of, n_train=40, n_val=4, n_test=4))
     monkeypatch.setattr(sys, "argv", ["run.py", name, "--tiny", "--folder", str(folder), "--export", str(file)])
@@ -453,7 +447,6 @@ def ended(config):
     """Cosines end at 0.1; the one run at 0.11, with the second seed at 0.1, and with the third it does not train."""
     if config["steps"] is not None:
         return {"loss": 0.1, "metrics": {"seconds": 1.0}}
-    ways = importlib.import_module("experiments.unknown_length")
     rest = dict.fromkeys((*ways.SHARES, *ways.AVERAGES, ways.AS_IT_IS), 0.2)
     errors = {str(n): {**rest, ways.COOLDOWN: 0.1 if config["seed"] == 1 else 0.11} for n in config["lengths"]}
     metrics = {"errors": errors, "times": dict.fromkeys(ways.AVERAGES, 0.04), "seconds": 1.0}

@@ -1,6 +1,6 @@
 """Random FNO, TFNO and UNO configurations: each is put into μP as the plan says, or refused in a sentence, untouched.
 
-200 cases, the same ones each time. More of them, drawn anew (a seed is optional):
+100 cases, the same ones each time. More of them, drawn anew (a seed is optional):
 
     FUZZ_CASES=5000 pytest tests/test_fuzz.py --hypothesis-seed=1
 """
@@ -24,7 +24,7 @@ import neuralop_mup as nm
 from neuralop_mup.core.rules import ROLES, RULES
 from support import assert_same, learning_rates_are_mups
 
-CASES = int(os.environ.get("FUZZ_CASES", 200))
+CASES = int(os.environ.get("FUZZ_CASES", 100))
 LR = 7e-3
 # What parametrize refuses of what neuralop can build.
 REFUSED = "|".join(

@@ -1,18 +1,12 @@
 """The experiments' runner, and the measurement of a law for the learning rate: a law that is planted is found."""
 
-import importlib
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-run = importlib.import_module("run")  # a skip would hide an experiment that no longer imports
-curves = importlib.import_module("experiments.curves")
-experiment = importlib.import_module("experiments.law")
-law_page = importlib.import_module("experiments.law_page")
-training = importlib.import_module("experiments.training")
+import run
+from experiments import curves, law_page, training
+from experiments import law as experiment
 
 LAW = run.EXPERIMENTS["law"]
 

@@ -8,20 +8,26 @@ import torch
 
 import loops
 
+OF_TORCH = [name for name in loops.LOOPS if not name.startswith(("lightning", "accelerate"))]
 
+
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # the frameworks' own
-@pytest.mark.parametrize("name", loops.LOOPS)
-def test_a_run_that_is_stopped_ends_as_one_that_is_not(name, tmp_path):
-    framework = name.partition("_")[0]
-    if framework in ("lightning", "accelerate"):
-        # Not only where it is missing: Lightning's torchmetrics imports a torchvision, which may not fit torch.
-        pytest.importorskip(framework, exc_type=Exception)
-    loop = loops.LOOPS[name]
-    for folder in ("whole", "half"):
-        (tmp_path / folder).mkdir()
-    whole = loop(tmp_path / "whole", loops.EPOCHS, False, 0)
-    loop(tmp_path / "half", loops.UNTIL, False, 0)
-    subprocess.run([sys.executable, loops.__file__, name, tmp_path / "half"], check=True, capture_output=True, timeout=600)
-    resumed = torch.load(tmp_path / "half" / "weights.pt")
-    assert all(map(torch.equal, whole, resumed)) and len(whole) == len(resumed)
-    assert not all(map(torch.equal, whole, loops.model_of(0).parameters()))
+@pytest.mark.parametrize("framework", ["torch", "lightning", "accelerate"])
+def test_a_run_that_is_stopped_ends_as_one_that_is_not(framework, tmp_path):
+    # Not only where it is missing: Lightning's torchmetrics imports a torchvision, which may not fit torch.
+    pytest.importorskip(framework, exc_type=Exception)
+    names = OF_TORCH if framework == "torch" else [name for name in loops.LOOPS if name.startswith(framework)]
+    whole = {}
+    for name in names:
+        half = tmp_path / name
+        for folder in (tmp_path / "whole" / name, half):
+            folder.mkdir(parents=True)
+        whole[name] = loops.LOOPS[name](tmp_path / "whole" / name, loops.EPOCHS, False, 0)
+        loops.LOOPS[name](half, loops.UNTIL, False, 0)
+    # One process for all of them: most of its time is importing.
+    subprocess.run([sys.executable, loops.__file__, tmp_path, *names], check=True, capture_output=True, timeout=600)
+    for name in names:
+        resumed = torch.load(tmp_path / name / "weights.pt")
+        assert all(map(torch.equal, whole[name], resumed)) and len(whole[name]) == len(resumed), name
+        assert not all(map(torch.equal, whole[name], loops.model_of(0).parameters())), name

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 
+from experiments import EXPERIMENTS
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.training import FNOs
+from problems import get_problem
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-EXPERIMENTS = importlib.import_module("experiments").EXPERIMENTS  # a skip would hide an experiment that no longer imports
-get_problem = importlib.import_module("problems").get_problem
 FULL, SMALL = EXPERIMENTS["paper-full"], EXPERIMENTS["paper"]
 
 

@@ -1,5 +1,7 @@
 """Matrix updates shared by processes: the run of one, bit for bit, in few messages."""
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ import neuralop_mup as nm
 from support import in_double, random_gradients, small_fno
 from test_musoap import KERNEL
 
+START = "forkserver" if sys.platform == "linux" else "spawn"  # from a process that has torch loaded (conftest.py)
 STEPS = 12  # beyond the first regular renewal of bases
 
 
@@ -58,7 +61,7 @@ def in_process(rank, world, work, folder):
 
 def in_processes(n, work, folder):
     """What each of n processes gives for ``work(rank, folder)``."""
-    torch.multiprocessing.spawn(in_process, (n, work, str(folder)), nprocs=n)
+    torch.multiprocessing.start_processes(in_process, (n, work, str(folder)), nprocs=n, start_method=START)
     return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(n)]
 
 
