@@ -281,6 +281,8 @@ def named(content: Content, read: Mapping[str, Any]) -> Source:
         raise _unclear(content, "which is the input and which the output?")
     inputs, outputs = (x.split("+") if x else []), y.split("+")
     arrays = {key: _array(content, key) for key in (*outputs, *inputs)}
+    if wrong := [key for key in (dims if isinstance(dims, Mapping) else ()) if key not in (*content.arrays, *arrays)]:
+        raise _unclear(content, f"dims says what the axes of {wrong[0]!r} are, which is not there.")
     words = {key: _said(content, key, dims) for key in arrays}
     if any(words.values()) and read.get("channels"):
         raise _unclear(content, "words say what its axes are, so that channels has nothing to say.")
@@ -301,15 +303,11 @@ def _unclear(content: Content, why: str, line: str = "") -> MupError:
     """The error that lists what there is, and what to write."""
     told = [f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()]
     more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
-    wide = [key for key, array in content.arrays.items() if len(array.shape) > 1 and content.dims.get(key) != (key,)] or [
-        "u"
-    ]
+    wide = [key for key, a in content.arrays.items() if len(a.shape) > 1 and content.dims.get(key) != (key,)] or ["u"]
     x, y = wide[0], wide[-1]
     axes = len(content.arrays[y].shape) if y in content.arrays else 3
-    plain, in_time = (
-        f"sample {'channel ' * (axes > 4)}{' '.join('xyz'[: axes - 1])}",
-        f"sample time {' '.join('xyz'[: max(1, axes - 2)])}",
-    )
+    plain = " ".join(["sample", *["channel"] * (axes > 4), *"xyz"[: axes - 1]])
+    in_time = " ".join(["sample", "time", *"xyz"[: max(1, axes - 2)]])
     line = line or (
         f"Say so, such as read={{'x': {x!r}, 'y': {y!r}, 'dims': {plain!r}}}, or for one state in time read={{'y': {y!r}, "
         f"'dims': {in_time!r}}}; a plus joins keys, and any word but sample, time and channel is an axis of the grid."
