@@ -313,8 +313,8 @@ def _unclear(content: Content, why: str, line: str = "") -> MupError:
     in_time = " ".join(["sample", "time", *"xyz"[: max(1, axes - 2)]])
     pair = f"such as read={{'x': {x!r}, 'y': {y!r}, 'dims': {plain!r}}}," if x != y else "with both in one file,"
     line = line or (
-        f"Say so, {pair} or for one state in time read={{'y': {y!r}, 'dims': {in_time!r}}}; a plus joins keys, and any word but "
-        "sample, time and channel is an axis of the grid."
+        f"Say so, {pair} or for one state in time read={{'y': {y!r}, 'dims': {in_time!r}}}; a plus joins keys, and any "
+        "word but sample, time and channel is an axis of the grid."
     )
     return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}")
 
