@@ -311,9 +311,10 @@ def _unclear(content: Content, why: str, line: str = "") -> MupError:
     axes = len(content.arrays[y].shape) if y in content.arrays else 3
     plain = " ".join(["sample", *["channel"] * (axes > 4), *"xyz"[: axes - 1]])
     in_time = " ".join(["sample", "time", *"xyz"[: max(1, axes - 2)]])
+    pair = f"such as read={{'x': {x!r}, 'y': {y!r}, 'dims': {plain!r}}}," if x != y else "with both in one file,"
     line = line or (
-        f"Say so, such as read={{'x': {x!r}, 'y': {y!r}, 'dims': {plain!r}}}, or for one state in time read={{'y': {y!r}, "
-        f"'dims': {in_time!r}}}; a plus joins keys, and any word but sample, time and channel is an axis of the grid."
+        f"Say so, {pair} or for one state in time read={{'y': {y!r}, 'dims': {in_time!r}}}; a plus joins keys, and any "
+        "word but sample, time and channel is an axis of the grid."
     )
     return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}")
 
