@@ -6,7 +6,6 @@ files larger than a bound are read batch by batch and never held as a whole.
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,8 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_single, spread
-from neuralop_mup.lab.problems.own_files import CHANNELS, READERS, Source, numpy_of, open_source, source_of
+from neuralop_mup.lab.problems.fields import PLACES, Source, named
+from neuralop_mup.lab.problems.readers import content_of, files_of, numpy_of, read_file
 from neuralop_mup.validation import check_count, check_number, is_number
 
 _LEAST = 10  # samples
@@ -41,12 +41,15 @@ class OwnData:
     Parameters
     ----------
     files : path, sequence or mapping
-        ``.npz``, ``.pt``/``.pth``, or ``.h5``/``.hdf5``; folders and patterns such as ``"runs/*.h5"`` stand for the files in
-        them. Several are joined, sample after sample. A mapping from "train", "val" and "test" to files says which is which;
-        without "val" the files of "train" are split further.
+        Of a suffix in :data:`neuralop_mup.lab.problems.readers.READERS`; folders and patterns such as ``"runs/*.h5"`` stand
+        for the files in them. Several are joined, sample after sample. A mapping from "train", "val" and "test" to files
+        says which is which; without "val" the files of "train" are split further.
     x, y : str, optional
         Keys of input and output, several with a plus; "x" and "y" where none is given. ``y`` alone has times after the
         samples, and the output is a later time of the input.
+    dims : str or mapping of str to str, optional
+        A word for each axis, of all arrays or by key: "sample", "time", "channel", and any other for an axis of the grid;
+        what files say of their axes is used where it is left out.
     channels : {"first", "last", "none"}, optional
         Where the channel axis stands after the samples (and time). It need not be said where only one place leaves input
         and output the same grid.
@@ -86,6 +89,7 @@ class OwnData:
     files: Any = ()
     x: str | None = None
     y: str | None = None
+    dims: Any = None
     channels: str | None = None
     time_step: int | None = None
     split: tuple[float, ...] = (0.8, 0.1, 0.1)
@@ -103,16 +107,11 @@ class OwnData:
             names = ", ".join(map(repr, given)) or "nothing"
             raise MupError(f"The files are given for {names}: give those of 'train' and of 'val' or 'test' or both.")
         pooled = {"train": "all"} if "val" not in given else {}  # a part of them is for validation
-        object.__setattr__(self, "files", {pooled.get(name, name): _expanded(part) for name, part in given.items()})
+        object.__setattr__(self, "files", {pooled.get(name, name): files_of(part) for name, part in given.items()})
         if not self._all and self.arrays is None:
             raise MupError(
                 f"There is no data file {given.get('all', given)!r}; give one or more, such as heat.npz or runs/*.h5."
             )
-        for path in map(Path, self._all):
-            if path.suffix.lower() not in READERS or not path.is_file():
-                raise MupError(
-                    f"There is no file {path} that can be read here, of a name that ends in {', '.join(READERS)}."
-                )
         object.__setattr__(self, "stamps", self._stamped())
         split = tuple(self.split) if isinstance(self.split, (tuple, list)) else ()
         if not all(is_number(share) and share > 0 for share in split) or len(split) != 3 or abs(sum(split) - 1) > 1e-9:
@@ -124,8 +123,8 @@ class OwnData:
             if not isinstance(getattr(self, flag), bool):
                 raise MupError(f"{flag} is {getattr(self, flag)!r}; give True or False.")
         check_number("in_memory", self.in_memory)
-        if self.channels not in (None, *CHANNELS):
-            raise MupError(f"channels is {self.channels!r}; {nearest(str(self.channels), CHANNELS)}")
+        if self.channels not in (None, *PLACES):
+            raise MupError(f"channels is {self.channels!r}; {nearest(str(self.channels), PLACES)}")
         if self.time_step is not None:
             check_count("time_step", self.time_step)
 
@@ -144,17 +143,33 @@ class OwnData:
     @cached_property
     def sources(self) -> dict[str, list[Source]]:
         """Inputs and outputs by split; "all" for those that are to be split."""
-        found = {part: [open_source(file, self) for file in files] for part, files in self.files.items()}
+        read = {"x": self.x, "y": self.y, "dims": self.dims, "channels": self.channels, "crop": self.crop}
+        found = {part: [named(read_file(file), read) for file in files] for part, files in self.files.items()}
         if self.arrays is not None:
-            found = {"all": [source_of("data", ("x", "y"), tuple((values,) for values in self.arrays), self)]}
+            content = content_of(dict(zip("xy", self.arrays, strict=True)))
+            found = {"all": [named(content, {**read, "x": "x", "y": "y"})]}
         every = sum(found.values(), [])
         for source in every:
-            if (source.text, source.steps) != (every[0].text, every[0].steps):
+            told, other = (f"{s.channels} channels on {s.grid} points, {s.times} times" for s in (source, every[0]))
+            if told != other:
                 raise MupError(
-                    f"{source.file} holds {source.text}, but {every[0].file} holds {every[0].text}: files that are joined "
-                    "must agree."
+                    f"{source.file} holds {told}, but {every[0].file} holds {other}: files that are joined must agree."
                 )
         return found
+
+    @cached_property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """Frames of input and output of each pair that a trajectory gives; () without a time axis."""
+        times = self.first.times
+        if not times and self.time_step is not None:
+            raise MupError(
+                f"time_step = {self.time_step} is for one array with a time axis; {self.first.file} has an input and an "
+                "output."
+            )
+        step = self.time_step or times - 1
+        if times and not 0 < step < times:
+            raise MupError(f"{self.first.file} has {times} times, too few for time_step = {step}: take a smaller one.")
+        return tuple((t, t + step) for t in range(0, times - step, step))
 
     @property
     def first(self) -> Source:
@@ -184,7 +199,12 @@ class OwnData:
     @property
     def in_channels(self) -> int:
         """Channels of the input."""
-        return self.first.channels[0]
+        return self.first.channels[0] + (self.first.channels[1] if self.steps else 0)
+
+    @property
+    def _text(self) -> str:
+        """``1 → 2 channels on 64×64 points``."""
+        return f"{self.in_channels} → {self.out_channels} channels on {'×'.join(map(str, self.grid_shape))} points"
 
     @property
     def out_channels(self) -> int:
@@ -198,7 +218,7 @@ class OwnData:
         sizes = {name: sum(s.n for s in group) for name, group in self.sources.items()}
         if sum(sizes.values()) < _LEAST:
             raise MupError(
-                f"{self.title} has {sum(sizes.values())} samples in all, {self.first.text}; at least {_LEAST} are "
+                f"{self.title} has {sum(sizes.values())} samples in all, {self._text}; at least {_LEAST} are "
                 "needed to train, choose and test. If the first axis is not that of the samples, move it to the front."
             )
         found = {name: np.arange(n) for name, n in sizes.items() if name != "all"}
@@ -217,16 +237,14 @@ class OwnData:
     @property
     def readings(self) -> dict[str, str]:
         """What was found or said of the data, by what it is about: each array and its channels, and the splits."""
-        source = self.first
-        told = {"input": source.told(0), "output": source.told(1)}
-        if source.steps:
-            told = {"fields": f"{source.told(1)}, with times after the samples"}
+        told = {"input": self.first.inputs, "output": self.first.outputs}
+        told = {name: " + ".join(variable.told for variable in part) for name, part in told.items() if part}
         whole = [f"{k} from {', '.join(Path(s.file).name for s in g)}" for k, g in self.sources.items() if k != "all"]
         if "all" in self.sources:
             drawn = "drawn at random, the same in every run; read={'shuffle': False} takes them in file order"
             whole.append(("the others " if whole else "") + (drawn if self.shuffle else "in file order"))
-        counts = ", ".join(f"{len(n) * source.pairs} {split}" for split, n in self.split_indices.items())
-        return {"read as": f"{source.text}; {counts}", **told, "splits": "; ".join(whole)}
+        counts = ", ".join(f"{len(n) * max(1, len(self.steps))} {split}" for split, n in self.split_indices.items())
+        return {"read as": f"{self._text}; {counts}", **told, "splits": "; ".join(whole)}
 
     def load(self) -> ProblemData:
         """The data, float32 and channels first: read batch by batch where the files are too large for anything else.
@@ -261,19 +279,7 @@ class OwnData:
         if sum(math.prod(values.shape) * 4 for pair in pairs.values() for values in pair) <= self.in_memory * 1e9:
             pairs = {split: tuple(values[range(len(values))] for values in pair) for split, pair in pairs.items()}
             self.check_unchanged()
-        return ProblemData(**pairs, trajectory=len(self.first.steps))
-
-
-def _expanded(given: Any) -> tuple[str, ...]:
-    """The files that are meant, folders and patterns among them."""
-    files: list[str] = []
-    for entry in (given,) if isinstance(given, (str, Path)) else tuple(given):
-        path = Path(entry).expanduser()
-        if path.is_dir():
-            files += sorted(str(p) for p in path.iterdir() if p.suffix.lower() in READERS)
-        else:
-            files += sorted(glob.glob(str(path))) if glob.has_magic(str(path)) and not path.exists() else [str(path)]
-    return tuple(files)
+        return ProblemData(**pairs, trajectory=len(self.steps))
 
 
 class Field:
@@ -282,8 +288,9 @@ class Field:
     def __init__(self, source: OwnData, split: str, which: int) -> None:
         self._which, self._order, self.check_unchanged = which, source.split_indices[split], source.check_unchanged
         self._sources = source.sources.get(split) or source.sources["all"]
-        self._pairs = source.first.pairs
-        self.shape = (len(self._order) * self._pairs, source.first.channels[which], *source.grid_shape)
+        self._steps, self._pairs = np.array(source.steps), max(1, len(source.steps))
+        channels = source.out_channels if which else source.in_channels
+        self.shape = (len(self._order) * self._pairs, channels, *source.grid_shape)
         self.ndim = len(self.shape)
 
     def __len__(self) -> int:
@@ -300,7 +307,13 @@ class Field:
         numbers, places, found = np.searchsorted(ends, samples, side="right"), [], []
         for number in np.unique(numbers):
             here, source = np.flatnonzero(numbers == number), self._sources[number]
-            found.append(source.take(self._which, samples[here] - ends[number] + source.n, pairs[here]))
+            at = samples[here] - ends[number] + source.n
+            if len(self._steps):
+                times = self._steps[pairs[here], self._which]
+                whole = source.take(1, at, times)
+                found.append(whole if self._which else torch.cat([whole, source.take(0, at, times)], dim=1))
+            else:
+                found.append(source.take(self._which, at))
             places.append(here)
         return torch.cat(found)[np.argsort(np.concatenate(places))]
 
