@@ -122,6 +122,8 @@ class Source:
         Frames of each trajectory; 0: no time axis, input → output.
     grid : tuple of int
         Points that are used along "space0", "space1", …
+    format: str, default ""
+        Name of the format by whose specification the file was read, and what of it was left out.
     """
 
     file: str
@@ -130,6 +132,7 @@ class Source:
     n: int
     times: int
     grid: tuple[int, ...]
+    format: str = ""
 
     @property
     def channels(self) -> tuple[int, int]:

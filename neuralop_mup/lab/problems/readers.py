@@ -119,7 +119,7 @@ class _Once(dict):
 
 def opened(array: Any) -> AbstractContextManager[Any]:
     """The array with its file open, for several readings in a row."""
-    return array.open() if isinstance(array, Lazy) else nullcontext(array)
+    return array.open() if hasattr(array, "open") else nullcontext(array)
 
 
 def numpy_of(values: Any) -> Any:
