@@ -196,7 +196,6 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
         )
     x, errors = data.inputs(0), []
     for number in range(steps):
-        x = x if number == 0 else advanced(x, state, history, data.inputs(number))
         state, truth = torch.cat([model(part) for part in x.split(_AT_ONCE)]), data.states(number + history)
         if state.shape != truth.shape:
             raise MupError(
@@ -207,4 +206,5 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
         errors.append((far / truth.flatten(1).double().norm(dim=1)).mean())
         if not torch.isfinite(errors[-1]):
             return math.inf
+        x = advanced(x, state, history, data.inputs(min(number + 1, data.n_states - history - 1)))
     return float(torch.stack(errors).log().mean().exp())

@@ -183,7 +183,7 @@ class Unrolled(nn.Module):
     ----------
     model : torch.nn.Module
     data : ProblemData
-        Which says how many steps, of how many frames the input is, and whether the gradient goes through the last step alone.
+        Which says over how many steps, how many frames an input has, and whether only the last step has a gradient.
     """
 
     def __init__(self, model: nn.Module, data: ProblemData) -> None:

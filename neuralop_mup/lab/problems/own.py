@@ -206,8 +206,8 @@ class OwnData:
         """Raise MupError if a file changed since it was first looked at."""
         if self._stamped() != self.stamps:
             raise MupError(
-                f"{', '.join(self._all) or self.title} changed while it was read: wait until it is written, and give the same "
-                "call again."
+                f"{', '.join(self._all) or self.title} changed while it was read: wait until it is written, and give the "
+                "same call again."
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -481,7 +481,7 @@ def _drawn(n: int, shares: Sequence[float], known: Mapping[str, Any], shuffle: b
 
 
 def _by_name(given: Any) -> dict[str, tuple[str, ...]]:
-    """Files by the split that their names say, or the folders that they are in; "all" where they do not say different ones."""
+    """Files by the split that their names say, or those of their folders; "all" where they do not say different ones."""
     entries: list[Path] = []
     for entry in [given] if isinstance(given, (str, Path)) else given:
         path = Path(entry).expanduser()
@@ -645,8 +645,8 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     is_pair = isinstance(whole, tuple) and _all_are(whole, _ARRAYS)
     if not is_pair and (not isinstance(whole, Dataset) or isinstance(whole, IterableDataset)):
         raise MupError(
-            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data a part is taken of "
-            "files, arrays and data sets alone."
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data a part is taken "
+            "of files, arrays and data sets alone."
         )
     drawn = _drawn(len(whole[0] if is_pair else whole), shares, parts, shuffle=True)
     for split, numbers in drawn.items():
@@ -668,11 +668,7 @@ def _arrays(part: Any) -> dict[str, Any] | None:
         part = {key: part[key] for key in part.variables} if hasattr(part, "data_vars") else {part.name or THE_ONE: part}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
         part = dict(zip("xy", part, strict=True))
-    if (
-        not isinstance(part, Mapping)
-        or not part
-        or not all(isinstance(v, _ARRAYS) or hasattr(v, "coords") for v in part.values())
-    ):
+    if not isinstance(part, Mapping) or not part or not all(hasattr(v, "dtype") for v in part.values()):
         return None
     return {str(key): _kept(values) for key, values in part.items()}
 
