@@ -93,6 +93,36 @@ class Stacked:
         return self.parts[index[0]][index[1:]]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Some of the samples of an array, whose first axis they are."""
+
+    array: Any
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With fewer samples."""
+        return (self.stop - self.start, *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """As of all."""
+        return self.array.dtype
+
+    @contextmanager
+    def open(self) -> Iterator[Rows]:
+        """The same with its file open."""
+        with opened(self.array) as array:
+            yield replace(self, array=array)
+
+    def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
+        first, *inside = index
+        start, stop, _ = first.indices(self.stop - self.start)
+        return np.asarray(self.array[(slice(start + self.start, stop + self.start), *inside)])
+
+
 class _Turned:
     def __init__(self, array: Any) -> None:
         self.array = array
