@@ -83,26 +83,35 @@ class Variable:
 
     def read(self, samples: np.ndarray, times: np.ndarray | None, grid: tuple[int, ...]) -> np.ndarray:
         """Fields of these samples, each at its time, ``(len(samples), channels, *grid)``; each piece is read once."""
-        sizes = self.sizes
-        moving = [word for word in ("sample", "time") if word in sizes]
+        sizes, numbers = self.sizes, {"sample": samples, "time": times}
+        moving = [word for word in numbers if word in sizes]
+        # Frames of a trajectory are read at once, or all trajectories at each of a few times.
+        if len(moving) == 2 and 4 * len(np.unique(times)) < len(np.unique(samples)):
+            moving.reverse()
         flat = np.zeros(len(samples), int)
         for word in moving:
-            flat = flat * sizes[word] + (samples if word == "sample" else times)
+            flat = flat * sizes[word] + numbers[word]
         wanted, back = np.unique(flat, return_inverse=True)
-        # Numbers that follow each other along the last of these axes are read at once.
         last = sizes[moving[-1]] if moving else 1
-        ends = np.flatnonzero((np.diff(wanted) != 1) | (wanted[1:] % last == 0)) + 1
         order = sorted(range(len(self.axes)), key=lambda place: _ORDER.index(self.axes[place]))
         shape = (sizes["channel"], *(min(sizes.get(word, 1), n) for word, n in zip(SPACES, grid, strict=False)))
-        at = {word: slice(n) for word, n in zip(SPACES, grid, strict=False)}
+        at: dict[str, Any] = {word: slice(n) for word, n in zip(SPACES, grid, strict=False)}
         pieces = []
         with opened(self.array) as array:
-            for run in np.split(wanted, ends):
-                for word, first, count in zip(moving[::-1], (run[0] % last, run[0] // last), (len(run), 1), strict=False):
-                    at[word] = slice(int(first), int(first) + count)
+            for group in np.split(wanted, np.flatnonzero(np.diff(wanted // last)) + 1):
+                if len(moving) == 2:
+                    at[moving[0]] = slice(int(group[0] // last), int(group[0] // last) + 1)
+                if moving:
+                    at[moving[-1]] = _slice_of(group % last)
                 values = np.asarray(array[tuple(at.get(word, slice(None)) for word in self.axes)])
-                pieces.append(values.transpose(order).reshape(len(run), *shape))
+                pieces.append(values.transpose(order).reshape(len(group), *shape))
         return np.broadcast_to(np.concatenate(pieces)[back], (len(samples), sizes["channel"], *grid))
+
+
+def _slice_of(numbers: np.ndarray) -> slice | np.ndarray:
+    """Ascending numbers as a slice where they follow each other, which a file gives at once."""
+    first, end = int(numbers[0]), int(numbers[-1]) + 1
+    return slice(first, end) if end - first == len(numbers) else numbers
 
 
 @dataclass(frozen=True)

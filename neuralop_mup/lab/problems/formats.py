@@ -16,7 +16,7 @@ import numpy as np
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.fields import SPACES, Source, Variable, source_of
-from neuralop_mup.lab.problems.readers import Content, Rows, Stacked, read_file
+from neuralop_mup.lab.problems.readers import Content, Part, Stacked, read_file
 
 _LETTERS = {"b": "sample", "t": "time", "c": "channel", "1": "channel", **dict(zip("xyz", SPACES, strict=True))}
 
@@ -290,20 +290,20 @@ def _own_test(sources: Sequence[Source]) -> dict[str, list[Source]]:
     """PDEBench's own test part: of each array the first tenth, of samples that are groups the last."""
     parts: dict[str, list[Source]] = {"train": [], "test": []}
     for source in sources:
+        n = source.n
         if isinstance(source.outputs[0].array, Stacked):
-            cuts = {"train": (0, int(0.9 * source.n)), "test": (int(0.9 * source.n), source.n)}
+            cuts = {"train": range(int(0.9 * n)), "test": range(int(0.9 * n), n)}
         else:
-            cuts = {"test": (0, int(0.1 * source.n)), "train": (int(0.1 * source.n), source.n)}
-        for split, (start, stop) in cuts.items():
-            if start < stop:
-                parts[split].append(_some(source, start, stop))
+            cuts = {"train": range(int(0.1 * n), n), "test": range(int(0.1 * n))}
+        told = f"{source.format}, which tests on samples {cuts['test'].start} to {cuts['test'].stop - 1}"
+        for split, samples in cuts.items():
+            parts[split] += [replace(_some(source, samples), format=told)] if samples else []
     return parts if all(parts.values()) else {"all": list(sources)}
 
 
-def _some(source: Source, start: int, stop: int) -> Source:
-    """Some of the samples."""
+def _some(source: Source, samples: range) -> Source:
     inputs, outputs = (
-        tuple(replace(v, array=Rows(v.array, start, stop)) if "sample" in v.axes else v for v in part)
+        tuple(replace(v, array=Part(v.array, samples)) if "sample" in v.axes else v for v in part)
         for part in (source.inputs, source.outputs)
     )
-    return replace(source, inputs=inputs, outputs=outputs, n=stop - start)
+    return replace(source, inputs=inputs, outputs=outputs, n=len(samples))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,13 @@ class Content:
         The path as given, or "the data given".
     arrays : dict
         Key (in HDF5 the path in the file, without a slash in front) → array: ``shape``, ``dtype``, and ``array[index]``
-        with a tuple of slices and ints, which reads only that and gives an ``np.ndarray``.
+        with a tuple of slices, ints and at most one sorted array of numbers, which reads only that and gives what
+        ``np.asarray`` takes.
     dims : dict
         Key → names of the axes, one each, for the arrays of which the file says them (NetCDF, Zarr, xarray).
     attrs : dict
         Path of a group or array, "" for the file itself → its attributes, a dict; paths without attributes are not there.
-        Those of HDF5 are Python's numbers and texts, or lists of them.
+        Those of HDF5 are Python's numbers and texts (``bytes`` where they have a fixed length), or lists of them.
     """
 
     name: str
@@ -60,21 +62,21 @@ class Lazy:
     file : callable
         Opens the file and gives, as a context, its arrays by their keys.
     key : str
-    turned : bool, default False
-        Whether the file has the axes in reverse order, as MATLAB writes them.
+    view : callable
+        Makes of that array one which is indexed by slices, ints and numbers.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     file: Callable[[], AbstractContextManager[Mapping[str, Any]]]
     key: str
-    turned: bool = False
+    view: Callable[[Any], Any] = np.asarray
 
     @contextmanager
     def open(self) -> Iterator[Any]:
-        """What is sliced by a tuple of slices and ints, with its file open."""
+        """What is indexed so, with its file open."""
         with self.file() as arrays:
-            yield _Turned(arrays[self.key]) if self.turned else arrays[self.key]
+            yield self.view(arrays[self.key])
 
     def __getitem__(self, index: Any) -> np.ndarray:
         with self.open() as array:
@@ -88,49 +90,52 @@ class Stacked:
         self.parts, self.dtype, self.shape = parts, parts[0].dtype, (len(parts), *parts[0].shape)
 
     def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
-        if isinstance(index[0], slice):
-            return np.stack([part[index[1:]] for part in self.parts[index[0]]])
-        return self.parts[index[0]][index[1:]]
+        first, inside = index[0], index[1:]
+        if isinstance(first, int):
+            return self.parts[first][inside]
+        return np.stack([self.parts[number][inside] for number in np.arange(len(self.parts))[first]])
 
 
-@dataclass(frozen=True)
-class Rows:
+class Part:
     """Some of the samples of an array, whose first axis they are."""
 
-    array: Any
-    start: int
-    stop: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """With fewer samples."""
-        return (self.stop - self.start, *self.array.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype:
-        """As of all."""
-        return self.array.dtype
+    def __init__(self, array: Any, samples: range) -> None:
+        self.array, self.samples, self.dtype, self.shape = array, samples, array.dtype, (len(samples), *array.shape[1:])
 
     @contextmanager
-    def open(self) -> Iterator[Rows]:
+    def open(self) -> Iterator[Part]:
         """The same with its file open."""
         with opened(self.array) as array:
-            yield replace(self, array=array)
+            yield Part(array, self.samples)
 
     def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
-        first, *inside = index
-        start, stop, _ = first.indices(self.stop - self.start)
-        return np.asarray(self.array[(slice(start + self.start, stop + self.start), *inside)])
+        first = index[0]
+        if isinstance(first, slice):
+            here = self.samples[first]
+            first = slice(here.start, here.stop, here.step)
+        else:
+            first = first + self.samples.start
+        return np.asarray(self.array[(first, *index[1:])])
 
 
-class _Turned:
-    def __init__(self, array: Any) -> None:
-        self.array = array
+class _Rows:
+    """A data set of HDF5 that is indexed by numbers quickly, and turned where MATLAB wrote it, column by column."""
+
+    def __init__(self, array: h5py.Dataset) -> None:
+        self.array, self.turned = array, "MATLAB_class" in array.attrs
+        self.shape = array.shape[::-1] if self.turned else array.shape
 
     def __getitem__(self, index: Any) -> np.ndarray:
         index = index if isinstance(index, tuple) else (index,)
-        index += (slice(None),) * (len(self.array.shape) - len(index))
-        return np.asarray(self.array[index[::-1]]).T
+        listed = [place for place, at in enumerate(index) if isinstance(at, np.ndarray)]
+        if listed:  # HDF5 is slow with lists: what follows each other is read at once
+            before, numbers, after = index[: listed[0]], index[listed[0]], index[listed[0] + 1 :]
+            runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+            parts = [self[(*before, slice(int(run[0]), int(run[-1]) + 1), *after)] for run in runs]
+            return np.concatenate(parts, axis=listed[0])
+        if self.turned:
+            index = (*index, *[slice(None)] * (len(self.shape) - len(index)))[::-1]
+        return np.asarray(self.array[index]).T if self.turned else self.array[index]
 
 
 class _Once(dict):
@@ -186,10 +191,10 @@ def content_of(data: Any, name: str = "the data given") -> Content:
     return Content(name, {key: numpy_of(values) for key, values in data.items()}, dims, attrs)
 
 
-def _lazy(path: Path, file: Callable[[Path], Any]) -> Content:
+def _lazy(path: Path, file: Callable[[Path], Any], view: Callable[[Any], Any] = np.asarray) -> Content:
     """The arrays that a function opens."""
     with file(path) as arrays:
-        found = {key: Lazy(tuple(a.shape), a.dtype, partial(file, path), key) for key, a in arrays.items()}
+        found = {key: Lazy(tuple(a.shape), a.dtype, partial(file, path), key, view) for key, a in arrays.items()}
     return Content(str(path), found)
 
 
@@ -266,10 +271,8 @@ def _read_hdf5(path: Path) -> Content:
         if len(entry.attrs):
             content.attrs[key] = {name: getattr(v, "tolist", lambda v=v: v)() for name, v in entry.attrs.items()}
         if isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#"):  # MATLAB's own
-            turned = "MATLAB_class" in entry.attrs  # which writes column by column, what HDF5 takes for row by row
-            shape = entry.shape[::-1] if turned else entry.shape
-            content.arrays[key] = Lazy(shape, entry.dtype, file, key, turned)
-            scales = tuple(axis.label or next(iter(axis.keys()), "") for axis in entry.dims)
+            content.arrays[key] = Lazy(_Rows(entry).shape, entry.dtype, file, key, _Rows)
+            scales = tuple(axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims)
             if all(scales):
                 content.dims[key] = scales
 
@@ -288,8 +291,8 @@ def _xarray(path: Path) -> Any:
 
 def _read_xarray(path: Path) -> Content:
     with _xarray(path) as dataset:
-        named = content_of(dataset, str(path))
-        arrays = {key: Lazy(a.shape, a.dtype, partial(_xarray, path), key) for key, a in named.arrays.items()}
+        named, view = content_of(dataset, str(path)), attrgetter("variable")
+        arrays = {key: Lazy(a.shape, a.dtype, partial(_xarray, path), key, view) for key, a in named.arrays.items()}
     return replace(named, arrays=arrays)
 
 
@@ -305,7 +308,7 @@ def _read_zarr(path: Path) -> Content:
     with _zarr(path) as arrays:
         named = ["_ARRAY_DIMENSIONS" in a.attrs or getattr(a.metadata, "dimension_names", None) for a in arrays.values()]
     # xarray knows of packed numbers and of those that stand for none; it cannot open arrays whose axes have no names.
-    return _read_xarray(path) if named and all(named) else _lazy(path, _zarr)
+    return _read_xarray(path) if named and all(named) else _lazy(path, _zarr, attrgetter("oindex"))
 
 
 #: Suffix → function from a path to its content.
