@@ -290,11 +290,10 @@ def _own_test(sources: Sequence[Source]) -> dict[str, list[Source]]:
     """PDEBench's own test part: of each array the first tenth, of samples that are groups the last."""
     parts: dict[str, list[Source]] = {"train": [], "test": []}
     for source in sources:
-        n = source.n
         if isinstance(source.outputs[0].array, Stacked):
-            cuts = {"train": range(int(0.9 * n)), "test": range(int(0.9 * n), n)}
+            cuts = {"train": range(int(0.9 * source.n)), "test": range(int(0.9 * source.n), source.n)}
         else:
-            cuts = {"train": range(int(0.1 * n), n), "test": range(int(0.1 * n))}
+            cuts = {"train": range(int(0.1 * source.n), source.n), "test": range(int(0.1 * source.n))}
         told = f"{source.format}, which tests on samples {cuts['test'].start} to {cuts['test'].stop - 1}"
         for split, samples in cuts.items():
             parts[split] += [replace(_some(source, samples), format=told)] if samples else []

@@ -96,17 +96,28 @@ class Stacked:
         return np.stack([self.parts[number][inside] for number in np.arange(len(self.parts))[first]])
 
 
+@dataclass(frozen=True)
 class Part:
     """Some of the samples of an array, whose first axis they are."""
 
-    def __init__(self, array: Any, samples: range) -> None:
-        self.array, self.samples, self.dtype, self.shape = array, samples, array.dtype, (len(samples), *array.shape[1:])
+    array: Any
+    samples: range
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With fewer samples."""
+        return (len(self.samples), *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """As of all."""
+        return self.array.dtype
 
     @contextmanager
     def open(self) -> Iterator[Part]:
         """The same with its file open."""
         with opened(self.array) as array:
-            yield Part(array, self.samples)
+            yield replace(self, array=array)
 
     def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
         first = index[0]
