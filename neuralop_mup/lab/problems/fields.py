@@ -34,7 +34,7 @@ _USUAL = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variable:
     """An array, and what each of its axes is.
 
@@ -131,7 +131,7 @@ class Source:
         Frames of each trajectory; 0: no time axis, input → output.
     grid : tuple of int
         Points that are used along "space0", "space1", …
-    format: str, default ""
+    format : str, default ""
         Name of the format by whose specification the file was read, and what of it was left out.
     """
 
@@ -234,20 +234,16 @@ def source_of(file: str, inputs: Sequence[Variable], outputs: Sequence[Variable]
         )
     grid = tuple(points - points % 2 for points in grid) if crop else grid
     source = Source(file, tuple(inputs), tuple(outputs), sizes.get("sample", 1), sizes.get("time", 0), grid)
-    for variable in outputs:
-        if np.dtype(variable.array.dtype).kind in "biu":
-            _refuse_classes(variable, source)
-    return source
-
-
-def _refuse_classes(variable: Variable, source: Source) -> None:
     some = np.arange(min(source.n, _CLASSES))
-    values = np.unique(variable.read(some, np.zeros_like(some), source.grid))
-    if len(values) <= _CLASSES:
-        raise MupError(
-            f"{variable.name} in {source.file} holds the whole numbers {', '.join(map(str, values))}: they look like "
-            f"classes, and an output is real numbers; where they are such write them so, {variable.name}.astype('float32')."
-        )
+    for variable in (v for v in outputs if np.dtype(v.array.dtype).kind in "biu"):
+        values = np.unique(variable.read(some, np.zeros_like(some), grid))
+        if len(values) <= _CLASSES:
+            told = ", ".join(map(str, values))
+            raise MupError(
+                f"{variable.name} in {file} holds the whole numbers {told}: they look like classes, and an output is real "
+                f"numbers; where they are such write them so, {variable.name}.astype('float32')."
+            )
+    return source
 
 
 def named(content: Content, read: Mapping[str, Any]) -> Source:
@@ -286,6 +282,8 @@ def named(content: Content, read: Mapping[str, Any]) -> Source:
     inputs, outputs = (x.split("+") if x else []), y.split("+")
     arrays = {key: _array(content, key) for key in (*outputs, *inputs)}
     words = {key: _said(content, key, dims) for key in arrays}
+    if any(words.values()) and read.get("channels"):
+        raise _unclear(content, "words say what its axes are, so that channels has nothing to say.")
     if not any(words.values()):
         lead = ("sample",) if x else ("sample", "time")
         words = _guessed(content, arrays, outputs, lead, read.get("channels"))
@@ -303,10 +301,15 @@ def _unclear(content: Content, why: str, line: str = "") -> MupError:
     """The error that lists what there is, and what to write."""
     told = [f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()]
     more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
-    wide = sorted((key for key, array in content.arrays.items() if len(array.shape) > 1), key=content.dims.__contains__)
-    x, y, axes = (wide[0], wide[-1], len(content.arrays[wide[-1]].shape)) if wide else ("a", "u", 3)
-    plain = " ".join(["sample", *["channel"] * (axes - 4), *"xyz"[: axes - 1]])
-    in_time = " ".join(["sample", "time", *["channel"] * (axes - 5), *"xyz"[: max(1, axes - 2)]])
+    wide = [key for key, array in content.arrays.items() if len(array.shape) > 1 and content.dims.get(key) != (key,)] or [
+        "u"
+    ]
+    x, y = wide[0], wide[-1]
+    axes = len(content.arrays[y].shape) if y in content.arrays else 3
+    plain, in_time = (
+        f"sample {'channel ' * (axes > 4)}{' '.join('xyz'[: axes - 1])}",
+        f"sample time {' '.join('xyz'[: max(1, axes - 2)])}",
+    )
     line = line or (
         f"Say so, such as read={{'x': {x!r}, 'y': {y!r}, 'dims': {plain!r}}}, or for one state in time read={{'y': {y!r}, "
         f"'dims': {in_time!r}}}; a plus joins keys, and any word but sample, time and channel is an axis of the grid."
@@ -329,7 +332,9 @@ def _array(content: Content, key: str) -> Any:
 def _said(content: Content, key: str, dims: Any) -> tuple[str, ...]:
     """Words for the axes of an array, the user's or the file's; () where there are none."""
     said = dims.get(key) if isinstance(dims, Mapping) else dims
-    words = content.dims.get(key, ()) if said is None else tuple(said.replace(",", " ").split())
+    if said is not None:
+        return tuple(said.replace(",", " ").split() if isinstance(said, str) else said)
+    words = content.dims.get(key, ())
     return () if any(re.fullmatch(r"(phony_)?dim_\d+", word) for word in words) else words
 
 
@@ -342,7 +347,9 @@ def _axes(content: Content, arrays: Mapping[str, Any], words: dict[str, tuple[st
         fits = [each for each in (own, constant, ("sample",), ("sample", "channel")) if len(each) == rank]
         if not fits:
             raise _unclear(content, f"{key} has {rank} axes, and the words for them are {' '.join(own)!r}.")
-        words[key] = fits[0]
+        words[key], meant = fits[0], [_USUAL.get(word.lower(), word) for word in fits[0]]
+        if any(meant.count(word) > 1 for word in meant if word != "channel"):
+            raise _unclear(content, f"two axes of {key} mean the same, {' '.join(fits[0])!r}.")
         for word in map(str.lower, fits[0]):
             places.setdefault(word, f"space{len(set(places.values()) & set(SPACES))}")
     if len(set(places.values())) > len(_ORDER):
@@ -387,7 +394,7 @@ def _layouts(
     shape: Sequence[int], lead: tuple[str, ...], places: Iterable[str]
 ) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
     """Words and grid of an array with its channels in one of some places; a single axis may be either."""
-    inner = shape[len(lead) :]
+    lead, inner = lead[: len(shape)], shape[len(lead) :]
     found = {}
     for place in PLACES if len(inner) == 1 else places:
         spaces = tuple("xyzw"[: len(inner) - (place != "none")])

@@ -16,7 +16,7 @@ import numpy as np
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.fields import SPACES, Source, Variable, source_of
-from neuralop_mup.lab.problems.readers import Content, Part, Stacked, read_file
+from neuralop_mup.lab.problems.readers import Content, Rows, Stacked, read_file
 
 _LETTERS = {"b": "sample", "t": "time", "c": "channel", "1": "channel", **dict(zip("xyz", SPACES, strict=True))}
 
@@ -302,7 +302,7 @@ def _own_test(sources: Sequence[Source]) -> dict[str, list[Source]]:
 
 def _some(source: Source, samples: range) -> Source:
     inputs, outputs = (
-        tuple(replace(v, array=Part(v.array, samples)) if "sample" in v.axes else v for v in part)
+        tuple(replace(v, array=Rows(v.array, samples.start, samples.stop)) if "sample" in v.axes else v for v in part)
         for part in (source.inputs, source.outputs)
     )
     return replace(source, inputs=inputs, outputs=outputs, n=len(samples))

@@ -97,16 +97,17 @@ class Stacked:
 
 
 @dataclass(frozen=True)
-class Part:
+class Rows:
     """Some of the samples of an array, whose first axis they are."""
 
     array: Any
-    samples: range
+    start: int
+    stop: int
 
     @property
     def shape(self) -> tuple[int, ...]:
         """With fewer samples."""
-        return (len(self.samples), *self.array.shape[1:])
+        return (self.stop - self.start, *self.array.shape[1:])
 
     @property
     def dtype(self) -> np.dtype:
@@ -114,23 +115,22 @@ class Part:
         return self.array.dtype
 
     @contextmanager
-    def open(self) -> Iterator[Part]:
+    def open(self) -> Iterator[Rows]:
         """The same with its file open."""
         with opened(self.array) as array:
             yield replace(self, array=array)
 
     def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
-        first = index[0]
+        first, *inside = index
         if isinstance(first, slice):
-            here = self.samples[first]
-            first = slice(here.start, here.stop, here.step)
+            first = slice(*(end + self.start for end in first.indices(self.stop - self.start)[:2]))
         else:
-            first = first + self.samples.start
-        return np.asarray(self.array[(first, *index[1:])])
+            first = first + self.start
+        return np.asarray(self.array[(first, *inside)])
 
 
-class _Rows:
-    """A data set of HDF5 that is indexed by numbers quickly, and turned where MATLAB wrote it, column by column."""
+class _DataSet:
+    """One of HDF5 that is indexed by numbers quickly, and turned where MATLAB wrote it, column by column."""
 
     def __init__(self, array: h5py.Dataset) -> None:
         self.array, self.turned = array, "MATLAB_class" in array.attrs
@@ -138,12 +138,11 @@ class _Rows:
 
     def __getitem__(self, index: Any) -> np.ndarray:
         index = index if isinstance(index, tuple) else (index,)
-        listed = [place for place, at in enumerate(index) if isinstance(at, np.ndarray)]
-        if listed:  # HDF5 is slow with lists: what follows each other is read at once
-            before, numbers, after = index[: listed[0]], index[listed[0]], index[listed[0] + 1 :]
-            runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-            parts = [self[(*before, slice(int(run[0]), int(run[-1]) + 1), *after)] for run in runs]
-            return np.concatenate(parts, axis=listed[0])
+        for place, at in enumerate(index):
+            if isinstance(at, np.ndarray):  # HDF5 is slow with lists: what follows each other is read at once
+                runs = np.split(at, np.flatnonzero(np.diff(at) != 1) + 1)
+                parts = (slice(int(run[0]), int(run[-1]) + 1) for run in runs)
+                return np.concatenate([self[(*index[:place], part, *index[place + 1 :])] for part in parts], axis=place)
         if self.turned:
             index = (*index, *[slice(None)] * (len(self.shape) - len(index)))[::-1]
         return np.asarray(self.array[index]).T if self.turned else self.array[index]
@@ -282,7 +281,7 @@ def _read_hdf5(path: Path) -> Content:
         if len(entry.attrs):
             content.attrs[key] = {name: getattr(v, "tolist", lambda v=v: v)() for name, v in entry.attrs.items()}
         if isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#"):  # MATLAB's own
-            content.arrays[key] = Lazy(_Rows(entry).shape, entry.dtype, file, key, _Rows)
+            content.arrays[key] = Lazy(_DataSet(entry).shape, entry.dtype, file, key, _DataSet)
             scales = tuple(axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims)
             if all(scales):
                 content.dims[key] = scales
@@ -333,15 +332,6 @@ READERS: dict[str, Callable[[Path], Content]] = {
     ".zarr": _read_zarr,
 }
 
-# How files begin, and the suffixes that they may then have; the first is told.
-_BEGINNINGS = {
-    b"PK\x03\x04": (".npz", ".pt", ".pth"),
-    b"\x93NUMPY": (".npy",),
-    b"\x89HDF": (".h5", ".hdf5", ".mat", ".nc", ".nc4"),
-    b"MATLAB": (".mat", ".h5", ".hdf5"),
-    b"CDF": (".nc",),
-}
-
 
 def read_file(path: str | Path) -> Content:
     """What a file holds.
@@ -354,8 +344,8 @@ def read_file(path: str | Path) -> Content:
     Raises
     ------
     MupError
-        If it is not there, empty, damaged, of another kind than its name says, or the weights of a model, and where a
-        library is missing.
+        If it is empty, damaged, of another kind than its name says, or the weights of a model, and where a library is
+        missing.
 
     Examples
     --------
@@ -365,24 +355,17 @@ def read_file(path: str | Path) -> Content:
     >>> read_file("heat.npz").arrays["x"].shape
     (40, 16)
     """
-    path, suffix = Path(path), Path(path).suffix.lower()
-    if path.is_file():
-        with path.open("rb") as file:
-            head = file.read(8)
-        if not head:
-            raise MupError(f"The file {path} is empty, 0 bytes: write or copy it again.")
-        for beginning, suffixes in _BEGINNINGS.items():
-            if head.startswith(beginning) and suffix not in suffixes:
-                raise MupError(f"The file {path} begins as one of the kind {suffixes[0]} does: give it the name that it is.")
+    path = Path(path)
     try:
-        return READERS[suffix](path)
+        return READERS[path.suffix.lower()](path)
     except MupError:
         raise
     except ImportError as error:
         raise MupError(f"{path} needs {error.name}, which is not installed: pip install 'neuralop-mup[data]'.") from error
     except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
+        state = "it is damaged, cut short" if path.is_dir() or path.stat().st_size else "it is empty"
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise MupError(f"The file {path} cannot be read: it is damaged, cut short, or no {suffix} ({reason}).") from error
+        raise MupError(f"The file {path} cannot be read: {state}, or no {path.suffix} of arrays ({reason}).") from error
 
 
 def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
