@@ -597,15 +597,11 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
             "read= says how files or arrays are read, and the data is given otherwise: leave it out, and "
             "bring arrays into the form (n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
-    if any(arrays.values()) and not all(pairs.values()):
+    if not all(pairs.values()) and any(arrays[name] or isinstance(part, _ARRAYS) for name, part in parts.items()):
         kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
         raise MupError(
             f"{', '.join(kinds)}: give each split alike, as a pair of arrays (x, y) of input and output, or as a loader."
         )
-    if not {"train", "val"} <= set(parts) and not any(
-        isinstance(part, (Dataset, tuple, DataLoader)) for part in parts.values()
-    ):
-        raise MupError(f"data is a {type(data).__name__}; {_FORMS}.")
     given = _fields(_splits(pairs), dtype) if all(pairs.values()) else _splits(parts)
     given, told = _divided(given) if "all" in given else (given, {})
     return ProblemData(**given, readings=told) if all(pairs.values()) else Loaders(given, processor, told)
@@ -613,6 +609,8 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
 
 def _parts(data: Any) -> dict[str, Any]:
     """What is given for train, val and test, or for all of them."""
+    if isinstance(data, _ARRAYS):
+        return {"all": {THE_ONE: data}}
     if isinstance(data, Mapping) and not hasattr(data, "coords") and _arrays(data) is None:
         return dict(data)
     joined = isinstance(data, list) and _all_are(data, (str, Path))
@@ -644,9 +642,12 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     whole, shares = parts.pop("all"), OwnData.split
     if isinstance(whole, DataLoader) and whole.collate_fn is default_collate:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
-    is_pair = isinstance(whole, tuple)
+    is_pair = isinstance(whole, tuple) and _all_are(whole, _ARRAYS)
     if not is_pair and (not isinstance(whole, Dataset) or isinstance(whole, IterableDataset)):
-        raise MupError(f"data is a {type(whole).__name__} without validation data, of which no part can be taken: {_FORMS}.")
+        raise MupError(
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data a part is taken of "
+            "files, arrays and data sets alone."
+        )
     drawn = _drawn(len(whole[0] if is_pair else whole), shares, parts, shuffle=True)
     for split, numbers in drawn.items():
         parts[split] = tuple(v[numbers] for v in whole) if is_pair else Subset(whole, numbers.tolist())
@@ -661,23 +662,19 @@ def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
     return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, _ARRAYS) or hasattr(value, "coords")  # xarray need not be installed
-
-
 def _arrays(part: Any) -> dict[str, Any] | None:
     """Arrays by their keys, those of xarray among them; None where something else is given."""
-    if _is_array(part):
-        part = {key: part[key] for key in part.variables} if hasattr(part, "data_vars") else {_key(part): part}
+    if hasattr(part, "coords"):  # what xarray has, which need not be installed
+        part = {key: part[key] for key in part.variables} if hasattr(part, "data_vars") else {part.name or THE_ONE: part}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
         part = dict(zip("xy", part, strict=True))
-    if not isinstance(part, Mapping) or not part or not all(map(_is_array, part.values())):
+    if (
+        not isinstance(part, Mapping)
+        or not part
+        or not all(isinstance(v, _ARRAYS) or hasattr(v, "coords") for v in part.values())
+    ):
         return None
     return {str(key): _kept(values) for key, values in part.items()}
-
-
-def _key(values: Any) -> str:
-    return getattr(values, "name", None) or THE_ONE
 
 
 def _kept(values: Any) -> Any:
