@@ -91,7 +91,7 @@ def test_one_array_in_time(tmp_path):
     """(samples, times, x), and a group a sample: from the first time to the last, or by steps."""
     u, more = array(20, 11, 32), [array(6, 16, 16, 2) for _ in range(12)]
     file = write(tmp_path / "advection.hdf5", u=u, t=array(12), s=array(32))
-    with pytest.raises(MupError, match=r"or for one state in time read={'y': 'u', 'dims': 'sample time x'}"):
+    with pytest.raises(MupError, match=r"or for one state in time read={'y': 'u', 'dims': 'sample time x', 'time_step': 1}"):
         OwnData(files=file).load()
     two = (
         r"u \(sample time x\) with 11 frames in time; .*each step to the next, read={'time_step': 1}, .*'time_step': 'last'}"

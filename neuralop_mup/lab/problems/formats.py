@@ -6,9 +6,8 @@ A format looks at what a file holds and gives its fields, or nothing where the f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ import numpy as np
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.fields import SPACES, Source, Variable, source_of
-from neuralop_mup.lab.problems.readers import Content, Stacked, files_of, opened, read_file
+from neuralop_mup.lab.problems.readers import Content, Rows, Stacked, read_file
 
-_SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}  # folders, and groups of PDEArena
-_LETTERS = {"b": "sample", "t": "time", "c": "channel", **dict(zip("xyz", SPACES, strict=True))}
+_LETTERS = {"b": "sample", "t": "time", "c": "channel", "1": "channel", **dict(zip("xyz", SPACES, strict=True))}
 
 
 @dataclass(frozen=True)
@@ -48,32 +46,40 @@ class Fields:
 
 @dataclass(frozen=True)
 class Layout:
-    """Arrays by their keys, with a letter an axis: b samples, t time, c channels, x, y and z the grid.
+    """Arrays by their keys, with a letter an axis: b samples, t time, c and 1 channels, x, y and z the grid.
 
     Attributes
     ----------
     inputs, outputs : dict
-        Key → axes.
-    beside : tuple of str
-        Other keys that a file of this layout has.
+        Key → axes. One letter stands for as many points wherever it is, "1" for one point, and c for any number.
+    beside : dict, default {}
+        Key → axes of what else there is in a file of this layout; no letters for any axes.
     """
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
-    beside: tuple[str, ...] = ()
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def fields(self, arrays: Mapping[str, Any]) -> Fields | None:
-        """Those of a file that has these keys, of these numbers of axes."""
-        axes = {**self.inputs, **self.outputs}
-        if not {*axes, *self.beside} <= set(arrays) or any(len(arrays[key].shape) != len(axes[key]) for key in axes):
+        """Those of a file that has these keys with these axes."""
+        axes = {**self.inputs, **self.outputs, **self.beside}
+        if not set(axes) <= set(arrays):
+            return None
+        points: dict[str, set[int]] = {"1": {1}}
+        for key, letters in axes.items():
+            if letters and len(letters) != len(arrays[key].shape):
+                return None
+            for letter, count in zip(letters, arrays[key].shape, strict=False):
+                points.setdefault(letter, set()).add(count)
+        if any(len(counts) > 1 for letter, counts in points.items() if letter != "c"):
             return None
         inputs, outputs = (
             [Variable(key, arrays[key], tuple(_LETTERS[letter] for letter in part[key])) for key in part]
             for part in (self.inputs, self.outputs)
         )
-        grid = set("xyz").intersection(*axes.values())
-        fields = [key for key, array in arrays.items() if len(array.shape) > len(grid) and array.shape[0] > 1]
-        left = [key for key in fields if key not in (*axes, *"txyz")]
+        least = len(points.keys() & set("bxyz"))  # axes of a field that is constant in time
+        wide = [key for key, array in arrays.items() if len(array.shape) >= least and array.shape[0] > 1]
+        left = [key for key in wide if key not in (*self.inputs, *self.outputs, *"txyz")]
         return Fields(inputs, outputs, left=left)
 
 
@@ -105,16 +111,14 @@ def _the_well(content: Content) -> list[Fields]:
             (moving if "time" in axes else constant).append(variable)
     if not moving:
         raise MupError(f"{content.name} has no field that varies in time, so that there is nothing to predict.")
-    numbers = {name: _number(name, root[name]) for name in root.get("simulation_parameters", ())}
-    left = []
+    numbers, left = [], []
     for name in content.attrs.get("scalars", {}).get("field_names", ()):
-        says, values = content.attrs[f"scalars/{name}"], content.arrays[f"scalars/{name}"]
+        says, values = content.attrs[f"scalars/{name}"], np.ravel(content.arrays[f"scalars/{name}"][()])
         if says["time_varying"]:
             left.append(name)  # it may be a result of what is to be predicted
         else:
-            values = np.ravel(values[()])
-            numbers[name] = _number(name, values if says["sample_varying"] else values[0])
-    return [Fields(constant, moving, list(numbers.values()), left=left)]
+            numbers.append(_number(name, values if says["sample_varying"] else values[0]))
+    return [Fields(constant, moving, numbers, left=left)]
 
 
 def _well_axes(content: Content, key: str, order: int) -> tuple[str, ...]:
@@ -140,12 +144,12 @@ def _well_axes(content: Content, key: str, order: int) -> tuple[str, ...]:
 
 _FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
 _PDEBENCH = (
-    Layout({}, {"tensor": "btx"}, ("x-coordinate",)),
-    Layout({"nu": "bxy"}, {"tensor": "bcxy"}, ("x-coordinate", "y-coordinate")),
-    *(Layout({}, dict.fromkeys(_FLUID[: 2 + n], "bt" + "xyz"[:n]), ("x-coordinate",)) for n in (1, 2, 3)),
-    Layout({"force": "bxyc"}, {"velocity": "btxyc", "particles": "btxyc"}, ("t",)),
-    Layout({}, {"data": "btxc"}, ("grid/t", "grid/x")),
-    Layout({}, {"data": "btxyc"}, ("grid/t", "grid/x", "grid/y")),
+    Layout({}, {"tensor": "btx"}, {"x-coordinate": ""}),
+    Layout({"nu": "bxy"}, {"tensor": "b1xy"}, {"x-coordinate": "", "y-coordinate": ""}),
+    *(Layout({}, dict.fromkeys(_FLUID[: 2 + n], "bt" + "xyz"[:n]), {"x-coordinate": ""}) for n in (1, 2, 3)),
+    Layout({"force": "bxyc"}, {"velocity": "btxyc", "particles": "btxy1"}, {"t": "bt"}),
+    Layout({}, {"data": "btxc"}, {"grid/t": "", "grid/x": ""}),
+    Layout({}, {"data": "btxyc"}, {"grid/t": "", "grid/x": "", "grid/y": ""}),
 )
 
 
@@ -165,7 +169,7 @@ def _pdebench(content: Content) -> list[Fields]:
         arrays = {**inside, "data": Stacked(parts)}
     fields, attrs = _first(_PDEBENCH, arrays), content.attrs.get("", {})
     numbers = [_number(name, attrs[name]) for name in ("beta", "Nu", "rho", "eta", "zeta", "M") if name in attrs]
-    return [replace(fields, numbers=numbers)] if fields else []
+    return [replace(fields, numbers=numbers)] if fields and not fields.left else []
 
 
 _PDEARENA = (
@@ -177,11 +181,11 @@ _PDEARENA = (
 def _pdearena(content: Content) -> list[Fields]:
     """pdearena/pdearena: groups train, valid and test, with parameters of the equation for each sample."""
     found = []
-    for group, split in _SPLITS.items():
+    for group, split in (("train", "train"), ("valid", "val"), ("test", "test")):
         inside = {
             key.removeprefix(f"{group}/"): array for key, array in content.arrays.items() if key.startswith(f"{group}/")
         }
-        scalar = [Layout({}, {key: "btx"}, ("dt", "dx")) for key in inside if key.startswith("pde_")]
+        scalar = [Layout({}, {key: "btx"}, {"dt": "b", "dx": "b"}) for key in inside if key.startswith("pde_")]
         if fields := _first((*_PDEARENA, *scalar), inside):
             given = [name for name in ("buo_y", "v", "dt", "dx", "dy") if name in inside and len(inside[name].shape) == 1]
             found.append(replace(fields, numbers=[_number(name, inside[name][:]) for name in given], split=split))
@@ -191,7 +195,7 @@ def _pdearena(content: Content) -> list[Fields]:
 _FIRST_FNO = (
     Layout({"a": "bx"}, {"u": "bx"}),
     Layout({"coeff": "bxy"}, {"sol": "bxy"}),
-    Layout({}, {"u": "bxyt"}, ("a", "t")),
+    Layout({}, {"u": "bxyt"}, {"a": "bxy", "t": ""}),
 )
 
 
@@ -210,52 +214,13 @@ FORMATS: dict[str, Callable[[Content], list[Fields]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Some of the samples of an array, whose first axis they are."""
-
-    array: Any
-    start: int
-    stop: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """With fewer samples."""
-        return (self.stop - self.start, *self.array.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype:
-        """As of all."""
-        return self.array.dtype
-
-    @contextmanager
-    def open(self) -> Iterator[Rows]:
-        """The same with its file open."""
-        with opened(self.array) as array:
-            yield replace(self, array=array)
-
-    def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
-        first, *inside = index
-        return np.asarray(self.array[(slice(*(n + self.start for n in first.indices(len(self))[:2])), *inside)])
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
-def files_below(path: str | Path) -> list[str]:
-    """The files that are meant: of a folder those in it, and in folders of splits below it, ``data/train`` or ``train``."""
-    inner = [Path(path, top, split) for top in (".", "data") for split in _SPLITS]
-    return [*files_of(path), *files_of(place for place in inner if place.is_dir())]
-
-
-def known(paths: Sequence[Any] | Mapping[str, Sequence[Any]], read: Mapping[str, Any]) -> dict[str, list[Source]] | None:
+def known(files: Mapping[str, Sequence[str]], read: Mapping[str, Any]) -> dict[str, list[Source]] | None:
     """Sources of files of a format that has a name, by split.
 
     Parameters
     ----------
-    paths : sequence of path or mapping
-        Files and folders, also such that hold a folder for each split; or such by what they are for: "all" (to be split),
-        "train", "val", "test".
+    files : mapping
+        What they are for, "all" (to be split), "train", "val" or "test", to their paths.
     read : mapping
         ``format``: a name in ``FORMATS``, where another would be wrong. ``crop``: as in OwnData. With ``x``, ``y``, ``dims``
         or ``channels`` the user says what is what, and no format is looked for.
@@ -276,7 +241,7 @@ def known(paths: Sequence[Any] | Mapping[str, Sequence[Any]], read: Mapping[str,
     >>> from scipy.io import savemat
     >>> from neuralop_mup.lab.problems.formats import known
     >>> savemat("darcy.mat", {"coeff": np.random.rand(20, 8, 8), "sol": np.random.rand(20, 8, 8)})
-    >>> source = known(["darcy.mat"], {})["all"][0]
+    >>> source = known({"all": ["darcy.mat"]}, {})["all"][0]
     >>> source.format, source.labels(0), source.labels(1), source.n
     ('FNO paper', ('coeff',), ('sol',), 20)
     """
@@ -285,10 +250,8 @@ def known(paths: Sequence[Any] | Mapping[str, Sequence[Any]], read: Mapping[str,
         return None
     if wanted not in (None, *FORMATS):
         raise MupError(f"There is no format {wanted!r}; {nearest(str(wanted), FORMATS)}")
-    parts = paths if isinstance(paths, Mapping) else {"all": paths}
-    files = [(part, file) for part, given in parts.items() for path in given for file in files_below(path)]
     name, found = wanted, []
-    for part, file in files:
+    for split, file in [(split, file) for split, part in files.items() for file in part]:
         content = read_file(file)
         name = name or next((each for each in FORMATS if _fields(each, content)), None)
         if name is None:
@@ -296,22 +259,20 @@ def known(paths: Sequence[Any] | Mapping[str, Sequence[Any]], read: Mapping[str,
         fields = _fields(name, content)
         if not fields:
             raise MupError(
-                f"{file} is no file of {name}, {'which format= asks for' if wanted else f'as {files[0][1]} is'}: take it out "
-                "of the folder, name the files of the data alone, or say with x, y and dims which array is what."
+                f"{file} is no file of {name}, as {'format' if wanted else 'the first one'} says: take it out of the "
+                "folder, name the files of the data alone, or say with x, y and dims which array is what."
             )
-        found += [(_split(part, file, each), file, each) for each in fields]
-    if name is None:
-        return None
-    numbers = [number for *_, each in found for number in each.numbers]
-    values = {number.name: {float(v) for n in numbers if n.name == number.name for v in n.array.flat} for number in numbers}
+        found += [(each.split if each.split and split == "all" else split, file, each) for each in fields]
+    values: dict[str, set[float]] = {}
+    for number in (number for *_, each in found for number in each.numbers):
+        values.setdefault(number.name, set()).update(number.array.ravel().tolist())
     sources: dict[str, list[Source]] = {}
     for split, file, each in found:
         # A parameter that is the same everywhere tells a model nothing.
         inputs = [*each.inputs, *(number for number in each.numbers if len(values[number.name]) > 1)]
         source = source_of(file, inputs, each.outputs, read.get("crop", False))
-        told = f"{name}, without {', '.join(each.left)}" if each.left else name
+        told = f"{name}, without {', '.join(each.left)}" if each.left else str(name)
         sources.setdefault(split, []).append(replace(source, format=told))
-    _check_alike([source for group in sources.values() for source in group])
     return _own_test(sources["all"]) if name == "PDEBench" and set(sources) == {"all"} else sources
 
 
@@ -325,43 +286,23 @@ def _fields(name: str, content: Content) -> list[Fields]:
         ) from error
 
 
-def _split(part: str, file: str, fields: Fields) -> str:
-    """What is said of the files, by the file itself, or by the folder that it is in."""
-    return part if part != "all" else fields.split or _SPLITS.get(Path(file).parent.name, "all")
-
-
-def _check_alike(sources: Sequence[Source]) -> None:
-    """Raise MupError for channels in another order, or another grid."""
-    texts = [
-        f"{', '.join(source.labels(0)) or 'nothing besides'} → {', '.join(source.labels(1))} on "
-        f"{'×'.join(map(str, source.grid))} points"
-        for source in sources
-    ]
-    for source, text in zip(sources, texts, strict=True):
-        if text != texts[0]:
-            raise MupError(
-                f"{source.file} holds {text}, but {sources[0].file} holds {texts[0]}: files that are joined must agree."
-            )
-
-
 def _own_test(sources: Sequence[Source]) -> dict[str, list[Source]]:
     """PDEBench's own test part: of each array the first tenth, of samples that are groups the last."""
     parts: dict[str, list[Source]] = {"train": [], "test": []}
     for source in sources:
-        grouped = isinstance(source.outputs[0].array, Stacked)
-        cut = int(0.9 * source.n) if grouped else int(0.1 * source.n)
-        for split, start, stop in zip(
-            ("train", "test") if grouped else ("test", "train"), (0, cut), (cut, source.n), strict=True
-        ):
-            if start < stop:
-                parts[split].append(_some(source, start, stop))
+        if isinstance(source.outputs[0].array, Stacked):
+            cuts = {"train": range(int(0.9 * source.n)), "test": range(int(0.9 * source.n), source.n)}
+        else:
+            cuts = {"train": range(int(0.1 * source.n), source.n), "test": range(int(0.1 * source.n))}
+        told = f"{source.format}, which tests on samples {cuts['test'].start} to {cuts['test'].stop - 1}"
+        for split, samples in cuts.items():
+            parts[split] += [replace(_some(source, samples), format=told)] if samples else []
     return parts if all(parts.values()) else {"all": list(sources)}
 
 
-def _some(source: Source, start: int, stop: int) -> Source:
-    """Some of the samples."""
+def _some(source: Source, samples: range) -> Source:
     inputs, outputs = (
-        tuple(replace(v, array=Rows(v.array, start, stop)) if "sample" in v.axes else v for v in part)
+        tuple(replace(v, array=Rows(v.array, samples.start, samples.stop)) if "sample" in v.axes else v for v in part)
         for part in (source.inputs, source.outputs)
     )
-    return replace(source, inputs=inputs, outputs=outputs, n=stop - start)
+    return replace(source, inputs=inputs, outputs=outputs, n=len(samples))

@@ -487,7 +487,8 @@ def _by_name(given: Any) -> dict[str, tuple[str, ...]]:
         path = Path(entry).expanduser()
         # As The Well has it: data/train, data/valid, data/test.
         outer = [f for f in (path, path / "data") if f.is_dir() and f.suffix.lower() not in READERS]
-        entries += [sub for folder in outer for sub in sorted(folder.iterdir()) if sub.is_dir() and _word(sub.name)]
+        inner = [sub for folder in outer for sub in sorted(folder.iterdir()) if sub.is_dir() and _word(sub.name)]
+        entries += [sub for sub in inner if sub.suffix.lower() not in READERS]  # train.zarr is a file
         entries.append(path)
     files = files_of(entries)
     words = _words([[file] for file in files])
