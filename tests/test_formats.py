@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from neuralop.models import FNO
 from scipy.io import savemat
 
+import neuralop_mup as nm
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.formats import known
 
 RNG = np.random.default_rng(0)
@@ -55,6 +59,10 @@ def well(path, fields, scalars=(), dims=("x", "y"), **root):
         attrs[f"t{order}_fields"] = {"field_names": [name for name, (own, *_) in fields.items() if own == order]}
     attrs |= {"scalars": {"field_names": list(dict(scalars))}, "dimensions": {"spatial_dims": list(dims)}}
     return write(path, arrays, attrs)
+
+
+def build(channels, **size):
+    return FNO(in_channels=channels[0], out_channels=channels[1], n_layers=1, **size)
 
 
 def taken(source, which, sample=0, time=None):
@@ -290,3 +298,55 @@ def test_what_is_wrong_with_a_file(wrong):
     make()
     with pytest.raises(MupError, match=message):
         known({"all": sorted(map(str, Path().glob("*.hdf5")))}, {})
+
+
+def _well_folder():
+    for split, n in (("train", 6), ("valid", 3), ("test", 3)):
+        the_well(f"data/{split}/a.hdf5", n)
+    return "."
+
+
+def _arena_folder():
+    for word, n in (("train", 6), ("valid", 3), ("test", 3)):
+        arrays = {f"{word}/{key}": array(n, 5, 8, 6) for key in ("u", "vx", "vy")} | {f"{word}/buo_y": np.full(n, 0.5)}
+        write(f"smoke_{word}_42.h5", arrays)
+    return "."
+
+
+def _mat():
+    savemat("ns.mat", {"a": array(12, 8, 6), "u": array(12, 8, 6, 5), "t": np.arange(5.0)[None]})
+    return "ns.mat"
+
+
+# What makes it, channels of input and output, pairs of each split, and what is told.
+REPORTS = {
+    "The Well": (_well_folder, (11, 8), {"train": 24, "val": 12, "test": 12}, "The Well, without energy"),
+    "PDEBench": (lambda: write("a.h5", cfd(8, 6)), (4, 4), {"train": 64, "val": 8, "test": 8}, "tests on samples 0 to 1"),
+    "PDEArena": (_arena_folder, (3, 3), {"train": 24, "val": 12, "test": 12}, "PDEArena"),
+    "FNO paper": (_mat, (1, 1), {"train": 40, "val": 4, "test": 4}, "FNO paper, without a"),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_from_files_to_a_report_without_a_word(name):
+    """One call, in which nothing is said of the files: one step to the next, and the format's own splits."""
+    make, channels, counts, told = REPORTS[name]
+    data = OwnData(files=make())
+    assert (data.in_channels, data.out_channels) == channels and data.load().counts() == counts
+    assert told in data.readings["format"] and "frames 0 → 1 of 5" in data.readings["time"]
+    size = {"hidden_channels": 4, "n_modes": (2, 2)}
+    nm.tune(
+        partial(build, channels), make(), target=size, epochs=1, proxy_steps=1, space={"lr": [0.01]}, folder="r", n_workers=1
+    )
+    assert told in Path("r", "report.md").read_text()
+
+
+def test_four_frames_to_one_and_another_order():
+    """The Well's baselines take four frames; a file whose channels stand in another order is refused."""
+    data = OwnData(files=_well_folder(), history=4)
+    assert (data.in_channels, data.load().counts()["train"]) == (4 * 8 + 3, 6)
+    the_well("data/train/b.hdf5", order=("buoyancy", "density"))
+    with pytest.raises(
+        MupError, match="data/train/b.hdf5 holds .* → buoyancy, density, .*, but .*a.hdf5 .* → density, buoy"
+    ):
+        OwnData(files=".").load()

@@ -315,6 +315,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(case):
         ({"x": "a", "y": "u", "dims": {"u": "p q r s", "a": "p q r"}}, "these are more than three axes of a grid"),
         ({"x": "a", "y": "u", "dims": "time step x y"}, "two axes of u mean the same, 'time step x y'"),
         ({"x": "a", "y": "u", "dims": "n t x y", "channels": "none"}, "so that channels has nothing to say"),
+        ({"x": "a", "y": "u", "dims": {"v": "n t x y"}}, "dims says what the axes of 'v' are, which is not there"),
         ({"x": "two", "y": "u"}, "there is no 'two'"),
         ({"y": "a", "dims": "sample x y"}, "a has neither an input nor a time axis"),
         (

@@ -282,6 +282,8 @@ def named(content: Content, read: Mapping[str, Any]) -> Source:
         raise _unclear(content, "which is the input and which the output?")
     inputs, outputs = (x.split("+") if x else []), y.split("+")
     arrays = {key: _array(content, key) for key in (*outputs, *inputs)}
+    if wrong := [key for key in (dims if isinstance(dims, Mapping) else ()) if key not in (*content.arrays, *arrays)]:
+        raise _unclear(content, f"dims says what the axes of {wrong[0]!r} are, which is not there.")
     words = {key: _said(content, key, dims) for key in arrays}
     if any(words.values()) and read.get("channels"):
         raise _unclear(content, "words say what its axes are, so that channels has nothing to say.")

@@ -397,5 +397,8 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
             files += sorted(glob.glob(str(path))) if glob.has_magic(str(path)) and not path.exists() else [str(path)]
     for file in files:
         if Path(file).suffix.lower() not in READERS or not Path(file).exists():
-            raise MupError(f"There is no file {file} that can be read here, of a name that ends in {', '.join(READERS)}.")
+            raise MupError(
+                f"There is no file {file} that can be read here, of a name that ends in {', '.join(READERS)}: other files "
+                "are given in Python, as arrays (x, y)."
+            )
     return tuple(files)
