@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -158,7 +159,7 @@ def test_axes_in_any_order_and_what_is_the_same_along_them():
             Variable("strip", strip, ("sample", "space1")),
             Variable("numbers", numbers, ("sample", "channel")),
             Variable("everywhere", everywhere, ("space0", "space1")),
-            Variable("one", np.array(3.0), ()),
+            Variable("one", np.array([[3.0]]), ("sample", "time")),
         ],
         [
             Variable("tensor", tensor, ("channel", "space1", "sample", "space0", "channel")),
@@ -173,6 +174,8 @@ def test_axes_in_any_order_and_what_is_the_same_along_them():
     assert np.array_equal(x[1, 3], everywhere) and (x[:, 4] == 3.0).all()
     expected = tensor.transpose(2, 0, 4, 3, 1)[samples].reshape(3, 6, 8, 9)
     assert np.array_equal(y[:, :6], expected) and np.array_equal(y[:, 6], U[samples, times])
+    some = replace(source, start=2, n=2)
+    assert np.array_equal(some.take(1, np.array([1]), times[:1]).numpy(), y[:1])
     cropped = source_of("d.h5", [], [Variable("u", U, ("sample", "time", "space0", "space1"))], crop=True)
     assert cropped.grid == (8, 8) and cropped.take(0, samples, times).shape == (3, 0, 8, 8)
     assert np.array_equal(cropped.take(1, samples, times)[:, 0].numpy(), U[samples, times, :, :8])

@@ -85,7 +85,7 @@ class Variable:
     def read(self, samples: np.ndarray, times: np.ndarray | None, grid: tuple[int, ...]) -> np.ndarray:
         """Fields of these samples, each at its time, ``(len(samples), channels, *grid)``; each piece is read once."""
         sizes, numbers = self.sizes, {"sample": samples, "time": times}
-        moving = [word for word in numbers if word in sizes]
+        moving = [word for word in numbers if sizes.get(word, 1) > 1]
         # Frames of a trajectory are read at once, or all trajectories at each of a few times.
         if len(moving) == 2 and 4 * len(np.unique(times)) < len(np.unique(samples)):
             moving.reverse()
@@ -134,6 +134,8 @@ class Source:
         Points that are used along "space0", "space1", …
     format : str, default ""
         Name of the format by whose specification the file was read, and what of it was left out.
+    start : int, default 0
+        The first of the file's samples that is taken, so that ``replace(source, start=5, n=10)`` is ten of them.
     """
 
     file: str
@@ -143,6 +145,7 @@ class Source:
     times: int
     grid: tuple[int, ...]
     format: str = ""
+    start: int = 0
 
     @property
     def channels(self) -> tuple[int, int]:
@@ -174,11 +177,11 @@ class Source:
         MupError
             For what cannot be read, and for entries that are complex or not finite.
         """
-        variables = (self.inputs, self.outputs)[which]
+        variables, samples = (self.inputs, self.outputs)[which], np.asarray(samples) + self.start
         parts = [np.zeros((len(samples), 0, *self.grid), np.float32)]
         for variable in variables:
             try:
-                parts.append(variable.read(np.asarray(samples), times, self.grid))
+                parts.append(variable.read(samples, times, self.grid))
             except Exception as error:  # of a damaged file, in as many ways as zip and HDF5 know
                 what = f"{variable.name} in {self.file} cannot be read: {type(error).__name__}: {error}"
                 raise MupError(f"{what}; write or copy the file again.") from error
