@@ -312,6 +312,10 @@ def test_what_is_wrong_with_a_file_is_one_sentence(case):
     ("read", "told"),
     [
         ({}, r"the data given holds a \(5, 8, 9\) float64, u .*'x': 'a', 'y': 'u', 'dims': 'sample x y z'}, or for one"),
+        (
+            {"y": "n"},
+            r"u .*: with sample and time first they are no fields .* read={'x': 'a', 'y': 'u', 'dims': 'sample x y z'}",
+        ),
         ({"y": "v"}, "there is no 'v'; expected one of a, n, u"),
         ({"x": "a", "y": "u", "dims": "sample x"}, "u has 4 axes, and the words for them are 'sample x'."),
         ({"x": "a", "y": "u", "dims": "sample p q r s"}, "u has 4 axes, and the words for them are 'sample p q r s'."),
