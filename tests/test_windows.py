@@ -124,7 +124,7 @@ def test_training_over_several_steps_from_file_to_score(tmp_path):
     tuned = [tuned_on(tmp_path / "s", file, {**read, **way}, score="rollout:5", in_channels=3) for way in ways]
     assert len({found.loss for found in tuned}) == 3
     page, several = tuned[2].report.read_text(), tuned[1]
-    assert "trained over 2 steps, with the gradient of the last" in page
+    assert "over 2 steps, with the gradient of the last" in page
     number, errors = several.split["val"], []
     x = np.stack([u[number, 0], u[number, 1], mask[number]], 1)
     for t in range(2, 7):
@@ -167,4 +167,4 @@ def test_one_series_is_cut_in_pieces(tmp_path):
     data = own.load()
     assert data.counts() == {"train": 72, "val": 9, "test": 9} and data.trajectory == 9
     assert data.val[0][:, 0, 0].tolist() == list(range(81, 90)) and data.test[1][:, 0, 0].tolist() == list(range(92, 101))
-    assert "cut in 10 pieces" in own.readings["time"] and "in file order" in own.readings["splits"]
+    assert "9 pairs in each of 10 pieces" in own.readings["time"] and "in file order" in own.readings["splits"]

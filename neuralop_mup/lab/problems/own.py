@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_single, chunks_of, spread
+from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, batch_of, check_single, chunks_of, spread
 from neuralop_mup.lab.problems.fields import PLACES, Source, named
 from neuralop_mup.lab.problems.formats import known
 from neuralop_mup.lab.problems.readers import READERS, THE_ONE, Lazy, content_of, files_of, read_file
@@ -32,7 +32,6 @@ from neuralop_mup.validation import check_count, check_number, is_number
 
 _LEAST = 10  # samples
 _PIECES = 10  # of a series in time, where there are too few of them for train, val and test
-_AT_ONCE = 64  # samples that are read at once into memory
 _ARRAYS = (torch.Tensor, np.ndarray)
 _FORMS = (
     "give the path of a file, arrays (x, y), a pair (train, val) or dict with 'train' and 'val' of files, loaders, data "
@@ -294,36 +293,25 @@ class OwnData:
     def readings(self) -> dict[str, str]:
         """What was found or said of the data, by what it is about: each array and its axes, the steps, and the splits."""
         counts = ", ".join(f"{len(n) * self.pairs} {split}" for split, n in self.split_indices.items())
-        told = {"read as": f"{self._text}; {counts}"}
-        if self.first.format:
-            told["format"] = self.first.format
-        told |= {
-            name: " + ".join(variable.told for variable in part)
-            for name, part in (("input", self.first.inputs), ("output", self.first.outputs))
-            if part
-        }
+        told = {"read as": f"{self._text}; {counts}", "format": self.first.format}
+        for name, part in (("input", self.first.inputs), ("output", self.first.outputs)):
+            told[name] = " + ".join(variable.told for variable in part)
         if len(self.frames):
-            told["time"] = self._told_of_time()
-        whole = [f"{k} from {_names(s.file for s in g)}" for k, g in self.sources.items() if k != "all"]
+            before, after = ", ".join(map(str, self.frames[: self.history])), self.frames[self.history]
+            cut = f" in each of {self.pieces} pieces, the last for validation and test" if self.pieces > 1 else ""
+            told["time"] = f"frames {before} → {after} of {self.first.times} and so on, {self.pairs} pairs{cut}"
+            if self.rollout > 1:
+                told["training"] = f"over {self.rollout} steps" + ", with the gradient of the last" * self.pushforward
+        whole = [
+            f"{split} from {', '.join(Path(s.file).name for s in g)}" for split, g in self.sources.items() if split != "all"
+        ]
         whole += [f"{split} on {_by(g[0].grid)} points" for split, g in self.sources.items() if g[0].grid != self.grid_shape]
         if "all" in self.sources:
-            parts = [split for split in self.split_indices if split not in self.sources]
+            parts = ", ".join(split for split in self.split_indices if split not in self.sources)
             drawn = "drawn at random, the same in every run; read={'shuffle': False} takes them in file order"
             how = drawn if self.shuffle and self.pieces == 1 else "in file order"
-            whole.append(f"{', '.join(parts)} from {'the others' if whole else 'all'} {how}")
-        return {**told, "splits": "; ".join(whole)}
-
-    def _told_of_time(self) -> str:
-        """``frames 0, 1 → 2 of 101, 1 → 3 …``, and over how many steps a model is trained."""
-        first, frames = self.history, ", ".join(map(str, self.frames[: self.history]))
-        told = f"frames {frames} → {self.frames[first]} of {self.first.times}"
-        told += f", then each {self.frames[1]} later, {self.pairs} in all" if self.pairs > 1 else ""
-        if self.pieces > 1:
-            told += f"; the series is cut in {self.pieces} pieces, of which the last are for validation and test"
-        if self.rollout > 1:
-            last = ", with the gradient of the last" if self.pushforward else ""
-            told += f"; trained over {self.rollout} steps{last}"
-        return told
+            whole.append(f"{parts} from {'the others' if whole else 'all'} {how}")
+        return {name: text for name, text in {**told, "splits": "; ".join(whole)}.items() if text}
 
     def load(self) -> ProblemData:
         """The data, float32 and channels first: read batch by batch where it is too large for anything else.
@@ -429,11 +417,8 @@ class Pairs:
 
     def whole(self) -> tuple[torch.Tensor, ...]:
         """All of them in memory, read part by part."""
-        made = tuple(torch.empty(values.shape) for values in self.fields)
-        for numbers in chunks_of(len(self.fields[0]), _AT_ONCE):
-            for values, part in zip(made, self.read(numbers, (0, 1)), strict=True):
-                values[numbers.start : numbers.stop] = part
-        return made
+        parts = [batch_of(*self.fields, numbers) for numbers in chunks_of(len(self.fields[0]))]
+        return tuple(torch.cat([part[letter] for part in parts]) for letter in "xy")
 
 
 class Field:
@@ -525,12 +510,6 @@ def _held(source: Source) -> str:
     inputs, outputs = (", ".join(source.labels(which)[:8]) for which in (0, 1))
     frames = f", {source.times} frames" if source.times else ""
     return f"{inputs} → {outputs}, {source.channels[0]} → {source.channels[1]} channels on {_by(source.grid)} points{frames}"
-
-
-def _names(files: Any) -> str:
-    """The names of files, the first and the last of many."""
-    names = [Path(file).name for file in files]
-    return ", ".join(names) if len(names) < 4 else f"{names[0]} … {names[-1]} ({len(names)} files)"
 
 
 class _Called:
