@@ -31,6 +31,7 @@ _USUAL = {
     **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), "sample"),
     **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), "time"),
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), "channel"),
+    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), "channel"),  # of the atmosphere
 }
 
 
@@ -306,15 +307,19 @@ def _unclear(content: Content, why: str, line: str = "") -> MupError:
     """The error that lists what there is, and what to write."""
     told = [f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()]
     more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
-    wide = [key for key, a in content.arrays.items() if len(a.shape) > 1 and content.dims.get(key) != (key,)] or ["u"]
-    x, y = wide[0], wide[-1]
-    axes = len(content.arrays[y].shape) if y in content.arrays else 3
-    plain = " ".join(["sample", *["channel"] * (axes > 4), *"xyz"[: axes - 1]])
-    in_time = " ".join(["sample", "time", *"xyz"[: max(1, axes - 2)]])
-    pair = f"such as read={{'x': {x!r}, 'y': {y!r}, 'dims': {plain!r}}}," if x != y else "with both in one file,"
+    wide = {k: a.shape for k, a in content.arrays.items() if len(a.shape) > 1 and content.dims.get(k) != (k,)}
+    wide = wide or {"u": (1, 1, 1)}
+    y = max(wide, key=lambda key: (math.prod(wide[key]), list(wide).index(key)))  # the last of the largest
+    x = next(key for key in wide if wide[key][0] == wide[y][0])
+    plain = f", 'dims': 'sample {'channel ' * (len(wide[y]) > 4)}{' '.join('xyz'[: len(wide[y]) - 1])}'"
+    in_time = f", 'dims': 'sample time {' '.join('xyz'[: max(1, len(wide[y]) - 2)])}'"
+    states = [key for key in wide if "time" in (_USUAL.get(word.lower()) for word in content.dims.get(key, ()))]
+    if y in content.dims:  # the file says what its axes are
+        plain = in_time = ""
+    pair = f"such as read={{'x': {x!r}, 'y': {y!r}{plain}}}," if x != y else "with both in one file,"
     line = line or (
-        f"Say so, {pair} or for one state in time read={{'y': {y!r}, 'dims': {in_time!r}}}; a plus joins keys, and any "
-        "word but sample, time and channel is an axis of the grid."
+        f"Say so, {pair} or for one state in time read={{'y': {'+'.join(states or [y])!r}{in_time}, 'time_step': 1}}; a "
+        "plus joins keys, and any word but sample, time and channel is an axis of the grid."
     )
     return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}")
 
