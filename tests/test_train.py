@@ -56,6 +56,10 @@ def test_what_is_trained(tmp_path):
     assert (record["size"], record["rule"], record["loss"]) == ("target", "operator-norm", trained.loss)
     ours = nm.summary(nm.parametrize(build(**TARGET)))
     assert str(nm.summary(nm.unwrap(trained.model))).splitlines()[1:] == str(ours).splitlines()[1:]
+    small = {**TARGET, "hidden_channels": 4}
+    other = nm.train(build, fields(), base=small, lr=0.05, folder=tmp_path / "b", **{**QUICK, "epochs": 1})
+    ours = nm.summary(nm.parametrize(build(**TARGET), base=lambda: build(**small)))
+    assert str(nm.summary(nm.unwrap(other.model))).splitlines()[1:] == str(ours).splitlines()[1:] and other.lr == 0.05
     again = nm.load_tuned(tmp_path / "s", build)
     assert torch.equal(again.predict(fields()[0]), trained.predict(fields()[0]))
     assert "nothing is tuned" in trained.report.read_text() and "Tuning took" not in repr(trained)
