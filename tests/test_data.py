@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import warnings
 
 import numpy as np
@@ -144,6 +146,97 @@ def test_another_fold_is_another_study_in_one_folder(tmp_path):
 
     loss(range(40, 50), "s")
     assert loss(range(50, 60), "s") == loss(range(50, 60), "fresh")
+
+
+def of_the_well():
+    """A batch as the_well's data sets give it: (batch, times, x, y, fields), and what is constant in time."""
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"input_fields": (4, 2, 8, 6, 3), "output_fields": (4, 1, 8, 6, 3), "constant_fields": (4, 8, 6, 1)}
+    return {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()} | {
+        "constant_scalars": torch.arange(8.0).view(4, 2),
+        "boundary_conditions": torch.zeros(4, 2, 2),
+        "space_grid": torch.zeros(4, 8, 6, 2),
+    }
+
+
+def test_the_well_s_data_sets_as_they_come():
+    """Times, oldest first, and what is constant become channels, those of each time together; others are left out."""
+    whole = of_the_well()
+
+    class Well(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return {name: values[i] for name, values in whole.items()}
+
+    data = as_source((Well(), [whole])).load()
+    (batch,) = data.loaders(4, 0)[1]["val"]
+    assert sorted(batch) == ["x", "y"] and torch.equal(batch["y"], whole["output_fields"][:, 0].movedim(-1, 1))
+    frames = [whole["input_fields"][:, t].movedim(-1, 1) for t in range(2)]
+    numbers = whole["constant_scalars"][:, :, None, None].expand(4, 2, 8, 6)
+    assert torch.equal(batch["x"], torch.cat([*frames, whole["constant_fields"].movedim(-1, 1), numbers], 1))
+    assert data.sample()["x"].shape == (4, 9, 8, 6) and fingerprint(data) == fingerprint(as_source((Well(), [whole])).load())
+
+
+@pytest.mark.parametrize("form", ["loaders", "data set"])
+def test_neuralop_s_data_sets_as_they_come(tmp_path, form):
+    """With the processor that they bring, the first of the test sets, and a part of the training data for validation."""
+    from neuralop.data.datasets.pt_dataset import PTDataset
+
+    for part, n, points in (("train", 30, 16), ("test", 8, 16), ("test", 8, 32)):
+        fields_of = {name: torch.rand(n, points, points) for name in "xy"}
+        torch.save(fields_of, tmp_path / f"darcy_{part}_{points}.pt")
+    theirs = PTDataset(
+        **{"root_dir": tmp_path, "dataset_name": "darcy", "n_train": 30, "n_tests": [8, 8], "batch_size": 4},
+        **{"test_batch_sizes": [4, 4], "train_resolution": 16, "test_resolutions": [16, 32]},
+    )
+    given = theirs
+    if form == "loaders":  # as load_darcy_flow_small gives them
+        tests = {points: DataLoader(part, 4) for points, part in theirs.test_dbs.items()}
+        given = (DataLoader(theirs.train_db, 4, shuffle=True), tests, theirs.data_processor)
+    source = as_source(given)
+    data = source.load()
+    assert {k: len(part) for k, part in data.parts.items()} == {"train": 27, "val": 3, "test": 2 if form == "loaders" else 8}
+    assert "27 train, 3 val, drawn at random" in source.readings["splits"]
+    ours, brought = data.processor().out_normalizer, theirs.data_processor.out_normalizer
+    assert ours is not brought and torch.equal(ours.mean, brought.mean)
+    assert fingerprint(data) != fingerprint(Loaders(data.parts))
+
+
+def test_arrays_of_xarray_keep_the_names_of_their_axes(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    u = np.random.default_rng(0).standard_normal((12, 2, 16, 20)).astype("f4")
+    turned = xarray.DataArray(u.transpose(2, 0, 3, 1), dims=("lat", "member", "lon", "channel"), name="u")
+    whole = xarray.Dataset({"a": turned, "b": turned.isel(channel=0) * 2})
+    read = {"x": "a", "y": "b", "shuffle": False}
+    for data, how in (((turned, turned.isel(channel=0) * 2), {"shuffle": False}), (whole, read)):
+        x, y = as_source(data, how).load().test
+        assert np.array_equal(x, u[11:]) and np.array_equal(y[:, 0], 2 * u[11:, 0])
+    split = as_source((whole.isel(member=slice(8)), whole.isel(member=slice(8, 12))), {"x": "a", "y": "b"}).load()
+    assert split.counts() == {"train": 8, "val": 4} and np.array_equal(split.val[0], u[8:])
+    moving = xarray.DataArray(np.cumsum(u[:, 0], 0), dims=("time", "lat", "lon"))
+    with pytest.raises(MupError, match="12 frames in time; say what is learned: each step"):
+        as_source(moving).load()
+
+
+def test_mapped_arrays_are_read_batch_by_batch_here_and_in_other_processes(tmp_path):
+    """Never held as a whole, and not sent to other processes; another content in the file is told."""
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", "f4", (40, 1, 16))
+    x[:] = np.arange(40)[:, None, None] + 1
+    x.flush()
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for form in ((mapped, mapped), {"train": (mapped, mapped), "val": (mapped, mapped)}):
+        source = as_source(form, {"in_memory": 0.0, "shuffle": False})
+        again = pickle.loads(sent := pickle.dumps(source))
+        assert len(sent) < 2000 and not torch.is_tensor(source.load().train[0])
+        assert fingerprint(source.load()) == fingerprint(again.load())
+        assert source.load().val[0][[1, 0]][:, 0, 0].tolist() == ([34, 33] if isinstance(form, tuple) else [2, 1])
+    x[3] = 7
+    x.flush()
+    os.utime(tmp_path / "x.npy", ns=(1, 1))
+    with pytest.raises(MupError, match="the data given changed while it was read"):
+        source.load()
 
 
 def spoilt(how, number):

@@ -88,21 +88,28 @@ def test_keys_types_split_and_crop(tmp_path):
 
 
 def test_one_array_in_time(tmp_path):
-    """PDEBench's tensor (samples, times, x), and its groups, one a sample: from the first time to the last, or by steps."""
+    """(samples, times, x), and a group a sample: from the first time to the last, or by steps."""
     u, more = array(20, 11, 32), [array(6, 16, 16, 2) for _ in range(12)]
-    file = write(tmp_path / "advection.hdf5", tensor=u, **{"t-coordinate": array(12), "x-coordinate": array(32)})
-    with pytest.raises(MupError, match=r"one state whose second axis is time has no input, read={'y': 'u'}"):
+    file = write(tmp_path / "advection.hdf5", u=u, t=array(12), s=array(32))
+    with pytest.raises(MupError, match=r"or for one state in time read={'y': 'u', 'dims': 'sample time x', 'time_step': 1}"):
         OwnData(files=file).load()
-    data = OwnData(files=file, y="tensor", shuffle=False).load()
+    two = (
+        r"u \(sample time x\) with 11 frames in time; .*each step to the next, read={'time_step': 1}, .*'time_step': 'last'}"
+    )
+    with pytest.raises(MupError, match=two):  # once it was the first to the last, without a word
+        OwnData(files=file, y="u").load()
+    data = OwnData(files=file, y="u", time_step="last", shuffle=False).load()
     assert np.array_equal(data.train[0][:, 0], u[:16, 0]) and np.array_equal(data.train[1][:, 0], u[:16, 10])
     for in_memory in (2.0, 0.0):
-        stepped = OwnData(files=file, y="tensor", time_step=5, shuffle=False, in_memory=in_memory)
+        stepped = OwnData(files=file, y="u", time_step=5, shuffle=False, in_memory=in_memory)
         data = stepped.load()
         assert len(data.train[0]) == 32
         assert np.array_equal(data.train[0][[0, 1, 2, 3]][:, 0], u[[0, 0, 1, 1], [0, 5, 0, 5]])
         assert np.array_equal(data.train[1][[3, 0, 1, 1]][:, 0], u[[1, 0, 0, 0], [10, 5, 10, 10]])
     groups = {f"{i:04d}/data": values for i, values in enumerate(more)} | {f"{i:04d}/grid/x": array(16) for i in range(12)}
-    swe = OwnData(files=write(tmp_path / "swe.h5", **groups), y="data", shuffle=False)
+    swe = OwnData(
+        files=write(tmp_path / "swe.h5", **groups), y="*/data", dims="sample time x y channel", time_step=5, shuffle=False
+    )
     assert (swe.in_channels, swe.grid_shape) == (2, (16, 16))
     assert np.array_equal(swe.load().train[0][3], np.moveaxis(more[3][0], -1, 0))
 
@@ -117,7 +124,9 @@ def test_neuralops_files(tmp_path):
     )
     own = OwnData(files={"train": train_file, "test": test_file}, shuffle=False)
     data = own.load()
-    assert counts(data) == [18, 2, 6] and own.readings["splits"].startswith("test from darcy_test_16.pt; the others")
+    assert counts(data) == [18, 2, 6] and own.readings["splits"].startswith(
+        "test from darcy_test_16.pt; train, val from the others"
+    )
     assert np.array_equal(data.test[1][:, 0], test) and np.array_equal(data.val[1][:, 0], train[18:])
     theirs = PTDataset(
         **{"root_dir": tmp_path, "dataset_name": "darcy", "n_train": 18, "n_tests": [6], "batch_size": 1},
@@ -134,7 +143,7 @@ def test_several_files(tmp_path):
     assert sum(counts(OwnData(files=f"{tmp_path}/[01].npz").load())) == 16
     with pytest.raises(MupError, match="files that are joined must agree"):
         _ = OwnData(files=(more[0], write(tmp_path / "x.npz", x=array(8, 18), y=array(8, 18)))).n_dim
-    with pytest.raises(MupError, match="give those of 'train' and of 'val' or 'test'"):
+    with pytest.raises(MupError, match="given for 'test': give that of 'train' once, and of 'val' or 'test'"):
         OwnData(files={"test": more})
 
 
@@ -194,9 +203,9 @@ def test_what_single_precision_would_lose_is_refused(tmp_path, offset, size, kep
 @pytest.mark.parametrize(
     ("said", "grid", "readings"),
     [
-        ({}, (16, 16, 16), ("x (no channel axis)", "y (no channel axis)")),
-        ({"channels": "first"}, (16, 16), ("x (channels first)", "y (channels first)")),
-        ({"channels": "last"}, (16, 16), ("x (channels last)", "y (channels last)")),
+        ({}, (16, 16, 16), ("x (sample x y z)", "y (sample x y z)")),
+        ({"channels": "first"}, (16, 16), ("x (sample channel x y)", "y (sample channel x y)")),
+        ({"channels": "last"}, (16, 16), ("x (sample x y channel)", "y (sample x y channel)")),
     ],
 )
 def test_the_channel_axis_can_be_said_where_sizes_do_not_tell(tmp_path, said, grid, readings):
@@ -211,13 +220,13 @@ def test_the_channel_axis_can_be_said_where_sizes_do_not_tell(tmp_path, said, gr
 def test_which_array_is_which_is_asked_for(tmp_path, suffix):
     fields = {name: array(20, 16, 16) for name in ("a", "u0", "uT")}
     file = write(tmp_path / f"d.{suffix}", **fields, t=array(16))
-    with pytest.raises(MupError, match=r"which is the input .*read={'x': 'a\+b', 'y': 'u'}.*time has no input"):
+    with pytest.raises(MupError, match=r"which is the input .*read={'x': 'a', 'y': 'uT', 'dims': 'sample x y'}"):
         _ = OwnData(files=file).n_dim
     said = OwnData(files=file, x="a+u0", y="uT", shuffle=False)
     assert (said.in_channels, said.out_channels, said.grid_shape) == (2, 1, (16, 16))
     assert torch.equal(said.load().train[0][:, 1], torch.from_numpy(fields["u0"][:16]))
-    timed = OwnData(files=file, y="uT")
-    assert timed.grid_shape == (16,) and timed.readings["fields"] == "uT (no channel axis), with times after the samples"
+    timed = OwnData(files=file, y="uT", time_step=1)
+    assert timed.grid_shape == (16,) and timed.readings["output"] == "uT (sample time x)"
 
 
 def test_splits_are_drawn_and_told(tmp_path):
@@ -236,7 +245,7 @@ def test_splits_are_drawn_and_told(tmp_path):
     assert held(drawn)[1] == sorted(np.random.RandomState(0).permutation(40)[32:36].tolist())
     assert torch.equal(*drawn.load().val)  # input and output are still pairs
     assert "drawn at random, the same in every run" in drawn.readings["splits"]
-    assert in_order.readings["splits"] == "in file order"
+    assert in_order.readings["splits"] == "train, val, test from all in file order"
     assert fingerprint(drawn.load()) != fingerprint(in_order.load())
 
 
@@ -272,26 +281,30 @@ def spoiled(**change):
         (
             spoiled(x=array(20, 16, 16) + 1j),
             {},
-            "x in .* is no field, complex.*the real and imaginary parts are two channels",
+            "x in .* is no field, complex.*the real and imaginary parts of complex ones are two channels",
         ),
         (spoiled(x=np.array([["a"] * 16] * 20)), {}, "x in .* is no field, <U1 of shape"),
-        (spoiled(x=array(20)), {}, "x in .* is no field, float32 of shape .20,."),
-        (spoiled(), {"y": "z", "x": "x"}, "has no 'z'; expected one of x, y"),
+        (spoiled(y=array(20)), {}, "d.npz holds .*y .20,. float32: with sample first they are no fields"),
+        (spoiled(), {"y": "z", "x": "x"}, "d.npz holds .*: there is no 'z'; expected one of x, y"),
         (spoiled(), {"x": "x"}, "which is the input and which the output"),
         (spoiled(x=array(3, 16, 16), y=array(3, 16, 16)), {}, "d has 3 samples in all, .* at least 10"),
-        (spoiled(x=array(0, 16, 16), y=array(0, 16, 16)), {}, "x and y in .*d.npz have 0 and 0 samples"),
-        (spoiled(y=array(19, 16, 16)), {}, "x and y in .*d.npz have 20 and 19 samples"),
-        (spoiled(y=array(20, 16, 18)), {"channels": "none"}, r"y of shape \(20, 16, 18\): these are no fields on one grid"),
+        (spoiled(x=array(0, 16, 16), y=array(0, 16, 16)), {}, r"y in .*d.npz is no field, float32 of shape \(0, 16, 16\)"),
+        (spoiled(y=array(19, 16, 16)), {}, "with 20 and 19 along sample: input and output need one grid, as many samples"),
+        (spoiled(y=array(20, 16, 18)), {"channels": "none"}, "with sample first they are no fields on one grid"),
         (spoiled(x=array(20, 8, 24), y=array(20, 8, 24)), {}, "channels is not certain. Say where .*'channels': 'first'"),
-        (spoiled(x=array(20, 2), y=array(20, 2)), {}, "4 points or more on each"),
-        (spoiled(x=None, y=None, u=array(20, 16)), {"y": "u"}, "and must have times after the samples"),
-        (spoiled(x=None, y=None, u=array(20, 6, 16)), {"y": "u", "time_step": 6}, "more than time_step = 6"),
-        (spoiled(), {"time_step": 2}, "time_step = 2 is for one array with a time axis"),
+        (spoiled(x=array(20, 2), y=array(20, 2)), {}, "one to three axes of 4 points or more"),
+        (spoiled(x=None, y=None, u=array(20, 16)), {"y": "u"}, "with sample and time first they are no fields on one grid"),
+        (
+            spoiled(x=None, y=None, u=array(20, 6, 16)),
+            {"y": "u", "time_step": 6},
+            "d.npz has 6 frames in a trajectory, too few for time_step = 6",
+        ),
+        (spoiled(), {"time_step": 2}, "time_step, history and rollout are for data with a time axis, and .*d.npz has none"),
         (spoiled(), {"split": (0.9, 0.2, 0.1)}, "with the sum 1"),
         (spoiled(), {"channels": "second"}, "channels is 'second'; expected one of first, last, none"),
-        (spoiled(x=None, y=None, t=array(20)), {}, "holds t .20,.: which is the input"),
+        (spoiled(x=None, y=None, t=array(20)), {}, "holds t .20,. float32: which is the input"),
         (spoiled(), {"files": "nowhere.npz"}, "no file nowhere.npz that can be read here"),
-        (spoiled(), {"files": "data.csv"}, r"no file data.csv .*ends in .npz, .pt"),
+        (spoiled(), {"files": "data.csv"}, r"no file data.csv .*ends in .npz, .npy, .pt"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told(tmp_path, arrays, options, told):

@@ -220,7 +220,7 @@ def test_what_cannot_choose_is_told_before_anything_is_trained(tmp_path, file, s
 
 def test_rollouts_need_trajectories(tmp_path, file):
     for data, more, have in (
-        (file, {"read": {"y": "u"}}, 2),
+        (file, {"read": {"y": "u", "time_step": "last"}}, 2),
         (loaders, {}, 0),
         (pairs(), {}, 0),
         ((pairs(), pairs(9)), {}, 0),

@@ -176,7 +176,7 @@ def test_masters_losses_and_workers(tmp_path):
         ({"data": (two_to_one(), two_to_one())}, r"fails on a batch of the data, x of shape \(2, 2, 32\)"),
         ({"data": ([two_to_one()[1], two_to_one()[0]],) * 2}, r"gives fields of shape \(1, 32\).*out_channels"),
         ({"data": (spoilt(fields(), 1, 5), fields(8))}, "y of train has entries that are not finite, in sample 5"),
-        ({"data": spoilt(fields(40), 0, 7)}, "x in data has entries that are not finite, in sample 7"),
+        ({"data": spoilt(fields(40), 0, 7)}, "x in the data given has entries that are not finite, in sample 7"),
         (
             {"data": lambda: [DataLoader(TensorDataset(*spoilt(fields(), 1, 5)), 8)] * 2},
             "y of train has entries that are not finite, in sample 5",
@@ -184,13 +184,13 @@ def test_masters_losses_and_workers(tmp_path):
         ({"data": (fields(), fields(8)), "batch_size": 64}, "A batch of 64 is larger than the training data, 32 samples"),
         ({"target": {"hidden_channels": 8, "n_modes": (64,)}}, "beyond the grid"),
         ({"data": fields(40), "read": {"shufle": 1}}, "read has no argument 'shufle'; did you mean 'shuffle'"),
-        ({"data": loaders(), "read": {"x": "a"}}, "read= says how files or a pair"),
+        ({"data": loaders(), "read": {"x": "a"}}, "read= says how files or arrays"),
         ({"data": fields(40), "read": "channels=last"}, "must be a dict of how files are read"),
         ({"data": fields(40), "read": {"shuffle": "no"}}, "shuffle is 'no'; give True or False"),
         ({"data": fields(40), "read": {"crop": "no"}}, "crop is 'no'; give True or False"),
         ({"data": fields(40), "read": {"split": "0.6,0.2,0.2"}}, r"must be three shares, for train, val and test.*\(0\.8"),
         ({"data": fields(40), "read": {"in_memory": "2"}}, "in_memory is '2'; give a finite number"),
-        ({"data": {"training": fields(), "val": fields(8)}}, "data names 'training'.*'train'"),
+        ({"data": {"trian": fields(), "val": fields(8)}}, "data names 'trian'.*'train'"),
         (
             {"data": [[f.movedim(1, -1) for f in fields(n)] for n in (32, 8)]},
             "fails on a batch of the data.*where channels are last",
@@ -782,12 +782,12 @@ def test_files_are_what_they_are_given_as(tmp_path, monkeypatch, data, pair):
 def test_how_a_file_is_read_can_be_said_and_is_told(tmp_path, capsys):
     x, y = fields(40)
     np.savez(tmp_path / "shot.npz", a=x.numpy(), b=y.numpy(), c=y.numpy())
-    with pytest.raises(nm.MupError, match=r"which is the input .*such as read={'x': 'a\+b', 'y': 'u'}"):
+    with pytest.raises(nm.MupError, match=r"which is the input .*such as read={'x': 'a', 'y': 'c', 'dims'"):
         tuned_on(tmp_path / "s", tmp_path / "shot.npz")
     read = {"x": "a", "y": "c", "channels": "first", "shuffle": False}
     tuned = tuned_on(tmp_path / "s", tmp_path / "shot.npz", read=read, progress=True)
-    told = ("input    a (channels first)", "output   c (channels first)", "splits   in")
+    told = ("input    a (sample channel x)", "output   c (sample channel x)", "splits   train, val, test from all in")
     out = capsys.readouterr().out
     assert [text for text in told if text not in out] == []
     page = tuned.report.read_text()
-    assert "a (channels first)" in page and "in file order" in page
+    assert "a (sample channel x)" in page and "in file order" in page

@@ -102,9 +102,7 @@ def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> lis
     if pairs < 2:
         return []
     columns = {"from the truth before": errors.reshape(-1, pairs).mean(0)}
-    x, y = getattr(data, which)
-    if x.shape == y.shape:
-        columns["from the first state on"] = rollout_errors(model, Validation(data, which), pairs)
+    columns["from the first state on"] = rollout_errors(model, Validation(data, which), pairs)
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.problems.data import ProblemData
+from neuralop_mup.lab.problems.data import ProblemData, advanced
 
 AT_ONCE = 64  # samples that go through the model together
 _FORM = "score(model, data), further arguments with defaults"
@@ -74,13 +74,22 @@ class Validation:
     def n_states(self) -> int:
         """States of each trajectory that are a step apart; 0 where samples are no trajectories."""
         pairs = self.data.trajectory if isinstance(self.data, ProblemData) else 0
-        return pairs + 1 if pairs else 0
+        return pairs + self.data.history if pairs else 0
 
     def states(self, number: int) -> torch.Tensor:
         """The state of this number, from 0 on, of every trajectory: ``(n, channels, *grid)``."""
-        x, y = getattr(self.data, self.split)
-        pairs = self.data.trajectory
-        return (x if number < pairs else y)[[start + min(number, pairs - 1) for start in range(0, len(x), pairs)]]
+        y, before = getattr(self.data, self.split)[1], self.data.history
+        if number >= before:
+            return y[self._pairs(number - before)]
+        channels = y.shape[1]
+        return self.inputs(0)[:, number * channels : (number + 1) * channels]
+
+    def inputs(self, number: int) -> torch.Tensor:
+        """The input of this number of every trajectory, from which the state ``number + history`` follows."""
+        return getattr(self.data, self.split)[0][self._pairs(number)]
+
+    def _pairs(self, number: int) -> list[int]:
+        return list(range(number, len(getattr(self.data, self.split)[0]), self.data.trajectory))
 
 
 @dataclass(frozen=True)
@@ -179,9 +188,10 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
     MupError
         If the data has no trajectories, or shorter ones.
     """
-    if data.n_states <= steps:
+    history = getattr(data.data, "history", 1)
+    if data.n_states < steps + history:
         raise MupError(
-            f"score='rollout:{steps}' needs {steps + 1} states of each validation trajectory, and the data has "
+            f"score='rollout:{steps}' needs {steps + history} states of each validation trajectory, and the data has "
             f"{data.n_states}, as it is read: give a file with one array in time and each of its steps, read={{'y': 'u', "
             "'time_step': 1}} (--read.y u --read.time_step 1), a rollout of fewer steps, or a score of your own, "
             "score(model, data)."
@@ -195,9 +205,10 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
 
     From the step on at which a rollout leaves the finite numbers it is infinite.
     """
-    state, errors = data.states(0), [math.inf] * steps
-    for number in range(1, steps + 1):
-        state, truth = torch.cat([model(part) for part in state.split(AT_ONCE)]), data.states(number)
+    history = data.data.history
+    x, errors = data.inputs(0), [math.inf] * steps
+    for number in range(steps):
+        state, truth = torch.cat([model(part) for part in x.split(AT_ONCE)]), data.states(number + history)
         if state.shape != truth.shape:
             raise MupError(
                 f"The model makes {tuple(state.shape[1:])} of states of shape {tuple(truth.shape[1:])}, so that it cannot "
@@ -207,5 +218,6 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
         error = float((far / truth.flatten(1).double().norm(dim=1)).mean())
         if not math.isfinite(error):
             break
-        errors[number - 1] = error
+        errors[number] = error
+        x = advanced(x, state, history, data.inputs(min(number + 1, data.n_states - history - 1)))
     return errors

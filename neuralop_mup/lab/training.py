@@ -27,7 +27,7 @@ from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import ProblemData
+from neuralop_mup.lab.problems.data import ProblemData, advanced
 from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
 from neuralop_mup.lab.score import Score
@@ -179,6 +179,30 @@ class _Trainer(Trainer):
         return loss
 
 
+class Unrolled(nn.Module):
+    """A model in training over several steps: applied to its own predictions, which it gives as one batch, step after step.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    data : ProblemData
+        Which says over how many steps, how many frames an input has, and whether only the last step has a gradient.
+    """
+
+    def __init__(self, model: nn.Module, data: ProblemData) -> None:
+        super().__init__()
+        self.model, self.steps, self.history, self.pushforward = model, data.rollout, data.history, data.pushforward
+
+    def forward(self, x: torch.Tensor, **batch: Any) -> torch.Tensor:
+        """Predictions of all steps, in the order of ``y``."""
+        predictions: list[torch.Tensor] = []
+        for step in range(1, self.steps + 1):
+            with torch.set_grad_enabled(step == self.steps or not self.pushforward):
+                predictions.append(self.model(x, **batch))
+            x = advanced(x, predictions[-1], self.history)
+        return torch.cat(predictions)
+
+
 class Training:
     """The train function of :func:`neuralop_mup.tune` and of the commands: a model on data, run by run.
 
@@ -220,6 +244,10 @@ class Training:
         self.optimizers, self._data, self._given = optimizers, data, processor
         made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
         self.processor = made(data) if processor is None else processor
+        if processor is not None and getattr(data, "rollout", 1) > 1:
+            raise MupError(
+                "A rollout needs frames that are normalised as predictions are: leave processor out, or rollout=1."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_data": None}  # each process loads it, and knows what tells runs apart
@@ -317,7 +345,8 @@ class Training:
         model, data = self.model(s), self.data
         train, evals = data.loaders(s.batch_size, s.seed)
         steps = len(train) * s.epochs
-        trainer = _Trainer(model=model.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
+        trained = Unrolled(model, data) if getattr(data, "rollout", 1) > 1 else model
+        trainer = _Trainer(model=trained.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
         trainer.optimizer = build_optimizer(model, s, steps)
         trainer.scheduler = build_scheduler(trainer.optimizer, s)
         folder = Path(place) if place is not None and Path(place).is_dir() else None
@@ -338,6 +367,7 @@ class Training:
                 scheduler=trainer.scheduler,
                 training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
             )
+            trainer.model = model
             measured = self._measured(trainer, evals)
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +18,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    StackDataset,
 )
 
 from neuralop_mup.errors import MupError
@@ -24,8 +25,10 @@ from neuralop_mup.lab.fingerprint import fingerprint
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
-_SOME = 256  # samples that stand for all where a spectrum is taken
-_CHUNK = 64  # samples read at once in a pass over all
+_SOME = 256  # samples that stand for all where a spectrum is taken,
+_MANY = 2**24  # or fewer, so that they are no more numbers than this
+_CHUNK = 64  # samples read at once in a pass over all,
+_MUCH = 2**23  # or fewer, likewise
 
 
 class _Splits:
@@ -90,6 +93,15 @@ class ProblemData(_Splits):
         As ``train``; None where there is no test data.
     trajectory : int, default 0
         Pairs that each trajectory gave, one after the other, the y of each the x of the next; 0 for no trajectories.
+    history : int, default 1
+        Frames of a trajectory in each x, as its first channels, the oldest first.
+    rollout : int, default 1
+        Steps over which a model is trained, each from its own prediction before; ``y`` of a training batch then holds as
+        many fields a sample, those of the first step first.
+    pushforward : bool, default False
+        Whether the gradient of these goes through the last step alone.
+    readings : mapping of str to str
+        What is to be told of the data, by what it is about.
 
     Examples
     --------
@@ -105,6 +117,10 @@ class ProblemData(_Splits):
     val: Pair
     test: Pair | None = None
     trajectory: int = 0
+    history: int = 1
+    rollout: int = 1
+    pushforward: bool = False
+    readings: Mapping[str, str] = field(default_factory=dict)
 
     def loaders(self, batch_size: int, seed: int) -> tuple[DataLoader, dict[str, DataLoader]]:
         """Loaders of batches ``{"x": …, "y": …}`` as neuralop's Trainer takes them.
@@ -131,7 +147,9 @@ class ProblemData(_Splits):
         """
         order, made = torch.Generator().manual_seed(int(seed)), {}
         for name, (x, y) in self._pairs().items():
-            pairs, drawn = StackDataset(x=x, y=y), order if name == "train" else None
+            is_train = name == "train"
+            pairs = _Pairs(x, y, self.rollout if is_train else 1, self.trajectory)
+            drawn = order if is_train else None
             samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
             # A whole batch is one indexing, where torch's default would collate sample by sample.
             batches = BatchSampler(samples, int(batch_size), drop_last=False)
@@ -143,7 +161,7 @@ class ProblemData(_Splits):
 
         In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
         the units of y, so that a validation error is one of the solution itself. A channel that is the same everywhere
-        becomes zero.
+        becomes zero. Over several steps the frames in x are normalized as y is, since predictions become such frames.
 
         Returns
         -------
@@ -164,7 +182,12 @@ class ProblemData(_Splits):
         """
         from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
-        return DefaultDataProcessor(*map(normalizer_of, self.train, "xy"))
+        found, given = map(normalizer_of, self.train, "xy")
+        if self.rollout > 1:
+            frames = self.history * given.mean.shape[1]
+            for name in ("mean", "std"):
+                getattr(found, name)[:, :frames] = torch.cat([getattr(given, name)] * self.history, dim=1)
+        return DefaultDataProcessor(found, given)
 
     def sample(self) -> dict[str, torch.Tensor]:
         """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
@@ -179,7 +202,7 @@ class ProblemData(_Splits):
         >>> {name: values.shape for name, values in data.sample().items()}
         {'x': torch.Size([20, 1, 16]), 'y': torch.Size([20, 1, 16])}
         """
-        return {letter: values[spread(len(values))] for letter, values in zip("xy", self.train, strict=True)}
+        return batch_of(*self.train, spread(self.train[0]))
 
     def counts(self) -> dict[str, int | None]:
         """Samples of each split.
@@ -201,12 +224,14 @@ class ProblemData(_Splits):
         getattr(self.train[0], "check_unchanged", super().check_unchanged)()
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """The content of every split, in memory or in files."""
-        return {**super().fingerprint_content(), "trajectory": self.trajectory}
+        """The content of every split, in memory or in files, and over how many steps a model is trained."""
+        several = {"rollout": (self.rollout, self.history, self.pushforward)} if self.rollout > 1 else {}
+        return {**super().fingerprint_content(), "trajectory": self.trajectory, **several}
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         for name, (x, y) in self._pairs().items():
-            yield name, ({"x": x[numbers], "y": y[numbers]} for numbers in chunks_of(len(x)))
+            size = max(1, min(_CHUNK, _MUCH // _numbers(x, y)))
+            yield name, (batch_of(x, y, numbers) for numbers in chunks_of(len(x), size))
 
     def _pairs(self) -> dict[str, Pair]:
         return {name: pair for name in SPLITS if (pair := getattr(self, name)) is not None}
@@ -217,9 +242,44 @@ def chunks_of(count: int, size: int = _CHUNK) -> Iterator[range]:
     return (range(count)[start : start + size] for start in range(0, count, size))
 
 
-def spread(count: int) -> range:
-    """Some hundred of the numbers below ``count``, equally far apart."""
-    return range(0, count, -(-count // _SOME))
+def spread(values: Any) -> range:
+    """The numbers of some hundred samples, equally far apart: fewer where one is large, but two."""
+    some = max(2, min(_SOME, _MANY // _numbers(values)))
+    return range(0, len(values), -(-len(values) // some))
+
+
+def _numbers(*fields: Any) -> int:
+    """How many numbers a sample has."""
+    return sum(math.prod(values.shape[1:]) for values in fields)
+
+
+class _Pairs(Dataset):
+    """Pairs of fields, a batch at a time; over several steps those that have as many after them in their trajectory."""
+
+    def __init__(self, x: Any, y: Any, steps: int, trajectory: int) -> None:
+        self.x, self.y, self.steps = x, y, steps
+        self.numbers = [n for n in range(len(x)) if steps == 1 or n % trajectory <= trajectory - steps]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Sequence[int]) -> dict[str, torch.Tensor]:
+        return batch_of(self.x, self.y, [self.numbers[i] for i in index], self.steps)
+
+
+def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
+    """Pairs of these numbers, read once for both; ``y`` of several steps, those of the first one first."""
+    if hasattr(x, "pairs"):  # they lie in files
+        return {letter: part.float() for letter, part in zip("xy", x.pairs.read(numbers, (0, 1), steps), strict=True)}
+    ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
+    return {"x": x[numbers], "y": y[ahead]}
+
+
+def advanced(x: torch.Tensor, prediction: torch.Tensor, history: int, beside: torch.Tensor | None = None) -> torch.Tensor:
+    """The input a step later: its oldest frame goes, the prediction comes, and the rest stays, or is that of ``beside``."""
+    frames, channels = x[:, : history * prediction.shape[1]], prediction.shape[1]
+    rest = (x if beside is None else beside)[:, frames.shape[1] :]
+    return torch.cat([frames[:, channels:], prediction, rest], dim=1)
 
 
 def check_single(name: str, values: torch.Tensor) -> None:
@@ -239,6 +299,8 @@ def check_single(name: str, values: torch.Tensor) -> None:
 
 def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> None:
     """MupError for samples with entries that are not finite; ``numbers``: what the samples are called."""
+    if torch.isfinite(values.sum()):  # which is quick; a sum may be too large
+        return
     bad = ~torch.isfinite(values).flatten(1).all(1)
     if bad.any():
         raise MupError(
@@ -273,7 +335,7 @@ def normalizer_of(values: Any, name: str = "") -> Any:
     from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 
     count, shift, total, squares = 0, None, 0.0, 0.0
-    for numbers in chunks_of(len(values)):
+    for numbers in chunks_of(len(values), max(1, min(_CHUNK, _MUCH // _numbers(values)))):
         part = values[numbers]
         wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
         # About a large mean squares have no digits left.
@@ -308,6 +370,8 @@ class _Named:
 
 def _as_dict(batch: Any) -> Mapping[str, Any]:
     """A batch or a sample as a dict with "x" and "y"; MupError where it is neither that nor a pair."""
+    if isinstance(batch, Mapping) and {"input_fields", "output_fields"} <= set(batch):
+        batch = _of_the_well(batch)
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch)):
         batch = dict(zip("xy", batch, strict=True))
     if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
@@ -320,6 +384,18 @@ def _as_dict(batch: Any) -> Mapping[str, Any]:
     return batch
 
 
+def _of_the_well(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """A batch of The Well's data sets, times first and channels last: times and what is constant become channels."""
+    found = {}
+    for letter, name in zip("xy", ("input_fields", "output_fields"), strict=True):
+        found[letter] = batch[name].movedim(-1, 2).flatten(1, 2)
+    grid = found["x"].shape[2:]
+    beside = [batch["constant_fields"].movedim(-1, 1)] if "constant_fields" in batch else []
+    for name in {"constant_scalars"} & set(batch):
+        beside.append(batch[name][(..., *[None] * len(grid))].expand(*batch[name].shape, *grid))
+    return {"x": torch.cat([found["x"], *(values for values in beside if values.numel())], dim=1), "y": found["y"]}
+
+
 class Loaders(_Splits):
     """Data as a user's own loaders or data sets give it; nothing is normalized.
 
@@ -327,16 +403,22 @@ class Loaders(_Splits):
     ----------
     parts : mapping of str to DataLoader, Dataset or iterable of batches
         "train", "val" and perhaps "test".
+    processor : neuralop DataProcessor, optional
+        Of the data, where it brings one.
+    readings : mapping of str to str
+        What is to be told of it, by what it is about.
     """
 
-    def __init__(self, parts: Mapping[str, Any]) -> None:
-        self.parts = dict(parts)
+    def __init__(self, parts: Mapping[str, Any], processor: Any = None, readings: Mapping[str, str] | None = None) -> None:
+        self.parts, self._processor, self.readings = dict(parts), processor, dict(readings or {})
         for name, part in self.parts.items():
             if not hasattr(part, "__len__"):
                 raise MupError(
                     f"{name} is a {type(part).__name__} without a length, so that an epoch has no end: give a data set or a "
                     "loader of known length."
                 )
+            if not len(part):
+                raise MupError(f"The {name} data is empty: give samples, or leave out the split.")
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
         """Training loader and the others, by name; ``batch_size`` and ``seed`` are for data sets."""
@@ -348,9 +430,9 @@ class Loaders(_Splits):
             made[name] = _Named(part)
         return made.pop("train"), made
 
-    def processor(self) -> None:
-        """None: what units the batches have is not known."""
-        return None
+    def processor(self) -> Any:
+        """The one that the data brings; else None, since what units the batches have is not known."""
+        return copy.deepcopy(self._processor)
 
     def sample(self) -> dict[str, Any]:
         """Some hundred samples of a data set, or a loader's first batch."""
@@ -382,8 +464,10 @@ class Loaders(_Splits):
                     "here.",
                     stacklevel=2,
                 )
+        brought = {} if self._processor is None else {"processor": self._processor}
         # Samples of a data set are batched here, those of a loader are batches already.
-        return {**content, "batched": [name for name, part in self.parts.items() if not isinstance(part, Dataset)]}
+        batched = [name for name, part in self.parts.items() if not isinstance(part, Dataset)]
+        return {**content, **brought, "batched": batched}
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         return ((name, _epoch(part)) for name, part in self.parts.items())

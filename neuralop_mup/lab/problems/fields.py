@@ -1,0 +1,406 @@
+"""Input and output: arrays whose axes are known, read as fields of shape ``(n, channels, *grid)``."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.problems.data import check_finite
+from neuralop_mup.lab.problems.readers import Content, Stacked, opened
+
+SPACES = ("space0", "space1", "space2")
+PLACES = ("none", "first", "last")  # of the channel axis
+_ORDER = ("sample", "time", "channel", *SPACES)
+_LETTERS = dict(zip(SPACES, "xyz", strict=True))
+_LEAST = 4  # points on an axis of a grid
+_CLASSES = 16  # whole numbers so few are names of classes
+_TOLD = 12  # arrays of a file in a message
+
+# Words for axes, in files and in ``dims``; any other is an axis of the grid.
+_USUAL = {
+    **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), "sample"),
+    **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), "sample"),
+    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), "time"),
+    **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), "channel"),
+    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), "channel"),  # of the atmosphere
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """An array, and what each of its axes is.
+
+    Attributes
+    ----------
+    name : str
+        What messages call it: its key.
+    array : array
+        ``shape``, ``dtype`` and ``array[index]``, as in :class:`~neuralop_mup.lab.problems.readers.Content`.
+    axes : tuple of str
+        A word an axis: "sample", "time", "channel" (several are flattened in order), and "space0", "space1", "space2" for
+        those of the grid, in any order. Along an axis that is absent or has one point everything is the same: no "time" is
+        constant in time, no "sample" the same for all, and no space at all is a number, which becomes a constant channel.
+    labels : tuple of str, default ()
+        Names of its channels, where they are known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.problems.fields import Variable, source_of
+    >>> a = Variable("a", np.random.rand(40, 16, 2), ("sample", "space0", "channel"))
+    >>> viscosity = Variable("viscosity", np.random.rand(40), ("sample",))
+    >>> u = Variable("u", np.random.rand(40, 16), ("sample", "space0"))
+    >>> source = source_of("heat.npz", [a, viscosity], [u])
+    >>> source.n, source.grid, source.labels(0), source.take(0, np.array([3, 5])).shape
+    (40, (16,), ('a 0', 'a 1', 'viscosity'), torch.Size([2, 3, 16]))
+    """
+
+    name: str
+    array: Any
+    axes: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Points along each axis, by its word; of several for channels the product."""
+        sizes = {"channel": 1}
+        for word, points in zip(self.axes, self.array.shape, strict=True):
+            sizes[word] = sizes.get(word, 1) * points
+        return sizes
+
+    @property
+    def told(self) -> str:
+        """``u (sample channel x y)``: its axes in the words that say them."""
+        return f"{self.name} ({' '.join(_LETTERS.get(word, word) for word in self.axes)})"
+
+    def read(self, samples: np.ndarray, times: np.ndarray | None, grid: tuple[int, ...]) -> np.ndarray:
+        """Fields of these samples, each at its time, ``(len(samples), channels, *grid)``; each piece is read once."""
+        sizes, numbers = self.sizes, {"sample": samples, "time": times}
+        moving = [word for word in numbers if word in sizes]
+        # Frames of a trajectory are read at once, or all trajectories at each of a few times.
+        if len(moving) == 2 and 4 * len(np.unique(times)) < len(np.unique(samples)):
+            moving.reverse()
+        flat = np.zeros(len(samples), int)
+        for word in moving:
+            flat = flat * sizes[word] + numbers[word]
+        wanted, back = np.unique(flat, return_inverse=True)
+        last = sizes[moving[-1]] if moving else 1
+        order = sorted(range(len(self.axes)), key=lambda place: _ORDER.index(self.axes[place]))
+        shape = (sizes["channel"], *(min(sizes.get(word, 1), n) for word, n in zip(SPACES, grid, strict=False)))
+        at: dict[str, Any] = {word: slice(n) for word, n in zip(SPACES, grid, strict=False)}
+        pieces = []
+        with opened(self.array) as array:
+            for group in np.split(wanted, np.flatnonzero(np.diff(wanted // last)) + 1):
+                if len(moving) == 2:
+                    at[moving[0]] = slice(int(group[0] // last), int(group[0] // last) + 1)
+                if moving:
+                    at[moving[-1]] = _slice_of(group % last)
+                values = np.asarray(array[tuple(at.get(word, slice(None)) for word in self.axes)])
+                pieces.append(values.transpose(order).reshape(len(group), *shape))
+        return np.broadcast_to(np.concatenate(pieces)[back], (len(samples), sizes["channel"], *grid))
+
+
+def _slice_of(numbers: np.ndarray) -> slice | np.ndarray:
+    """Ascending numbers as a slice where they follow each other, which a file gives at once."""
+    first, end = int(numbers[0]), int(numbers[-1]) + 1
+    return slice(first, end) if end - first == len(numbers) else numbers
+
+
+@dataclass(frozen=True)
+class Source:
+    """Input and output of one file, as fields.
+
+    Attributes
+    ----------
+    file : str
+        What messages call it.
+    inputs, outputs : tuple of Variable
+        Joined as channels, in this order. Of data in time the outputs' own earlier frames are the rest of the input;
+        ``inputs`` are what is given besides, at each time or (no "time" axis) constant in time.
+    n : int
+        Samples, or trajectories.
+    times : int
+        Frames of each trajectory; 0: no time axis, input → output.
+    grid : tuple of int
+        Points that are used along "space0", "space1", …
+    format : str, default ""
+        Name of the format by whose specification the file was read, and what of it was left out.
+    """
+
+    file: str
+    inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
+    n: int
+    times: int
+    grid: tuple[int, ...]
+    format: str = ""
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Of inputs and of outputs; the frames before are not among the inputs."""
+        return len(self.labels(0)), len(self.labels(1))
+
+    def labels(self, which: int) -> tuple[str, ...]:
+        """Names of the channels of inputs (0) or outputs (1)."""
+        found: list[str] = []
+        for variable in (self.inputs, self.outputs)[which]:
+            count = variable.sizes["channel"]
+            names = [f"{variable.name} {label}" for label in variable.labels or range(count)]
+            found += names if count > 1 else [variable.name]
+        return tuple(found)
+
+    def take(self, which: int, samples: np.ndarray, times: np.ndarray | None = None) -> torch.Tensor:
+        """Inputs (0) or outputs (1), of these samples, ``(len(samples), channels, *grid)`` in the precision of the file.
+
+        Parameters
+        ----------
+        which : int
+        samples : array of int
+            Numbers of samples or trajectories, in any order; those that come several times are read once.
+        times : array of int, optional
+            As many: the frame of each. None where nothing has a time axis.
+
+        Raises
+        ------
+        MupError
+            For what cannot be read, and for entries that are complex or not finite.
+        """
+        variables = (self.inputs, self.outputs)[which]
+        parts = [np.zeros((len(samples), 0, *self.grid), np.float32)]
+        for variable in variables:
+            try:
+                parts.append(variable.read(np.asarray(samples), times, self.grid))
+            except Exception as error:  # of a damaged file, in as many ways as zip and HDF5 know
+                what = f"{variable.name} in {self.file} cannot be read: {type(error).__name__}: {error}"
+                raise MupError(f"{what}; write or copy the file again.") from error
+            _check_real(variable.name, self.file, parts[-1])
+        # Whole numbers become real ones that hold them, and bytes stand in this machine's order.
+        kind = np.result_type(*(part.dtype for part in parts))
+        values = torch.from_numpy(np.concatenate(parts, axis=1, dtype=kind))
+        for variable, part in zip(variables, values.split([part.shape[1] for part in parts[1:]], dim=1), strict=True):
+            check_finite(f"{variable.name} in {self.file}", part, samples)
+        return values
+
+
+def _check_real(name: str, file: str, array: Any) -> None:
+    if np.dtype(array.dtype).kind not in "biuf" or not math.prod(array.shape):
+        raise MupError(
+            f"{name} in {file} is no field, {array.dtype} of shape {tuple(array.shape)}: a field is real numbers; the real "
+            "and imaginary parts of complex ones are two channels, np.stack([u.real, u.imag], axis=1)."
+        )
+
+
+def source_of(file: str, inputs: Sequence[Variable], outputs: Sequence[Variable], crop: bool = False) -> Source:
+    """Variables as input and output on one grid.
+
+    Parameters
+    ----------
+    file : str
+        What messages call it.
+    inputs, outputs : sequence of Variable
+    crop : bool, default False
+        Drop the last point of each axis with an odd number of points.
+
+    Raises
+    ------
+    MupError
+        If they are no fields of real numbers on one grid with as many samples and times each, or if the output is classes.
+    """
+    sizes: dict[str, int] = {}
+    for variable in (*outputs, *inputs):
+        for word, points in variable.sizes.items():
+            # What the outputs do not vary along the inputs do not, either; but samples may have one output.
+            known = sizes.setdefault(word, points if variable in outputs or word == "sample" else 1)
+            sizes[word] = max(known, points)
+            if word != "channel" and points not in (1, known) and (known > 1 or variable in inputs):
+                every = ", ".join(f"{v.told} of shape {tuple(v.array.shape)}" for v in (*inputs, *outputs))
+                raise MupError(
+                    f"{file} holds {every}, with {points} and {known} along {_LETTERS.get(word, word)}: input and output "
+                    "need one grid, as many samples and the same times; an axis of frames that are all input is a channel's."
+                )
+    grid = tuple(sizes[word] for word in SPACES if word in sizes)
+    if not grid or min(grid) < _LEAST:
+        raise MupError(
+            f"{', '.join(v.told for v in outputs)} in {file} has the grid {grid}: it needs one to three axes with {_LEAST} "
+            "points or more on each."
+        )
+    grid = tuple(points - points % 2 for points in grid) if crop else grid
+    source = Source(file, tuple(inputs), tuple(outputs), sizes.get("sample", 1), sizes.get("time", 0), grid)
+    some = np.arange(min(source.n, _CLASSES))
+    for variable in (v for v in outputs if np.dtype(v.array.dtype).kind in "biu"):
+        values = np.unique(variable.read(some, np.zeros_like(some), grid))
+        if len(values) <= _CLASSES:
+            told = ", ".join(map(str, values))
+            raise MupError(
+                f"{variable.name} in {file} holds the whole numbers {told}: they look like classes, and an output is real "
+                f"numbers; where they are such write them so, {variable.name}.astype('float32')."
+            )
+    return source
+
+
+def named(content: Content, read: Mapping[str, Any]) -> Source:
+    """Input and output of any content, by keys and by names of the axes.
+
+    Parameters
+    ----------
+    content : Content
+    read : mapping
+        ``x`` and ``y``: keys, several with a plus; one with a star stands for arrays that are a sample each. ``dims``: a
+        word an axis, "sample", "time", "channel", any other being an axis of the grid; one text for all or a dict from key
+        to text. ``channels``: "first", "last" or "none", where no words are said. ``crop``.
+
+    Raises
+    ------
+    MupError
+        If this does not say which array and which axis is what; the message lists what there is and the line to write.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.problems.fields import named
+    >>> from neuralop_mup.lab.problems.readers import content_of
+    >>> content = content_of({"a": np.zeros((40, 16, 16)), "u": np.zeros((40, 11, 16, 16))})
+    >>> source = named(content, {"x": "a", "y": "u", "dims": "sample time x y"})
+    >>> source.n, source.times, source.grid, source.channels
+    (40, 11, (16, 16), (1, 1))
+    """
+    x, y, dims = (read.get(name) for name in ("x", "y", "dims"))
+    fields = [key for key in content.arrays if content.dims.get(key) != (key,)]  # a coordinate is called like its only axis
+    if x is None and y is None:
+        alone = fields[0] if len(fields) == 1 and len(content.arrays[fields[0]].shape) > 2 else None
+        x, y = ("x", "y") if {"x", "y"} <= set(fields) else (None, alone)
+    if y is None:
+        raise _unclear(content, "which is the input and which the output?")
+    inputs, outputs = (x.split("+") if x else []), y.split("+")
+    arrays = {key: _array(content, key) for key in (*outputs, *inputs)}
+    words = {key: _said(content, key, dims) for key in arrays}
+    if any(words.values()) and read.get("channels"):
+        raise _unclear(content, "words say what its axes are, so that channels has nothing to say.")
+    if not any(words.values()):
+        lead = ("sample",) if x else ("sample", "time")
+        words = _guessed(content, arrays, outputs, lead, read.get("channels"))
+    axes = _axes(content, arrays, words)
+    made = {key: Variable(key, array, axes[key], _labels(content, words[key])) for key, array in arrays.items()}
+    in_time = any("time" in axes[key] for key in outputs)
+    if not inputs and not in_time:
+        raise _unclear(content, f"{y} has neither an input nor a time axis, whose earlier times would be its input.")
+    # In time its own earlier frames are the input.
+    beside = [key for key in inputs if not (in_time and key in outputs)]
+    return source_of(content.name, [made[k] for k in beside], [made[k] for k in outputs], read.get("crop", False))
+
+
+def _unclear(content: Content, why: str, line: str = "") -> MupError:
+    """The error that lists what there is, and what to write."""
+    told = [f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()]
+    more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+    wide = {k: a.shape for k, a in content.arrays.items() if len(a.shape) > 1 and content.dims.get(k) != (k,)}
+    wide = wide or {"u": (1, 1, 1)}
+    y = max(wide, key=lambda key: (math.prod(wide[key]), list(wide).index(key)))  # the last of the largest
+    x = next(key for key in wide if wide[key][0] == wide[y][0])
+    plain = f", 'dims': 'sample {'channel ' * (len(wide[y]) > 4)}{' '.join('xyz'[: len(wide[y]) - 1])}'"
+    in_time = f", 'dims': 'sample time {' '.join('xyz'[: max(1, len(wide[y]) - 2)])}'"
+    states = [key for key in wide if "time" in (_USUAL.get(word.lower()) for word in content.dims.get(key, ()))]
+    if y in content.dims:  # the file says what its axes are
+        plain = in_time = ""
+    line = line or (
+        f"Say so, such as read={{'x': {x!r}, 'y': {y!r}{plain}}}, or for one state in time read={{'y': "
+        f"{'+'.join(states or [y])!r}{in_time}, 'time_step': 1}}; a plus joins keys, and any word but sample, time and "
+        "channel is an axis of the grid."
+    )
+    return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}")
+
+
+def _array(content: Content, key: str) -> Any:
+    """The array of a key, or those of a pattern, one a sample."""
+    found = sorted(fnmatch.filter(content.arrays, key)) if "*" in key else [key]
+    if not set(found) <= set(content.arrays) or not found:
+        raise _unclear(content, f"there is no {key!r}; {nearest(key, content.arrays)}")
+    parts = [content.arrays[name] for name in found]
+    _check_real(key, content.name, parts[0])
+    if len({tuple(part.shape) for part in parts}) > 1:
+        raise _unclear(content, f"those of {key!r} have different shapes, so that they are not samples of one field.")
+    return Stacked(parts) if "*" in key else parts[0]
+
+
+def _said(content: Content, key: str, dims: Any) -> tuple[str, ...]:
+    """Words for the axes of an array, the user's or the file's; () where there are none."""
+    said = dims.get(key) if isinstance(dims, Mapping) else dims
+    if said is not None:
+        return tuple(said.replace(",", " ").split() if isinstance(said, str) else said)
+    words = content.dims.get(key, ())
+    return () if any(re.fullmatch(r"(phony_)?dim_\d+", word) for word in words) else words
+
+
+def _axes(content: Content, arrays: Mapping[str, Any], words: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """What each axis is, by its word; of an array with fewer axes than words it is constant in time, or numbers."""
+    most, places = max(words.values(), key=len), dict(_USUAL)
+    for key, array in arrays.items():
+        rank, own = len(array.shape), words[key] or most
+        constant = tuple(word for word in own if _USUAL.get(word.lower()) != "time")
+        fits = [each for each in (own, constant, ("sample",), ("sample", "channel")) if len(each) == rank]
+        if not fits:
+            raise _unclear(content, f"{key} has {rank} axes, and the words for them are {' '.join(own)!r}.")
+        words[key], meant = fits[0], [_USUAL.get(word.lower(), word) for word in fits[0]]
+        if any(meant.count(word) > 1 for word in meant if word != "channel"):
+            raise _unclear(content, f"two axes of {key} mean the same, {' '.join(fits[0])!r}.")
+        for word in map(str.lower, fits[0]):
+            places.setdefault(word, f"space{len(set(places.values()) & set(SPACES))}")
+    if len(set(places.values())) > len(_ORDER):
+        raise _unclear(content, "these are more than three axes of a grid.")
+    return {key: tuple(places[word.lower()] for word in own) for key, own in words.items()}
+
+
+def _labels(content: Content, words: Sequence[str]) -> tuple[str, ...]:
+    """Names of channels, where the file has a coordinate that gives them."""
+    own = [word for word in words if _USUAL.get(word.lower()) == "channel" and content.dims.get(word) == (word,)]
+    return tuple(map(str, np.asarray(content.arrays[own[0]][:]))) if len(own) == 1 else ()
+
+
+def _guessed(
+    content: Content, arrays: Mapping[str, Any], outputs: Sequence[str], lead: tuple[str, ...], said: str | None
+) -> dict[str, tuple[str, ...]]:
+    """Words where none are said: after samples (and times), channels where they alone leave all fields one grid.
+
+    What was said of all in one word need not be there in all. Of fields with as many points on each axis all axes are the
+    grid's, and arrays that are joined are a channel each. Numbers beside fields are what cannot be a field.
+    """
+    joined = {"none"} if len(arrays) > 2 or len(outputs) > 1 else PLACES
+    fits = []
+    for layouts in product(*(_layouts(array.shape, lead, (said, "none") if said else joined) for array in arrays.values())):
+        grids = [grid for _, grid in layouts]  # those of the outputs first
+        if set(grids) <= {grids[0], ()} and all(grids[: len(outputs)]) and len(grids[0]) < 4 and min(grids[0]) >= _LEAST:
+            fits.append(layouts)
+    fits = [layouts for layouts in fits if all(grid for _, grid in layouts)] or fits
+    cubes = [layouts for layouts in fits if not any("channel" in words and grid for words, grid in layouts)]
+    if not said and fits and len(set(fits[0][0][1])) == 1:
+        fits = cubes or fits
+    if not fits:
+        what = f"no fields on one grid of one to three axes of {_LEAST} points or more"
+        raise _unclear(content, f"with {' and '.join(lead)} first they are {what}.")
+    if len(fits) > 1 and not said:
+        line = "Say where the channels are, read={'channels': 'first'}, last or none."
+        raise _unclear(content, "which of their axes is that of the channels is not certain.", line)
+    return dict(zip(arrays, (words for words, _ in fits[0]), strict=True))
+
+
+def _layouts(
+    shape: Sequence[int], lead: tuple[str, ...], places: Iterable[str]
+) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Words and grid of an array with its channels in one of some places; a single axis may be either."""
+    lead, inner = lead[: len(shape)], shape[len(lead) :]
+    found = {}
+    for place in PLACES if len(inner) == 1 else places:
+        spaces = tuple("xyzw"[: len(inner) - (place != "none")])
+        words = {"first": ("channel", *spaces), "last": (*spaces, "channel"), "none": spaces}[place]
+        if len(words) == len(inner):
+            found[(*lead, *words)] = tuple(n for n, word in zip(inner, words, strict=True) if word != "channel")
+    return list(found.items())

@@ -1,0 +1,353 @@
+"""Files of each kind as named arrays, sliced without being read; what their axes are; and what is wrong with a file."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import torch
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.problems.fields import Variable, named, source_of
+from neuralop_mup.lab.problems.readers import Rows, Stacked, content_of, files_of, read_file
+
+xarray, zarr = pytest.importorskip("xarray"), pytest.importorskip("zarr")
+RNG = np.random.default_rng(0)
+A, U = RNG.standard_normal((5, 8, 9)), RNG.standard_normal((5, 7, 8, 9)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def matlab(path, **arrays):
+    """As MATLAB 7.3 writes: its own header, and each array column by column, so that HDF5 has the axes reversed."""
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["#refs#/a"] = np.zeros(3)
+        for key, values in arrays.items():
+            file[key] = values.T
+            file[key].attrs["MATLAB_class"] = np.bytes_("double")
+    with open(path, "r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
+
+
+def tensors(path, new=True, **arrays):
+    torch.save({k: torch.from_numpy(v) for k, v in arrays.items()}, path, _use_new_zipfile_serialization=new)
+
+
+def hdf5(path, **arrays):
+    with h5py.File(path, "w") as file:
+        file.update(arrays)
+
+
+def dataset(a, u):
+    points = {"lat": np.linspace(-1, 1, a.shape[1]), "lon": np.arange(a.shape[2])}
+    return xarray.Dataset({"a": (("member", "lat", "lon"), a), "u": (("member", "time", "lat", "lon"), u)}, points)
+
+
+WRITE = {
+    "d.npz": np.savez,
+    "packed.npz": np.savez_compressed,
+    "d.pt": tensors,
+    "old.pth": lambda path, **arrays: tensors(path, False, **arrays),
+    "d.h5": hdf5,
+    "d.hdf5": hdf5,
+    "d.mat": lambda path, **arrays: scipy.io.savemat(path, {**arrays, "label": "text", "cell": np.array(["a", 1], object)}),
+    "new.mat": matlab,
+    "renamed.h5": matlab,
+    "d.nc": lambda path, **arrays: dataset(**arrays).to_netcdf(path, engine="h5netcdf"),
+    "old.nc": lambda path, **arrays: dataset(**arrays).to_netcdf(path, engine="scipy"),
+    "d.zarr": lambda path, **arrays: dataset(**arrays).to_zarr(path, zarr_format=2, consolidated=False),
+    "new.zarr": lambda path, **arrays: dataset(**arrays).to_zarr(path, zarr_format=3, consolidated=False),
+    "plain.zarr": zarr.save,
+    # Of NetCDF under the name of HDF5 the names of the axes are known, too.
+    "renamed.hdf5": lambda path, **arrays: dataset(**arrays).to_netcdf(path, engine="h5netcdf"),
+}
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_a_file_of_each_kind(name):
+    """Keys, shapes, slices, and fields of any samples at any times, in this process and in another."""
+    WRITE[name](name, a=A, u=U)
+    content = read_file(name)
+    assert {"a": A.shape, "u": U.shape}.items() <= {key: tuple(v.shape) for key, v in content.arrays.items()}.items()
+    got = content.arrays["u"][1:4, 2:5, :, 3:4]
+    assert np.array_equal(got, U[1:4, 2:5, :, 3:4]) and content.arrays["u"].dtype == np.float32
+    assert np.array_equal(content.arrays["u"][np.array([0, 2, 3]), :, 1:2], U[[0, 2, 3], :, 1:2])
+    known = {"a": ("lat", "lon"), "u": ("time", "lat", "lon")}
+    if "u" in content.dims:
+        assert {key: content.dims[key][1:] for key in "au"} == known
+    read = {} if "u" in content.dims and name != "renamed.hdf5" else {"dims": "sample time lat lon"}
+    source = pickle.loads(pickle.dumps(named(content, {"x": "a", "y": "u", **read})))
+    assert (source.n, source.times, source.grid, source.channels) == (5, 7, (8, 9), (1, 1))
+    samples, times = np.array([4, 1, 1, 0]), np.array([0, 6, 5, 3])
+    assert np.array_equal(source.take(0, samples, times)[:, 0].numpy(), A[samples])
+    assert np.array_equal(source.take(1, samples, times)[:, 0].numpy(), U[samples, times])
+    shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()  # nothing has it open
+
+
+def test_arrays_that_have_no_name():
+    np.save("u.npy", U)
+    torch.save(torch.from_numpy(U), "u.pt")
+    zarr.save("u.zarr", U)
+    for name in ("u.npy", "u.pt", "u.zarr"):
+        source = named(read_file(name), {"dims": "sample time x y"})
+        assert np.array_equal(source.take(1, np.array([3]), np.array([2]))[0, 0].numpy(), U[3, 2])
+    torch.save((torch.from_numpy(A), torch.from_numpy(A) + 1), "pair.pt")
+    torch.save({"train": {"x": torch.from_numpy(A)}, "n": 3}, "nested.pt")
+    assert named(read_file("pair.pt"), {"dims": "sample x y"}).channels == (1, 1)
+    assert list(read_file("nested.pt").arrays) == ["train/x"]
+
+
+def test_objects_in_memory():
+    data = dataset(A, U)
+    frame = content_of(data["u"])
+    assert set(frame.arrays) == {"u", "lat", "lon"} and frame.dims["u"][0] == "member"
+    for content in (content_of(data), content_of({"a": torch.from_numpy(A), "u": data["u"]})):
+        source = named(content, {"x": "a", "y": "u", "dims": {"a": "sample lat lon"}})
+        assert np.array_equal(source.take(0, np.array([2]), np.array([0]))[0, 0].numpy(), A[2])
+    assert content_of({"u": torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)}).arrays["u"].dtype == np.float32
+
+
+def test_only_what_is_asked_for_is_read(monkeypatch):
+    """A member of an .npz is read when it is used, and once; of HDF5 what a batch needs, each frame once."""
+    np.savez("d.npz", a=A, u=U)
+    loaded, load = [], np.load
+    monkeypatch.setattr(np, "load", lambda *args, **kwargs: loaded.append(args) or load(*args, **kwargs))
+    source = named(read_file("d.npz"), {"x": "a", "y": "a", "dims": "sample x y"})
+    assert not loaded
+    for _ in range(3):
+        source.take(1, np.arange(3))
+    assert len(loaded) == 1
+    hdf5("d.h5", u=U)
+    read, whole = [], h5py.Dataset.__getitem__
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *a: read.append(np.asarray(whole(*a)).nbytes) or whole(*a))
+    source = named(read_file("d.h5"), {"y": "u", "dims": "sample time x y"})
+    source.take(1, np.array([3, 3, 3, 0]), np.array([2, 3, 2, 6]))
+    assert (len(read), sum(read)) == (2, 3 * U[0, 0].nbytes)
+
+
+def test_a_file_in_pieces_is_one():
+    hdf5("d.h5", **{f"{i:04d}/data": U[i] for i in range(5)})
+    source = named(read_file("d.h5"), {"y": "*/data", "dims": "sample time x y"})
+    assert np.array_equal(source.take(1, np.array([4, 2]), np.array([1, 6]))[:, 0].numpy(), U[[4, 2], [1, 6]])
+    rows = Rows(read_file("d.h5").arrays["0002/data"], 2, 6)
+    source = source_of("d.h5", [], [Variable("u", rows, ("sample", "space0", "space1"))])
+    assert np.array_equal(source.take(1, np.array([3, 0, 1]))[:, 0].numpy(), U[2, [5, 2, 3]])
+    stacked = Stacked(U)
+    assert np.array_equal(stacked[(3, slice(2))], U[3, :2]) and stacked.shape == U.shape
+    hdf5("odd.h5", a=U[0], b=U[0, :3])
+    with pytest.raises(MupError, match="those of '\\*' have different shapes"):
+        named(read_file("odd.h5"), {"y": "*"})
+
+
+def test_axes_in_any_order_and_what_is_the_same_along_them():
+    """Numbers become constant channels, several channel axes are flattened in order, and absent axes repeat."""
+    tensor = RNG.standard_normal((2, 9, 5, 8, 3))  # channel, y, sample, x, channel
+    strip, numbers, everywhere = RNG.standard_normal((5, 9)), RNG.standard_normal((5, 2)), RNG.standard_normal((8, 9))
+    source = source_of(
+        "d.h5",
+        [
+            Variable("strip", strip, ("sample", "space1")),
+            Variable("numbers", numbers, ("sample", "channel")),
+            Variable("everywhere", everywhere, ("space0", "space1")),
+            Variable("one", np.array(3.0), ()),
+        ],
+        [
+            Variable("tensor", tensor, ("channel", "space1", "sample", "space0", "channel")),
+            Variable("u", U, ("sample", "time", "space0", "space1")),
+        ],
+    )
+    assert source.channels == (5, 7) and source.labels(0) == ("strip", "numbers 0", "numbers 1", "everywhere", "one")
+    samples, times = np.array([3, 0, 3]), np.array([6, 0, 1])
+    x, y = source.take(0, samples, times).numpy(), source.take(1, samples, times).numpy()
+    assert np.array_equal(x[:, 0], np.broadcast_to(strip[samples][:, None], (3, 8, 9)))
+    assert np.array_equal(x[:, 1:3, 4, 4], numbers[samples])
+    assert np.array_equal(x[1, 3], everywhere) and (x[:, 4] == 3.0).all()
+    expected = tensor.transpose(2, 0, 4, 3, 1)[samples].reshape(3, 6, 8, 9)
+    assert np.array_equal(y[:, :6], expected) and np.array_equal(y[:, 6], U[samples, times])
+    cropped = source_of("d.h5", [], [Variable("u", U, ("sample", "time", "space0", "space1"))], crop=True)
+    assert cropped.grid == (8, 8) and cropped.take(0, samples, times).shape == (3, 0, 8, 8)
+    assert np.array_equal(cropped.take(1, samples, times)[:, 0].numpy(), U[samples, times, :, :8])
+
+
+def test_many_trajectories_at_few_times():
+    u = RNG.standard_normal((40, 3, 16))
+    source = source_of("d", [], [Variable("u", u, ("sample", "time", "space0"))])
+    samples, times = RNG.permutation(40), RNG.integers(0, 3, 40)
+    assert np.array_equal(source.take(1, samples, times)[:, 0].numpy(), u[samples, times])
+
+
+@pytest.mark.parametrize("kind", [">f4", ">f8", "f2", "?", "u1", "i2", "i8", ">i4"])
+def test_what_torch_cannot_hold_becomes_what_it_can(kind):
+    values, axes = (RNG.random((5, 16)) * 100).astype(kind), ("sample", "space0")
+    source = source_of("d", [Variable("a", values, axes)], [Variable("u", RNG.random((5, 16)), axes)])
+    got = source.take(0, np.arange(5))
+    assert got.dtype in (torch.float32, torch.float64) and np.array_equal(got[:, 0].double().numpy(), values.astype(float))
+
+
+def test_words_for_axes():
+    """The user's or the file's, in any order, with the usual names; with fewer axes than words it is constant or numbers."""
+    content = content_of({"a": A, "u": U, "viscosity": RNG.random(5), "four": RNG.random((5, 4))})
+    source = named(content, {"x": "a+viscosity", "y": "u", "dims": "n t lat lon"})
+    assert [v.told for v in source.inputs] == ["a (sample x y)", "viscosity (sample)"]
+    source = named(content, {"x": "four", "y": "u", "dims": {"u": "batch, step, q, p", "four": "sample channel"}})
+    assert source.labels(0) == ("four 0", "four 1", "four 2", "four 3") and source.outputs[0].told == "u (sample time x y)"
+    assert named(content, {"x": "u", "y": "u", "dims": "sample time x y"}).inputs == ()  # its earlier frames are the input
+    turned = named(
+        content_of({"a": A, "v": A.transpose(2, 0, 1)}), {"x": "a", "y": "v", "dims": {"a": "n p q", "v": "q n p"}}
+    )
+    assert turned.grid == (9, 8) and torch.equal(*(turned.take(which, np.arange(5)) for which in (0, 1)))
+    data = xarray.Dataset({"u": (("time", "variable", "lat", "lon"), U)}, {"variable": list("abcdefg")})
+    labelled = named(content_of(data), {"y": "u"})
+    assert labelled.labels(1) == tuple(f"u {c}" for c in "abcdefg") and (labelled.n, labelled.times) == (1, 5)
+    over = named(content_of(data), {"x": "u", "y": "u", "dims": "sample channel lat lon"})
+    assert (over.n, over.times) == (5, 0)
+
+
+def test_numbers_beside_fields_need_no_words():
+    n, grid = 20, (16, 16)
+    fields, numbers = RNG.random((n, *grid)), RNG.random((n, 3))
+    for extra in (numbers, numbers[:, 0]):
+        source = named(content_of({"a": fields, "p": extra, "y": fields}), {"x": "a+p", "y": "y"})
+        assert source.channels == (1 + extra[0].size, 1)
+        assert (source.take(0, np.arange(n))[:, -1] == torch.from_numpy(extra.reshape(n, -1)[:, -1, None, None])).all()
+    only = named(content_of({"x": numbers, "y": fields}), {})
+    assert only.channels == (3, 1) and only.grid == grid
+
+
+def saved(model):
+    torch.save(model.state_dict(), "model.pt")
+    return "model.pt"
+
+
+def cut(name, at=0.5):
+    """A file of this kind that is not there as a whole."""
+    WRITE[name](name, a=A, u=U)
+    path = Path(name)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * at)])
+    return name
+
+
+def named_as(name, begin):
+    Path(name).write_bytes(begin)
+    return name
+
+
+def folder(name):
+    Path(name).mkdir()
+    return name
+
+
+def arrays_of(name, **arrays):
+    hdf5(name, **arrays)
+    return name
+
+
+WRONG = {
+    **{
+        f"empty {s}": (lambda s=s: named_as(f"d.{s}", b""), f"d.{s} cannot be read: it is empty, or no .{s} of arrays")
+        for s in ("npz", "npy", "pt", "h5", "mat", "nc")
+    },
+    **{
+        f"text {s}": (
+            lambda s=s: named_as(f"d.{s}", b"time,u\n0,1\n" * 20),
+            rf"d.{s} cannot be read: it is damaged, cut short",
+        )
+        for s in ("npz", "npy", "pt", "pth", "h5", "mat", "nc")
+    },
+    **{
+        f"cut {name}": (lambda name=name: cut(name), f"{name} cannot be read: ")
+        for name in ("d.npz", "d.pt", "old.pth", "d.h5", "d.mat", "new.mat", "d.nc", "old.nc")
+    },
+    "HDF5 as npz": (
+        lambda: shutil.copy(WRITE["d.h5"]("d.h5", a=A) or "d.h5", "d.npz"),
+        "d.npz cannot be read",
+    ),
+    "npz as HDF5": (lambda: shutil.copy(np.savez("d.npz", a=A) or "d.npz", "d.h5"), "d.h5 cannot be read"),
+    "npz as pt": (lambda: shutil.copy(np.savez("d.npz", a=A) or "d.npz", "d.pt"), "d.pt cannot be read"),
+    "empty zarr": (lambda: folder("d.zarr"), "d.zarr cannot be read"),
+    "HDF5 without arrays": (lambda: arrays_of("d.h5"), "d.h5 holds no array: which is the input"),
+    "no sample": (lambda: arrays_of("d.h5", x=A[:0], y=A[:0]), r"y in d.h5 is no field, float64 of shape \(0, 8, 9\)"),
+    "a checkpoint": (lambda: saved(torch.nn.Linear(2, 2)), "model.pt holds|weights of a model .* take it out of the folder"),
+    "weights": (lambda: saved(torch.nn.Sequential(torch.nn.Linear(2, 2))), "model.pt holds the weights of a model"),
+    "complex": (lambda: arrays_of("d.h5", x=A, y=A + 1j), "y in d.h5 is no field, complex128 .* two channels"),
+    "texts": (lambda: arrays_of("d.h5", x=A, y=np.full(A.shape, b"a")), r"y in d.h5 is no field, \|S1"),
+    "not finite": (
+        lambda: arrays_of("d.h5", x=A, y=np.where(A.max() == A, np.nan, A)),
+        "y in d.h5 has entries that are not finite, in sample",
+    ),
+    "classes": (
+        lambda: arrays_of("d.h5", x=A, y=(A > 0) + 1),
+        "y in d.h5 holds the whole numbers 1, 2: they look like classes",
+    ),
+    "other grids": (lambda: arrays_of("d.h5", x=A, y=A[:, :7, :6]), "d.h5 holds .* no fields on one grid"),
+    "other samples": (lambda: arrays_of("d.h5", x=A, y=A[:4]), "with 5 and 4 along sample: .* as many samples"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_a_file_is_one_sentence(case):
+    make, told = WRONG[case]
+    with pytest.raises(MupError, match=told) as caught:
+        content = read_file(make())
+        keys = {"x": "a", "y": "u", "dims": {"a": "sample p q", "u": "sample time p q"}}
+        source = named(content, keys if "u" in content.arrays else {"channels": "none"})
+        for which in (0, 1):
+            source.take(which, np.arange(source.n), np.zeros(source.n, int))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        ({}, r"the data given holds a \(5, 8, 9\) float64, u .*'x': 'a', 'y': 'u', 'dims': 'sample x y z'}, or for one"),
+        ({"y": "v"}, "there is no 'v'; expected one of a, n, u"),
+        ({"x": "a", "y": "u", "dims": "sample x"}, "u has 4 axes, and the words for them are 'sample x'."),
+        ({"x": "a", "y": "u", "dims": "sample p q r s"}, "u has 4 axes, and the words for them are 'sample p q r s'."),
+        ({"x": "a", "y": "u", "dims": {"u": "p q r s", "a": "p q r"}}, "these are more than three axes of a grid"),
+        ({"x": "a", "y": "u", "dims": "time step x y"}, "two axes of u mean the same, 'time step x y'"),
+        ({"x": "a", "y": "u", "dims": "n t x y", "channels": "none"}, "so that channels has nothing to say"),
+        ({"x": "two", "y": "u"}, "there is no 'two'"),
+        ({"y": "a", "dims": "sample x y"}, "a has neither an input nor a time axis"),
+        (
+            {"x": "u", "y": "a", "dims": {"a": "sample x y", "u": "sample time x y"}},
+            "with 7 and 1 along time: .* is a channel's",
+        ),
+    ],
+)
+def test_what_is_not_clear_is_asked_for(read, told):
+    with pytest.raises(MupError, match=told):
+        named(content_of({"a": A, "u": U, "n": np.arange(5.0)}), read)
+
+
+def test_a_folder_and_a_pattern_stand_for_their_files():
+    for name in ("b.npz", "a.h5", "c.zarr"):
+        WRITE[{"b.npz": "d.npz", "a.h5": "d.h5", "c.zarr": "plain.zarr"}[name]](f"{folder(name[0])}/{name}", a=A, u=U)
+    Path("a/notes.txt").write_text("of the data")
+    assert files_of("a") == (str(Path("a/a.h5")),) and files_of("c/c.zarr") == ("c/c.zarr",)
+    assert files_of(["c", "?/*.npz"]) == (str(Path("c/c.zarr")), "b/b.npz")
+    with pytest.raises(MupError, match="no file a/notes.txt that can be read here, of a name that ends in .npz, .npy"):
+        files_of("a/notes.txt")
+
+
+@pytest.mark.parametrize(("name", "library"), [("d.nc", "xarray"), ("d.zarr", "zarr")])
+def test_a_library_that_is_missing_is_named(name, library, monkeypatch):
+    WRITE[name](name, a=A, u=U)
+    whole = builtins.__import__
+
+    def without(module, *args, **kwargs):
+        if module.partition(".")[0] == library:
+            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+        return whole(module, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MupError, match=rf"{name} needs {library}, .* pip install 'neuralop-mup\[data\]'"):
+        read_file(name)
