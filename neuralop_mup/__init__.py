@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from neuralop_mup.instruments.feature_kernels import Kernels, kernels
     from neuralop_mup.instruments.learned_rates import LearnedRates
     from neuralop_mup.instruments.monitor import Monitor
-    from neuralop_mup.lab import Tuned, load_tuned, log2_grid, sweep, transfer, tune
+    from neuralop_mup.lab import Tuned, load_tuned, log2_grid, sweep, train, transfer, tune
 
 
 __all__ = [
@@ -69,9 +69,10 @@ __all__ = [
     "CoordCheck",
     "kernels",
     "Kernels",
-    "sweep",
-    "transfer",
+    "train",
     "tune",
+    "transfer",
+    "sweep",
     "Tuned",
     "load_tuned",
     "log2_grid",
@@ -86,7 +87,7 @@ __all__ = [
 
 # Loaded when first used: training a model needs neither instruments nor plotting, Optuna and problems.
 _LAZY = {
-    **dict.fromkeys(("sweep", "transfer", "tune", "Tuned", "load_tuned", "log2_grid"), "lab"),
+    **dict.fromkeys(("train", "tune", "transfer", "sweep", "Tuned", "load_tuned", "log2_grid"), "lab"),
     **dict.fromkeys(("kernels", "Kernels"), "instruments.feature_kernels"),
     "LearnedRates": "instruments.learned_rates",
     "Monitor": "instruments.monitor",

@@ -77,7 +77,12 @@ def test_help_and_version(capsys):
 
 @pytest.mark.parametrize(
     ("command", "function"),
-    [("tune", cli.tune_model), ("compare", cli.compare_ways), ("coord-check", nm.coord_check)],
+    [
+        ("train", cli.train_model),
+        ("tune", cli.tune_model),
+        ("compare", cli.compare_ways),
+        ("coord-check", nm.coord_check),
+    ],
 )
 def test_options_are_the_arguments_of_python(command, function):
     """All that a shell can give, under the same names and with the same defaults."""
@@ -226,7 +231,7 @@ def test_a_real_tune_and_again(heat, capsys):
         assert call(line) == 0
     assert load.call_count == 1  # of what may be large
     out = capsys.readouterr().out
-    assert "read as" in out and "The best lr 0.0" in out and "Report, figure and every run: runs/heat-tune" in out
+    assert "read as" in out and "The best lr 0.0" in out and "Report, figures and every run: runs/heat-tune" in out
     kept = Path("runs/heat-tune/results.jsonl").read_text()
     assert call(line) == 0 and Path("runs/heat-tune/results.jsonl").read_text() == kept
     Path("heat.npz").unlink()  # not needed any more

@@ -349,6 +349,8 @@ def test_transfer_on_an_example_worked_by_hand(tmp_path, fixed, capsys):
     rules = {"operator-norm": 0.6, "standard": 0.9, "none": 0.6}
     arguments = {**TRANSFER, "fixed": fixed, "rules": tuple(rules)}
     found = transfer(bowl, folder=tmp_path / "t", **arguments)
+    out = capsys.readouterr().out
+    assert out.startswith("Tuned at the proxy, ") and "Carried to the target, " in out
     assert found.best == {"lr": 2**-4}
     rows = {row["rule"]: row for row in found.summary() if row["size"] == "target"}
     assert list(rows) == list(rules)

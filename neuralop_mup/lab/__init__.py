@@ -18,6 +18,7 @@ from neuralop_mup.lab.sweeps import sweep, transfer, transfer_study
 
 if TYPE_CHECKING:
     from neuralop_mup.lab.report import aligned_table, verdict, write_report
+    from neuralop_mup.lab.train_once import train
     from neuralop_mup.lab.tuning import Tuned, load_tuned, tune
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "load_tuned",
     "log2_grid",
     "sweep",
+    "train",
     "transfer",
     "transfer_study",
     "tune",
@@ -39,6 +41,7 @@ __all__ = [
 
 # Loaded when first used: sweeps of a function need neither models nor figures.
 _LAZY = dict.fromkeys(("tune", "Tuned", "load_tuned"), "tuning")
+_LAZY |= {"train": "train_once"}
 _LAZY |= dict.fromkeys(("aligned_table", "verdict", "write_report"), "report")
 
 

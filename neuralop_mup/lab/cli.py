@@ -31,6 +31,7 @@ from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
+from neuralop_mup.lab.train_once import train as train_model
 from neuralop_mup.lab.training import FNOs
 from neuralop_mup.lab.tuning import tune as tune_model
 from neuralop_mup.lab.tuning import tuples
@@ -101,6 +102,43 @@ def compare(
     return 0 if all(max(way.errors) < math.inf for name, way in found.ways.items() if "SOAP" in name) else 1
 
 
+@_with_arguments_of(train_model, without="processor", documented=tune_model)
+def train(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    target: Some = None,
+    base: Some = None,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Train one FNO on data, with nothing searched, and write a report with its errors and a figure of samples.
+
+    Parameters
+    ----------
+    data
+        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
+        commas. It may stand without its name, right behind the command.
+    problem
+        Arguments of the problem, such as --problem.viscosity 0.1.
+    read
+        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
+    target
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for every axis.
+        Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
+    base
+        Arguments of FNO at the size at which the learning rate is meant. Default: the reference size, hidden_channels 32 and
+        n_modes 16.
+    folder
+        Keeps the run, the weights and the report; the same command resumes there. Default: runs/NAME-train.
+    """
+    source = _source(data, problem, read)
+    out = Path(folder or f"runs/{source.title}-train")
+    base = base and _size(base, source.n_dim)
+    return _told(train_model(_fnos(source), source, target=_target(source, target), base=base, folder=out, **how), out)
+
+
 @_with_arguments_of(tune_model, without="processor")
 def tune(
     data: str = "burgers",
@@ -138,7 +176,7 @@ def tune(
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-tune")
-    found = tune_model(
+    tuned = tune_model(
         _fnos(source),
         source,
         target=_target(source, target),
@@ -147,8 +185,12 @@ def tune(
         folder=out,
         **how,
     )
-    print(f"\n{found}\n\nReport, figure and every run: {out}")
-    print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")
+    return _told(tuned, out)
+
+
+def _told(tuned: Any, folder: Path) -> int:
+    print(f"\n{tuned}\n\nReport, figures and every run: {folder}")
+    print(f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)")
     return 0
 
 
@@ -340,6 +382,7 @@ def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
+    "train": train,
     "tune": tune,
     "summary": summary,
     "coord-check": coord_check,

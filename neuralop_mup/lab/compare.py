@@ -1,5 +1,5 @@
 """What the recipe gives: neuralop's model under Adam, and in μP under MuSOAP, as they come and with a learning rate that was
-found at a proxy.
+found at a proxy, and on request under Adam with one that was found at the target itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import nn
 
-from neuralop_mup.core.parts import find_parts, reference_sizes
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
@@ -21,6 +20,7 @@ from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.plan import Plan, asked, make_plan
 from neuralop_mup.lab.results import Results, seconds
+from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.sweeps import results_of
@@ -28,10 +28,13 @@ from neuralop_mup.optim.musoap.optimizer import usual_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
 ADAM_LR = 1e-3
+#: The way that is taken on request.
+TUNED = "Adam, tuned at the target"
 #: Name → what is done.
 WAYS = {
     "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
     "Adam, tuned small": "the same, at the learning rate that is best with one seed at the proxy's size, carried as it is",
+    TUNED: "the same, at the best of three to five learning rates at the target, in factors of 2 around that of the proxy",
     "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
     "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
 }
@@ -72,7 +75,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ways to train one target, by their names, in the order of :data:`WAYS`.
+    """Ways to train one target, by their names, in the order of :data:`WAYS`, of which :data:`TUNED` may be left out.
 
     Attributes
     ----------
@@ -99,13 +102,15 @@ class Comparison:
 
     def sentences(self) -> list[str]:
         """What was trained, what the errors say where there are three seeds, and what else a reader must know."""
-        plain, small, ours, checked = (self.ways[name] for name in WAYS)
-        said = [self.about, _between(ours, plain), _between(ours, small), _between(checked, ours)]
+        plain, small, ours, checked = (self.ways[name] for name in WAYS if name != TUNED)
+        adams = [plain, small, *([self.ways[TUNED]] if TUNED in self.ways else [])]
+        said = [self.about, *(_between(ours, adam) for adam in adams), _between(checked, ours)]
         if len(ours.errors) < SEEDS:
             said.append(f"With fewer than {SEEDS} seeds nothing is said of whether these differences are more than noise.")
         said.append(
             f"{small.name} is at {small.lr:.3g}, {small.tuned}. Without μP no rule carries that to the target, where it is "
-            f"taken as it is and may be worse than {plain.lr:g}: no learning rate of Adam's was tuned at the target itself."
+            f"taken as it is and may be worse than {plain.lr:g}"
+            + ("." if TUNED in self.ways else ": no learning rate of Adam's was tuned at the target itself (tuned=True).")
         )
         ratio = ours.took / small.took if small.took else 0.0
         return [*said, f"A training under MuSOAP took {ratio:.2f} times as long as one under Adam, with as many steps."]
@@ -130,6 +135,7 @@ def compare(
     folder: str | Path,
     read: Mapping[str, Any] | None = None,
     loss: Any = "l2",
+    tuned: bool = False,
     epochs: int = 20,
     batch_size: int = 20,
     seeds: Iterable[int] = (0, 1, 2),
@@ -143,6 +149,9 @@ def compare(
     ----------
     build, data, target, folder, read, loss, epochs, batch_size, device, n_workers, progress
         As for :func:`neuralop_mup.tune`.
+    tuned : bool, default False
+        Whether Adam is tuned at the target, too: three rates there, and up to two more beyond an edge at which the best
+        lies. It takes as many trainings of the target.
     seeds : iterable of int
         Of the target.
 
@@ -165,43 +174,47 @@ def compare(
 
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
     n_steps = soap.steps["target"]
-    reference = {**target, **reference_sizes(find_parts(build(**target), (), None)[0])}
-
-    lrs, tuned = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(n_steps)}, {}
-    for name, made in (("Adam, tuned small", adam), ("MuSOAP, checked", soap)):
+    if progress:
+        print(soap)
+    lrs, searches = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(n_steps)}, {}
+    plans = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
+    for name in [name for name in plans if name not in lrs]:
+        study, size = plans[name].study, "proxy"
+        if name == TUNED:
+            lr, size = lrs["Adam, tuned small"], "target"
+            study = replace(study, space={"lr": [lr / 2, lr, 2 * lr]})
         if progress:
             print(f"{name}: {WAYS[name]}")
-        proxy = {"proxy": made.study.sizes["proxy"]}
-        searched = results_of(replace(made.study, sizes=proxy), **how)
-        lrs[name], tuned[name] = searched.best["lr"], searched
+        searches[name] = results_of(replace(study, sizes={size: study.sizes[size]}, keeps=False), **how)
+        lrs[name] = searches[name].best["lr"]
     under = {
         name: {
             "optimizer": made.study.fixed["optimizer"],
             "rule": made.study.rules[0],
             **made.study.under.get(made.study.rules[0], {}),
-            "base": made.study.sizes["proxy"] if name in tuned else reference,
+            "base": made.study.sizes["proxy"] if name in searches else None,
             "lr": lrs[name],
         }
-        for name, made in zip(WAYS, (adam, adam, soap, soap), strict=True)
+        for name, made in plans.items()
     }
     study = Study(
         name=folder.resolve().name,
         space={},
         seeds=seeds,
-        rules=tuple(WAYS),
+        rules=tuple(plans),
         under=under,
         fixed={**shared, "model": target},
         train=soap.study.train,
     )
     records = results_of(study, **how).records
     ways = {}
-    for name in WAYS:
+    for name in plans:
         own = [r for r in records if r["rule"] == name]
         done = [r for r in own if is_complete(r)]
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
         ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0)
-    for (name, searched), made in zip(tuned.items(), (adam, soap), strict=True):
-        ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, made))
+    for name, searched in searches.items():
+        ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, plans[name]))
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
     about = (
         f"The target, {say.size_text(target)}, trains for {n_steps} steps ({epochs} epochs of batches of {batch_size}) on "
@@ -212,8 +225,10 @@ def compare(
 
 def _where(searched: Results, made: Plan) -> str:
     """Where a learning rate was tuned, and from which."""
-    lrs, size, seeds = searched.study.space["lr"], made.study.sizes["proxy"], len(searched.study.seeds)
+    which, lrs, seeds = searched.study.base, searched.study.space["lr"], len(searched.study.seeds)
+    edge = edge_of(searched.best["lr"], lrs)
     return (
-        f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g} at {say.size_text(size)}, {made.steps['proxy']} steps, "
+        f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g}{f', the {edge}' if edge else ''}, at "
+        f"{say.size_text(made.study.sizes[which])}, {made.steps[which]} steps, "
         f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import glob
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,14 @@ def writing(folder: Path) -> Iterator[None]:
             f"Cannot write to the folder {folder}: {error.strerror or error}. Free space there or choose another folder; "
             "finished runs are kept and the same command resumes."
         ) from error
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Make a folder; MupError if it cannot be made, or has no room for so many bytes."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(folder).free < size:
+            raise OSError(errno.ENOSPC, f"weights, states and report need {size / 1e6:,.0f} MB, which are not free there")
 
 
 def put(folder: Path, path: Path, content: str) -> None:

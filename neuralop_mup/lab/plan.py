@@ -1,11 +1,11 @@
-"""All that is decided before the first run: data, sizes, settings, what is searched; what cannot work is refused."""
+"""All that is decided before the first run: data, sizes, settings, what is searched, if anything is; what cannot work is
+refused.
+"""
 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from torch import nn
 
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.parts import WIDTHS
-from neuralop_mup.core.reading import check_grid, fourier_blocks
+from neuralop_mup.core.reading import fourier_blocks
 from neuralop_mup.core.rules import check_rule
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.outcome import copied, versions
+from neuralop_mup.lab import wording as say
+from neuralop_mup.lab.checks import check_batch, check_data, looking
+from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
-from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.problems.own import as_source
 from neuralop_mup.lab.records import Records
@@ -28,13 +29,16 @@ from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.training import Losses, Training, build_model, losses_of, n_params, name_of, quiet, untouched
+from neuralop_mup.lab.training import Training, build_model, losses_of, n_params, name_of, untouched
 from neuralop_mup.validation import check_count, check_positive
 
+_NEEDED = ("epochs", "batch_size", "device")
 _SET_HERE = ("model", "base", "rule", "seed")
 #: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
 EXTENDS = 2
 LEAST_WIDTH = 16
+_PAGE = 10_000_000  # bytes of records, report and figures
+_BYTES = 20  # of each number that is trained: the weights, and these again with what an optimizer keeps of them
 #: Steps for which the law gives the learning rates that are checked before the data says how many there are.
 _USUAL_STEPS = 1000
 _FEW_SAMPLES = 10  # of validation: with fewer, one unusual sample moves their mean error by more than a tenth
@@ -57,6 +61,8 @@ class Plan:
         Size → optimizer steps of a run.
     told : mapping
         What the report says of how the data was read, and of what was chosen.
+    n_bytes : int
+        What the target's weights and the state of its training take in files, about.
     """
 
     study: Study
@@ -64,6 +70,10 @@ class Plan:
     x_shape: tuple[int, ...] | None
     steps: Mapping[str, int]
     told: Mapping[str, Any]
+    n_bytes: int
+
+    def __str__(self) -> str:
+        return "\n".join(f"{what:<8} {text}" for what, text in self.told.items())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -72,14 +82,14 @@ class Plan:
         return {
             **self.told,
             **{f"{which}.{name}": value for which, size in study.sizes.items() for name, value in size.items()},
-            **{f"search.{name}": values for name, values in study.space.items()},
+            **{f"search.{name}": values for name, values in study.space.items() if len(values) > 1 or len(study.sizes) > 1},
             "rules": study.rules,
             "seeds": study.seeds,
             "loss": study.train.told,
             **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
             **{f"under {rule}": more for rule, more in study.under.items()},
-            **{f"at the {size}": more for size, more in study.at.items()},
+            **{f"at the {size}": more for size, more in study.at.items() if "base" not in more},
         }
 
 
@@ -93,6 +103,7 @@ def asked(
     base: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
     kernel_init: str | None = None,
+    alone: bool = False,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
     """What is asked for, refused where it cannot work whatever the data is; nothing is read or built.
@@ -103,8 +114,10 @@ def asked(
         As for :func:`neuralop_mup.tune`.
     rules : sequence of str
         The rule, and those under which the target is trained besides.
+    alone : bool, default False
+        Whether the target is trained by itself: then nothing is searched, and the base is one that is not trained.
     **settings
-        Those of every run.
+        Those of every run; one of None is the optimizer's own.
 
     Returns
     -------
@@ -126,19 +139,22 @@ def asked(
         raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
     own_lrs = "lr" not in space
     if own_lrs and choice.is_own:
-        raise MupError(f"No learning rates of {name} are known here: give those to try, space={{'lr': [low, …, high]}}.")
+        give = "give it, lr=…" if alone else "give those to try, space={'lr': [low, …, high]}"
+        raise MupError(f"No learning rates of {name} are known here: {give}.")
     for rule in rules:
         check_rule(rule)
-    lrs = {"lr": choice.lrs(_USUAL_STEPS)} if own_lrs else {}
-    fixed = {key: value for key, value in {"optimizer": name, **settings}.items() if key not in space}
+    lrs = {"lr": _lrs(choice, _USUAL_STEPS, alone)} if own_lrs else {}
+    given = {key: value for key, value in settings.items() if value is not None or key in _NEEDED}
+    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in space}
     kernels = kernel_init or choice.kernel_init
     study = Study(
         name=folder.resolve().name,
-        sizes={"proxy": base, "target": target},
+        sizes={"target": target} if alone else {"proxy": base, "target": target},
         rules=tuple(dict.fromkeys(rules)),
         under={rule: {"kernel_init": kernels} for rule in rules if rule != "standard" and kernels != "default"},
+        at={"target": {"base": base}} if alone else {},
         between=own_lrs,
-        extends={} if space else {"lr": EXTENDS},
+        extends={} if space or alone else {"lr": EXTENDS},
         keeps=True,
         **checked({**lrs, **space}, fixed, seeds, _SET_HERE),
     )
@@ -175,9 +191,9 @@ def make_plan(
     ------
     MupError
     """
-    base, target = study.sizes["proxy"], study.sizes["target"]
+    sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)
-    models = {"target": _built(build, target, "target")}
+    models = {"target": _built(build, sizes["target"], "target", real=alone)}
     source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     seen = source.load()
     with untouched(seen.loaders(1, 0)[0]):
@@ -188,46 +204,61 @@ def make_plan(
     if isinstance(source, Problem):
         read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
     told = {"data": source.title, **read_as}
-    if base is None:
-        base, told["proxy"] = narrower(target, energy)
-    models["proxy"] = _built(build, base, "base", real=True)
-    few, many = n_params(models["proxy"]), n_params(models["target"])
-    if few >= many:
-        raise MupError(
-            f"The base has {few:,} parameters and the target {many:,}: tuning the base saves nothing. Make it smaller in "
-            "width or modes."
-        )
+    if alone:
+        own = study.at["target"]["base"]
+        base = None if own is None else _built(build, own, "base")
+        told["base"] = "the reference size" if own is None else say.size_text(own)
+    else:
+        if sizes["proxy"] is None:
+            sizes["proxy"], told["proxy"] = narrower(sizes["target"], energy)
+        base = models["proxy"] = _built(build, sizes["proxy"], "base", real=True)
+        few, many = n_params(base), n_params(models["target"])
+        if few >= many:
+            raise MupError(
+                f"The base has {few:,} parameters and the target {many:,}: tuning the base saves nothing. Make it smaller "
+                "in width or modes."
+            )
+    first = models[study.base]
     usual = Settings.of({**study.fixed, **study.example}, optimizers)
     losses, named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
-    _check_batch(f"{name_of(build)}(**{dict(base)})", models["proxy"], sample, losses, processor, named, bool(grid))
-    _check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
+    check_batch(f"{name_of(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, named, bool(grid))
+    check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
     training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers)
     if chosen_by is not None:
-        chosen_by.check(models["proxy"], training.processor, seen)
-    modes = [modes_of(models[which]) for which in ("proxy", "target")]
-    notes = tuple(data_notes(sample, seen.counts()["val"], *modes, named, energy))
-    study = replace(study, sizes={"proxy": dict(base), "target": dict(target)}, notes=notes)
+        chosen_by.check(first, training.processor, seen)
+    n_val, modes = (None, None) if alone else (seen.counts()["val"], modes_of(first))
+    notes = tuple(data_notes(sample, n_val, modes, modes_of(models["target"]), named, energy))
+    study = replace(study, sizes={which: dict(size) for which, size in sizes.items()}, notes=notes)
     study, steps = _of_length(study, usual, len(seen.loaders(usual.batch_size, 0)[0]), proxy_steps)
-    if study.at:
+    if not alone and study.at:
         told["steps"] = f"{steps['proxy']} instead of {steps['target']}; the rule for steps carries the learning rate"
+    told["target"] = (
+        f"{say.size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps['target']} steps "
+        f"({usual.epochs} epochs), loss {loss if named else 'of your own'}"
+    )
+    lrs = study.space["lr"]
+    rates = f"{len(lrs)} from {say.number(min(lrs))} to {say.number(max(lrs))}, tuned at the proxy"
+    why = (
+        "as it was given"
+        if not study.between
+        else f"for {steps['target']} steps"
+        if usual.choice.by_steps
+        else "the optimizer's default"
+    )
+    told["lr"] = f"{say.number(lrs[0])}, {why}; nothing is tuned" if alone else rates
     for rule in study.rules:
-        with _looking():  # what is not drawn as its class draws it is refused at the base, which is real
-            parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(models["proxy"]), rule=rule, init=False)
-            parametrize(copy.deepcopy(models["proxy"]), base=copy.deepcopy(models["proxy"]), rule=rule)
-    study = replace(study, train=training, costs={"proxy": few * steps["proxy"], "target": many * steps["target"]})
+        with looking():  # what is not drawn as its class draws it is refused at the base, which is real
+            if not alone:
+                parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
+            parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
+    costs = {which: n_params(model) * steps[which] for which, model in models.items()}
+    study = replace(study, train=training, costs=costs)
     x_shape = (sample["x"].shape[1], *grid) if grid else None
-    return Plan(study, f"{name_of(build)} on {source.title}", x_shape, steps, told)
+    title = f"{name_of(build)} on {source.title}"
+    return Plan(study, title, x_shape, steps, told, n_bytes=_PAGE + _BYTES * n_params(models["target"]))
 
 
 # Models
-
-
-@contextmanager
-def _looking(on_meta: bool = False) -> Iterator[None]:
-    """For models that are only looked at: always the same, and no random numbers are used up."""
-    with torch.random.fork_rng(devices=[]), quiet(), torch.device("meta") if on_meta else nullcontext():
-        torch.manual_seed(0)
-        yield
 
 
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
@@ -238,7 +269,7 @@ def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = F
     if not isinstance(size, Mapping):
         raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
     try:
-        with _looking(on_meta=not real):
+        with looking(on_meta=not real):
             return build_model(build, size, f" at the {name}")
     except MupError:
         if real:
@@ -295,7 +326,12 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
     return base, "; ".join(said)
 
 
-# The length of the proxy's training
+# Learning rates, and the length of the proxy's training
+
+
+def _lrs(choice: Choice, steps: int, alone: bool) -> list[float]:
+    """Those that are tried with runs of so many steps where nobody gave any; of a target alone the usual one."""
+    return [float(f"{choice.usual(steps):.3g}")] if alone else choice.lrs(steps)
 
 
 def _of_length(study: Study, usual: Settings, batches: int, asked: int | None) -> tuple[Study, dict[str, int]]:
@@ -321,115 +357,12 @@ def _of_length(study: Study, usual: Settings, batches: int, asked: int | None) -
     if why := [reason for reason, holds in reasons.items() if holds and asked != steps]:
         raise MupError(f"proxy_steps = {asked} beside the target's {steps} cannot be: {why[0]}.")
     if study.between:
-        study = replace(study, space={**study.space, "lr": usual.choice.lrs(own * batches)})
+        lrs = _lrs(usual.choice, own * batches, study.base == study.target)
+        study = replace(study, space={**study.space, "lr": lrs})
     if own < usual.epochs:
         at = {"proxy": {"epochs": own}, "target": {"training": {"steps": (own * batches, steps)}}}
         study = replace(study, at=at)
     return study, {"proxy": own * batches, "target": steps}
-
-
-# What would fail in every run
-
-
-def _check_batch(
-    call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool, on_grid: bool
-) -> None:
-    """MupError for a processor, model or loss that fails on two samples, or gives what is no error of them."""
-    if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
-        raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
-    where = next(model.parameters()).device
-    batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
-    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
-    processor = copy.deepcopy(processor)
-    try:
-        with _looking(), torch.no_grad():
-            if processor is not None:
-                processor.to(where)
-                batch = processor.preprocess(batch)
-            out = model.eval()(**batch)
-            if processor is not None:
-                out, batch = processor.postprocess(out, batch)
-    except Exception as error:  # the model is the user's
-        raise MupError(
-            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields are "
-            "(n, channels, *grid), x.movedim(-1, 1) and y likewise where channels are last, and the model must take as many "
-            "channels as x has."
-        ) from error
-    if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
-        raise MupError(
-            f"The model of {call} gives fields of shape {tuple(out.shape[1:])} for a batch with {shapes}: "
-            "they must be like y. Give it as many out_channels as y has channels."
-        )
-    for name, (_, term) in {} if named else losses.items():
-        with _looking(), torch.no_grad():
-            _check_loss("The loss" if name == "data" else f"The loss {name!r}", term, out, batch)
-
-
-def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: Mapping[str, Any]) -> None:
-    """MupError for a loss that fails, gives no number or another one the second time, or the mean over a batch."""
-    n = len(batch["y"])
-    half = n // 2 if torch.is_tensor(out) else 0
-    parts = (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
-    whole, again, first, second = (
-        _value(what, copied(term), _cut(out, n, p), {k: _cut(v, n, p) for k, v in batch.items()}) for p in parts
-    )
-    if whole != again and not math.isnan(whole):
-        raise MupError(
-            f"{what} gives {whole:.6g} and then {again:.6g} for the same prediction and batch: it draws random numbers that "
-            "are not torch's, so that no run could be repeated. Draw them by torch, which is seeded here."
-        )
-    both = first + second
-    if half and math.isclose(whole, both / 2, rel_tol=1e-3) and not math.isclose(whole, both, rel_tol=1e-3):
-        raise MupError(
-            f"{what} is a mean over the batch: it gives {whole:.4g} for {2 * half} samples, and {first:.4g} and "
-            f"{second:.4g} for the halves of them. Losses are added up over batches, so that other batch sizes would be "
-            "other losses: sum over the samples, such as ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
-        )
-
-
-def _cut(value: Any, n: int, part: slice) -> Any:
-    return value[part] if torch.is_tensor(value) and value.ndim and len(value) == n else value
-
-
-def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
-    """What a loss gives; MupError in the user's words where that is no number."""
-    torch.manual_seed(0)
-    try:
-        value = term(prediction, **sample)
-    except Exception as error:  # the function is the user's
-        raise MupError(
-            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. It is called as "
-            "loss(y_pred, **batch), so take y and **batch."
-        ) from error
-    if not torch.is_tensor(value) or value.numel() != 1:
-        kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
-        raise MupError(f"{what} gives {kind}; it must return a tensor of one number, summed over the batch.")
-    return float(value)
-
-
-def _check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
-    """MupError for too large a batch, samples that no loss can judge, and grids on which a model's modes would be cut."""
-    n_train = data.counts()["train"]
-    if isinstance(data, ProblemData) and batch > n_train:
-        raise MupError(
-            f"A batch of {batch} is larger than the training data, {n_train} samples: each epoch would be one step. "
-            f"Take a batch_size of {n_train} at most, better a tenth of it, or more data."
-        )
-    if isinstance(loss, str) and torch.is_tensor(y) and y.is_complex():
-        raise MupError(
-            f"loss={loss!r} with complex targets: neuralop's losses are of real fields. Give a function of your own "
-            "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
-        )
-    data.check(relative=isinstance(loss, str))
-    train, evals = data.loaders(batch, 0)
-    for split, loader in {"train": train, **evals}.items() if grid else ():
-        with untouched(loader):
-            points = tuple(next(iter(loader))["x"].shape[2:])
-        for model in models.values():
-            try:
-                check_grid(model, points)
-            except MupError as error:
-                raise MupError(f"Of the {split} data, on {'×'.join(map(str, points))} points: {error}") from error
 
 
 # What a reader must know

@@ -250,3 +250,58 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
     axes.set_xlim(-0.5, len(ways) - 0.3)
     axes.set_ylabel("error", fontsize=TEXT)
     return finish(figure, path, title, ["dot: one seed", "bar: median"])
+
+
+# Samples: what a model makes of data
+
+_CHANNELS = 3  # of a sample that are drawn
+
+
+def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) -> Path:
+    """A row for each sample and channel: input, truth, prediction and their difference.
+
+    Lines in one dimension; images in two, truth and prediction with one colour scale; and of three dimensions the slice in
+    the middle of the last one. Of more than three channels the first three are drawn, and of complex fields the moduli.
+
+    Parameters
+    ----------
+    samples : mapping of str to (input, truth, prediction)
+        Each ``(channels, *grid)``, by what stands beside them.
+    path : str or Path
+        The suffix picks the format.
+
+    Returns
+    -------
+    Path
+    """
+    rows = [(what, fields, channel) for what, fields in samples.items() for channel in range(min(len(fields[1]), _CHANNELS))]
+    figure, axes = new_figure(11, 2.1 * len(rows), len(rows), 4, "constrained", squeeze=False)
+    for row, (what, fields, channel) in zip(axes, rows, strict=True):
+        x, truth, prediction = (_seen(field, channel) for field in fields)
+        difference = prediction - truth
+        shared = {"vmin": min(truth.min(), prediction.min()), "vmax": max(truth.max(), prediction.max())}
+        around_zero = {"vmin": -np.abs(difference).max(), "vmax": np.abs(difference).max(), "cmap": "RdBu_r"}
+        looks = {"input": (x, {}), "truth": (truth, shared), "prediction": (prediction, shared)}
+        looks["prediction − truth"] = (difference, around_zero)
+        for panel, (name, (values, look)) in zip(row, looks.items(), strict=True):
+            count = len(fields[0] if name == "input" else fields[1])
+            panel.set_title(name if count == 1 else f"{name}, channel {min(channel, count - 1)}", fontsize=SMALL)
+            if values.ndim > 1:
+                image = panel.imshow(values.T, origin="lower", aspect="auto", **look)
+                figure.colorbar(image, ax=panel)
+                panel.set(xticks=[], yticks=[])
+                continue
+            if name == "prediction":
+                panel.plot(truth, color=GREY, linewidth=1)
+            panel.plot(values, "--" if name == "prediction" else "-", color=PALETTE[0])
+            bare(panel)
+        row[0].set_ylabel(what, fontsize=SMALL)
+    return finish(figure, path, None, ["grey in the prediction: the truth"] if truth.ndim == 1 else [])
+
+
+def _seen(field: np.ndarray, channel: int) -> np.ndarray:
+    """What is drawn of a channel, or of the last one where there are fewer."""
+    values = field[min(channel, len(field) - 1)]
+    while values.ndim > 2:
+        values = values[..., values.shape[-1] // 2]
+    return np.abs(values) if np.iscomplexobj(values) else values

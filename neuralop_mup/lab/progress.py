@@ -15,6 +15,11 @@ from neuralop_mup.lab.wording import params
 _SILENCE = 30.0  # seconds between two lines where the bar cannot be drawn anew
 
 
+def bar(**how: Any) -> tqdm:
+    """A bar on stderr, which is drawn anew all the time on a terminal, and now and then elsewhere."""
+    return tqdm(file=sys.stderr, dynamic_ncols=True, mininterval=0.1 if sys.stderr.isatty() else _SILENCE, **how)
+
+
 class Progress:
     """Runs done, the last one, and the time left, on stderr.
 
@@ -33,9 +38,7 @@ class Progress:
         self._costs = costs
         self._runs = 0
         layout = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
-        how = {"file": sys.stderr, "dynamic_ncols": True, "bar_format": layout, "miniters": 0, "delay": 1e-9}
-        how["mininterval"] = 0.1 if sys.stderr.isatty() else _SILENCE
-        self._bar = tqdm(desc=name, total=1, disable=not enabled, **how)
+        self._bar = bar(desc=name, total=1, disable=not enabled, bar_format=layout, miniters=0, delay=1e-9)
 
     def left(self, left: Counter) -> None:
         """How many runs of each size are left."""

@@ -67,6 +67,8 @@ def _best(results: Results) -> str:
     row = results.row(results.study.rules[0])
     if row["best"] is None:
         return "No point completed with every seed."
+    if len(results.study.tuning) == 1:
+        return f"Training with {say.params(row['best'])} gives loss {say.loss_of_row(row)}."
     return f"The best point is {say.params(row['best'])}, with loss {say.loss_of_row(row)}."
 
 
@@ -192,6 +194,7 @@ def write_report(
     command: str,
     title: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    errors: str = "",
     use: str = "",
 ) -> Path:
     """Write ``report.md`` and its figure into the study's folder.
@@ -206,6 +209,8 @@ def write_report(
         First line of the report; the study's name by default.
     settings : mapping, optional
         What the reader should know of how it was made; what every run had by default.
+    errors : str, default ""
+        Markdown about the errors of the trained target.
     use : str, default ""
         Lines of Python that load the trained target.
 
@@ -239,9 +244,12 @@ def write_report(
         f"**{first}**",
         "\n".join(f"- {sentence}" for sentence in [*rest, *study.notes]),
         aligned_table(results),
-        f"Values are chosen by the mean of the {_score(results)} over seeds; ± is its standard deviation over seeds.",
+        f"Values are chosen by the mean of the {_score(results)} over seeds; ± is its standard deviation over seeds."
+        if len(study.tuning) > 1
+        else f"The loss is the {_score(results)}.",
         _figure(results, title),
     ]
+    parts += ["## Errors", errors] if errors else []
     if failed := [r for r in results.records if r["error"]]:
         rows = [["size", "rule", "values", "seed", "outcome", "error"]]
         for r in failed:
@@ -263,7 +271,7 @@ def _figure(results: Results, title: str) -> str:
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
     name = "lr" if "lr" in study.space else next(iter(grids), None)
-    if name is None or not (walked := plots.Curve.of(results.curve(name))).x:
+    if name is None or len(study.sizes) == len(study.tuning) == 1 or not (walked := plots.Curve.of(results.curve(name))).x:
         return ""
     labels = {label: f"{label}\n({say.size_text(size)})" if size else "each point" for label, size in study.sizes.items()}
     curves = [(labels[study.base], None, walked)]

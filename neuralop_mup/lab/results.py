@@ -305,7 +305,7 @@ class Results:
         }
 
     def price(self) -> float | None:
-        """What tuning took, as a share of one training of the target; None where a time is not known.
+        """What tuning took, as a share of one training of the target; None where a time is not known or nothing was tuned.
 
         Returns
         -------
@@ -318,6 +318,8 @@ class Results:
         True
         """
         rule = self.study.rules[0]
+        if self.study.base == self.study.target:
+            return None
         trained = [r for r in self.carried(self.study.target, rule) if is_complete(r)]
         return seconds(self.cell(self.study.base, rule)) * len(trained) / seconds(trained) if seconds(trained) else None
 

@@ -17,7 +17,7 @@ from torch import nn
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.data import ProblemData, advanced
 
-_AT_ONCE = 64  # samples that go through the model together
+AT_ONCE = 64  # samples that go through the model together
 _FORM = "score(model, data), further arguments with defaults"
 
 
@@ -61,12 +61,14 @@ class Validation:
     Attributes
     ----------
     data : ProblemData or Loaders
+    split : str, default "val"
     """
 
     data: Any
+    split: str = "val"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(dict, self.data.loaders(_AT_ONCE, 0)[1]["val"])
+        return map(dict, self.data.loaders(AT_ONCE, 0)[1][self.split])
 
     @property
     def n_states(self) -> int:
@@ -76,7 +78,7 @@ class Validation:
 
     def states(self, number: int) -> torch.Tensor:
         """The state of this number, from 0 on, of every trajectory: ``(n, channels, *grid)``."""
-        y, before = self.data.val[1], self.data.history
+        y, before = getattr(self.data, self.split)[1], self.data.history
         if number >= before:
             return y[self._pairs(number - before)]
         channels = y.shape[1]
@@ -84,10 +86,10 @@ class Validation:
 
     def inputs(self, number: int) -> torch.Tensor:
         """The input of this number of every trajectory, from which the state ``number + history`` follows."""
-        return self.data.val[0][self._pairs(number)]
+        return getattr(self.data, self.split)[0][self._pairs(number)]
 
     def _pairs(self, number: int) -> list[int]:
-        return list(range(number, len(self.data.val[0]), self.data.trajectory))
+        return list(range(number, len(getattr(self.data, self.split)[0]), self.data.trajectory))
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,9 @@ def score_of(score: Any) -> Score | None:
 def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
     """The error of a model that is applied to its own predictions, from the first state of each validation trajectory.
 
-    The relative L2 error of each step, in the units of the data, is averaged over the trajectories; of these errors the
-    geometric mean over the steps is taken, as APEBench does (arXiv 2411.00180), so that the last steps of a chaotic flow,
-    where any two solutions are as far apart, do not decide alone. Infinite where a rollout leaves the finite numbers.
+    Of the errors of the steps (:func:`rollout_errors`) the geometric mean is taken, as APEBench does (arXiv 2411.00180), so
+    that the last steps of a chaotic flow, where any two solutions are as far apart, do not decide alone. Infinite where a
+    rollout leaves the finite numbers.
 
     Raises
     ------
@@ -194,17 +196,28 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
             "'time_step': 1}} (--read.y u --read.time_step 1), a rollout of fewer steps, or a score of your own, "
             "score(model, data)."
         )
-    x, errors = data.inputs(0), []
+    errors = torch.tensor(rollout_errors(model, data, steps), dtype=torch.float64)
+    return float(errors.log().mean().exp())
+
+
+def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float]:
+    """The relative L2 error of each step of a rollout, in the units of the data and in the mean over the trajectories.
+
+    From the step on at which a rollout leaves the finite numbers it is infinite.
+    """
+    history = data.data.history
+    x, errors = data.inputs(0), [math.inf] * steps
     for number in range(steps):
-        state, truth = torch.cat([model(part) for part in x.split(_AT_ONCE)]), data.states(number + history)
+        state, truth = torch.cat([model(part) for part in x.split(AT_ONCE)]), data.states(number + history)
         if state.shape != truth.shape:
             raise MupError(
                 f"The model makes {tuple(state.shape[1:])} of states of shape {tuple(truth.shape[1:])}, so that it cannot "
                 "be applied to its own predictions: give it as many channels out as in."
             )
         far = (state - truth).flatten(1).double().norm(dim=1)
-        errors.append((far / truth.flatten(1).double().norm(dim=1)).mean())
-        if not torch.isfinite(errors[-1]):
-            return math.inf
+        error = float((far / truth.flatten(1).double().norm(dim=1)).mean())
+        if not math.isfinite(error):
+            break
+        errors[number] = error
         x = advanced(x, state, history, data.inputs(min(number + 1, data.n_states - history - 1)))
-    return float(torch.stack(errors).log().mean().exp())
+    return errors

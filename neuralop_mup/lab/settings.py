@@ -70,11 +70,15 @@ class Choice:
     arguments: frozenset[str] = frozenset()
     is_own: bool = False
 
+    def usual(self, steps: int) -> float:
+        """The learning rate of a run of so many steps for which nothing is searched: by the law, or the default."""
+        return usual_lr(steps, self.lr) if self.by_steps else self.lr
+
     def lrs(self, steps: int) -> list[float]:
         """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""
         if not self.by_steps:
             return log2_grid(*ADAM_LRS)
-        usual = usual_lr(steps, self.lr)
+        usual = self.usual(steps)
         return [float(f"{min(1.0, usual * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if usual * 2 ** (i - 1) < 1]
 
 
@@ -151,7 +155,8 @@ class Settings:
     Attributes
     ----------
     model, base : dict
-        Arguments of the function that builds the model: of this run's, and of the base's.
+        Arguments of the function that builds the model: of this run's, and of the base's. A base of None is the reference
+        size.
     rule : str
     lr : float, optional
         At the base; the optimizer's own default where it is None.
@@ -183,7 +188,7 @@ class Settings:
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
-    base: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] | None = field(default_factory=dict)
     rule: str = DEFAULT_RULE
     lr: float | None = None
     seed: int = 0

@@ -84,7 +84,7 @@ class Study:
     under : mapping of str to dict, optional
         Rule → settings that its runs have besides.
     at : mapping of str to dict, optional
-        Label of a size → settings that its runs have besides.
+        Label of a size → settings that its runs have besides, ``base`` among them where that is no size of the study.
     between : bool, default False
         Whether the best learning rate is taken between grid points, where a parabola has one (:func:`find_optimum`).
     extends : mapping of str to int, optional
@@ -93,7 +93,7 @@ class Study:
     notes : tuple of str, default ()
         What a reader must know besides.
     keeps : bool, default False
-        Whether the carried runs of the target under the first rule keep their weights.
+        Whether the carried runs of the target under the first rule keep their weights; all runs where there is one size.
     costs : mapping, optional
         Relative cost of a run of each size, for the time left.
 
@@ -147,7 +147,7 @@ class Study:
         if self.sizes[point.size] is not None:
             model = {"model": dict(self.sizes[point.size]), "base": dict(self.sizes[self.base]), "rule": point.rule}
         own = {**self.under.get(point.rule, {}), **self.at.get(point.size, {})}
-        return {**self.fixed, **own, **model, **point.params, "seed": seed}
+        return {**self.fixed, **model, **own, **point.params, "seed": seed}
 
     def content(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Everything that the result of a run depends on."""
@@ -172,7 +172,8 @@ class Study:
     @cached_property
     def tuning(self) -> list[Point]:
         """The points on which everything else depends: the base's grid."""
-        found = [self.point(self.base, rule, params) for rule in self.rules for params in points(self.space)]
+        keep = self.keeps and self.base == self.target
+        found = [self.point(self.base, rule, params, keep) for rule in self.rules for params in points(self.space)]
         return list({point.key: point for point in found}.values())
 
     def rest(self, centre: Params) -> list[Point]:

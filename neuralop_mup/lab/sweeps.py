@@ -8,6 +8,7 @@ from typing import Any
 
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.run import run
@@ -235,4 +236,9 @@ def transfer(
     """
     asked = {"proxy": proxy, "target": target, "space": space, "rule": rule, "rules": rules, "fixed": fixed}
     study = transfer_study(**asked, seeds=seeds, train=train, name=name or Path(folder).resolve().name or "transfer")
+    if progress:
+        print(
+            f"Tuned at the proxy, {say.size_text(proxy)}: {say.cell(study.space)}. Carried to the target, "
+            f"{say.size_text(target)}, under {say.cell(study.rules)}. In every run: {say.cell(study.fixed)}."
+        )
     return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)

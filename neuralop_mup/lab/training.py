@@ -28,6 +28,7 @@ from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData, advanced
+from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import (
@@ -154,6 +155,7 @@ class _Trainer(Trainer):
     """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
 
     checkpoint: Checkpoint | None = None
+    bar: Any = None  # of its steps, and the time left
     spent = began = 0.0  # seconds of this run before it was interrupted, and the clock when it went on
 
     @property
@@ -167,6 +169,7 @@ class _Trainer(Trainer):
 
     def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
         loss = super().train_one_batch(idx, sample, training_loss)
+        self.bar.update()
         if not torch.isfinite(loss):
             lr = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
@@ -224,6 +227,7 @@ class Training:
     """
 
     keeps_files = True
+    shows = False  # whether each run shows its steps and the time left, on stderr
 
     def __init__(
         self,
@@ -304,7 +308,7 @@ class Training:
         with quiet():
             return parametrize(
                 self.build(**s.model),
-                base=lambda: self.build(**s.base),
+                base=None if s.base is None else lambda: self.build(**s.base),
                 rule=s.rule,
                 init_mult=init_multipliers(s.init_mult, s.kernel_init),
             )
@@ -352,7 +356,10 @@ class Training:
             trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, notes.append, **state)
             trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()
         trainer.began = time.perf_counter()
-        with quiet(), untouched(train):  # a loader of the user's own serves the next run, too
+        trainer.bar = bar(
+            desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.shows, leave=False
+        )
+        with quiet(), untouched(train), trainer.bar:  # a loader of the user's own serves the next run, too
             metrics = trainer.train(
                 train_loader=train,
                 test_loaders={},  # errors are measured once, below

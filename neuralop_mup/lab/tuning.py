@@ -1,5 +1,5 @@
 """``tune``: a model and data in; the learning rate, the trained target and a report out. ``Tuned`` is that target, ready to
-predict, and ``load_tuned`` reads it from the study's folder.
+predict, and ``load_tuned`` reads it from the study's folder. :func:`trained` does all that follows a plan.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab import wording as say
+from neuralop_mup.lab.accuracy import accuracy
 from neuralop_mup.lab.checkpoint import read_weights
 from neuralop_mup.lab.engines import cuda_devices
-from neuralop_mup.lab.files import put
+from neuralop_mup.lab.files import check_room, put, writing
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete, plain
-from neuralop_mup.lab.plan import asked, make_plan
+from neuralop_mup.lab.plan import Plan, asked, make_plan
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import verdict, write_report
 from neuralop_mup.lab.results import Results
@@ -157,6 +158,7 @@ class Tuned:
 
     def __repr__(self) -> str:
         made, size, price = self._made, _arguments(self._made["size"]), self.results.price()
+        base = "" if made["base"] is None else f"base={made['base']}, "
         said = verdict(self.results)
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
         if short != long:
@@ -168,8 +170,7 @@ class Tuned:
                 *said,
                 f"This model, {made['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as its "
                 f"{made['score'] or 'validation loss'} and is kept in {self.results.folder}:",
-                f"nm.parametrize({made['build']}({size}), base={made['base']}, rule={made['rule']!r}, "
-                f"init_mult={made['init_mult']})",
+                f"nm.parametrize({made['build']}({size}), {base}rule={made['rule']!r}, init_mult={made['init_mult']})",
             )
         )
 
@@ -194,7 +195,7 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "is_fno": is_fno,
         "build_is": training.fingerprints["build"],
         "size": {**channels, **config["model"]},
-        "base": dict(config["base"]),
+        "base": config["base"] and dict(config["base"]),
         "rule": study.rules[0],
         "init_mult": init_multipliers(settings.init_mult, settings.kernel_init),
         "training": {name: tuple(pair) for name, pair in settings.training.items()},
@@ -301,9 +302,8 @@ def load_target(
     """
     folder, study = results.folder, results.study
     if made is None:
-        errors = (r["error"] for r in results.carried(study.target, study.rules[0]) if not is_complete(r))
-        why = next(errors, "none ran")
-        raise Diverged(f"No run of the target completed with {say.params(results.best)}: {why}")
+        failed = [r for r in results.cell(study.target, study.rules[0]) if not is_complete(r)]
+        raise Diverged(f"No run of the target completed with {say.params(failed[0]['params'])}: {failed[0]['error']}")
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
@@ -354,6 +354,54 @@ def tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: tuples(inner) for name, inner in value.items()}
     return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
+def trained(plan: Plan, name: str, folder: str | Path, processor: Any, progress: bool, **place: Any) -> Tuned:
+    """Train what is missing of a plan, and write the target and the page.
+
+    Parameters
+    ----------
+    plan : Plan
+    name : str
+        Of the function that was called.
+    folder, processor, progress
+        As for :func:`tune`.
+    **place
+        Where runs are executed.
+
+    Raises
+    ------
+    MupError
+        If the folder cannot be written, or no run of the target completed.
+    """
+    if progress:
+        print(plan)
+    for note in plan.study.notes:
+        warnings.warn(note, stacklevel=3)
+    training, folder = plan.study.train, Path(folder)
+    check_room(folder, plan.n_bytes)
+    results = results_of(plan.study, folder=folder, progress=progress, **place)
+    made = write_target(results, training, plan.x_shape)
+    called = name_of(training.build)
+    page = {
+        "command": f"neuralop_mup.{name}({called}, …, folder={str(folder)!r})",
+        "title": plan.title,
+        "settings": plan.settings,
+    }
+    if made is None:
+        write_report(results, **page)
+    tuned = load_target(results, made, training.build, processor)
+    given = "" if isinstance(training.build, FNOs) else f", {called.rpartition('.')[2]}"
+    page["use"] = (
+        f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
+    )
+    if plan.x_shape is not None:
+        there = tuned.model.to(Settings.of({"device": plan.study.fixed["device"]}).device)
+        with writing(folder):
+            page["errors"] = accuracy(Predictor(there, tuned.processor), training.data, tuned.split, folder / "samples.png")
+        tuned.model.to("cpu")
+    write_report(results, **page)
+    return tuned
 
 
 def tune(
@@ -497,24 +545,26 @@ def tune(
     """
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    asked_for = {"target": target, "base": base, "space": space, "seeds": seeds}
-    every_run = {"epochs": epochs, "batch_size": batch_size, "device": device, "kernel_init": kernel_init}
-    may_be = {"weight_decay": weight_decay, "beta2": beta2, "schedule": schedule, "aux_lr": aux_lr, "soap": soap}
-    may_be |= {"clip_spectral": clip_spectral}
-    every_run |= {name: value for name, value in may_be.items() if value is not None}
-    study, optimizers = asked(folder, rules=(rule, *compare), optimizer=optimizer, **asked_for, **every_run)
+    found = asked(
+        folder,
+        target=target,
+        base=base,
+        space=space,
+        rules=(rule, *compare),
+        optimizer=optimizer,
+        seeds=seeds,
+        epochs=epochs,
+        batch_size=batch_size,
+        device=device,
+        kernel_init=kernel_init,
+        weight_decay=weight_decay,
+        beta2=beta2,
+        schedule=schedule,
+        clip_spectral=clip_spectral,
+        aux_lr=aux_lr,
+        soap=soap,
+    )
     how = {"read": read, "loss": loss, "score": score, "proxy_steps": proxy_steps, "processor": processor}
-    plan = make_plan(study, optimizers, build, data, **how)
-    if progress:
-        for what, text in plan.told.items():
-            print(f"{what:<8} {text}")
-    for note in plan.study.notes:
-        warnings.warn(note, stacklevel=2)
+    plan = make_plan(*found, build, data, **how)
     place = {"engine": engine, "executor": executor, "n_workers": n_workers, "devices": cuda_devices(device)}
-    results = results_of(plan.study, folder=folder, progress=progress, **place)
-    made = write_target(results, plan.study.train, plan.x_shape)
-    given = "" if isinstance(build, FNOs) else f", {name_of(build).rpartition('.')[2]}"
-    use = f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
-    command = f"neuralop_mup.tune({name_of(build)}, …, folder={str(folder)!r})"
-    write_report(results, command=command, title=plan.title, settings=plan.settings, use=use if made else "")
-    return load_target(results, made, build, processor)
+    return trained(plan, "tune", folder, processor, progress, **place)
