@@ -5,9 +5,10 @@ where the best is at an edge, under its own schedule and under a cosine that end
 which of these is best, which favours the tuned ones. Programs of hundreds of epochs are run for fewer, all alike.
 
 The programs, and the data that they train on, are those of a checkout of neuraloperator's repository at :data:`COMMIT`, of
-which the environment variable ``NEURALOP_CHECKOUT`` tells the folder; nothing is downloaded. Its scripts need ``zencfg<1``,
-and they are run with the checkout's neuralop: that of release 2.0.0 has no data, and asks the network for Darcy's.
-``train_burgers_rno.py`` ends there with double inputs and float weights as it is written.
+which the environment variable ``NEURALOP_CHECKOUT`` tells the folder; nothing is downloaded. Its scripts need ``zencfg<1``.
+Each program is run with the neuralop that runs it as it is written, the checkout's or the one that is installed: Darcy's
+data set of release 2.0.0 asks the network although its files are there, and that of Burgers' equation is double in the
+checkout, where the weights are float. ``train_burgers_rno.py`` has its model in the checkout alone, and so no data.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import neuralop
+
 import neuralop_mup as nm
 from experiments.kept import loss_of, missing
 from experiments.pages import table
@@ -39,29 +42,33 @@ COMMIT = "93d3f0633e048c915004cd782cb339acf06e1157"
 _DATA = Path("neuralop", "data", "datasets", "data")
 # Darcy's loader asks the network unless a file of this name is there, which it never reads.
 _NEVER_READ = "darcy_train_32.pt"
+# Checkpoints of neuralop's Trainer hold what torch.load has refused since 2.6, unless it is told that they are trusted.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
 @dataclass(frozen=True)
 class Other:
     """A program: where it is in the checkout, the beginning of its text's SHA-256, and what it is called with.
 
-    ``epochs`` replaces its own number; None leaves it.
+    ``epochs`` replaces its own number; None leaves it. ``installed``: with the neuralop that is installed, a release, in
+    place of the checkout's.
     """
 
     path: str
     sha256: str
     epochs: int | None = None
     arguments: tuple[str, ...] = ()
+    installed: bool = False
 
 
 PROGRAMS: dict[str, Other] = {
-    "train_burgers": Other("scripts/train_burgers.py", "ed233cf0de73", 12),
+    "train_burgers": Other("scripts/train_burgers.py", "ed233cf0de73", 12, installed=True),
     "plot_FNO_darcy": Other("examples/models/plot_FNO_darcy.py", "addd72837ed2"),
     "train_darcy": Other("scripts/train_darcy.py", "3e9ec125a09a", 10, ("--data.folder", f"../{_DATA.as_posix()}")),
     "checkpoint_FNO_darcy": Other("examples/training/checkpoint_FNO_darcy.py", "64c0cff456cc"),
     "plot_incremental_FNO_darcy": Other("examples/training/plot_incremental_FNO_darcy.py", "d44cd6989bda"),
     "plot_UNO_darcy": Other("examples/models/plot_UNO_darcy.py", "fec7e120fb92", 8),
-    "train_burgers_pino": Other("scripts/train_burgers_pino.py", "a3b0fa29eb7f", 12),
+    "train_burgers_pino": Other("scripts/train_burgers_pino.py", "a3b0fa29eb7f", 12, installed=True),
 }
 #: How often the learning rate of a program's own optimizer is tried, before the best is known; and at most, at least.
 TIMES = (0.5, 1.0, 2.0)
@@ -103,6 +110,8 @@ class Programs:
         epochs = self.epochs or other.epochs
         config = {"program": name, "how": how, "times": times, "epochs": epochs, "seed": seed}
         content = {"train": "programs", "commit": COMMIT, "text": other.sha256, **config}
+        if other.installed:
+            content["neuralop"] = neuralop.__version__
         if how == "two lines":
             content["rules"] = RULE_VERSION
         return Run(content, config, train=measured, size=f"{name}: {how}", params={"times": times}, seed=seed)
@@ -223,8 +232,10 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     text = edited(text_of(other), config)
     with tempfile.TemporaryDirectory() as folder:
         root, result = Path(folder, "neuraloperator"), Path(folder, "result.json")
-        for part in ("neuralop", "config"):
-            shutil.copytree(checkout() / part, root / part)
+        package = Path(neuralop.__file__).parent if other.installed else checkout() / "neuralop"
+        shutil.copytree(package, root / "neuralop")
+        for part in (Path("config"), _DATA):
+            shutil.copytree(checkout() / part, root / part, dirs_exist_ok=True)
         root.joinpath(_DATA, _NEVER_READ).touch()
         program = root / other.path
         program.parent.mkdir(parents=True)
@@ -240,7 +251,7 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
                 str(config["seed"]),
                 *other.arguments,
             ],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)},
             cwd=program.parent,
             capture_output=True,
             text=True,
