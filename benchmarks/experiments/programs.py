@@ -117,12 +117,12 @@ class Programs:
         return Run(content, config, train=measured, size=f"{name}: {how}", params={"times": times}, seed=seed)
 
     def wanted(self, records: Any) -> Iterator[Run]:
-        """The runs that are missing, program by program; of a search those that may start now."""
-        for name in self.names:
-            for seed in self.seeds:
+        """The runs that are missing, seed by seed; of a search those that may start now."""
+        for seed in self.seeds:
+            for name in self.names:
                 yield from missing(records, (self.run(name, "two lines", 1.0, seed), self.run(name, "own", 1.0, seed)))
-        for name in self.names:
-            for seed in self.seeds:
+        for seed in self.seeds:
+            for name in self.names:
                 for schedule in self.schedules:
                     yield from self._search(records, name, schedule, seed)
 
