@@ -6,9 +6,8 @@ error says which of these is best, which favours the tuned ones. Programs of man
 
 The programs, and the data that they train on, are those of a checkout of neuraloperator's repository at :data:`COMMIT`, of
 which the environment variable ``NEURALOP_CHECKOUT`` tells the folder; nothing is downloaded. Its scripts need ``zencfg<1``.
-Each program is run with the neuralop that runs it as it is written, the checkout's or the one that is installed: Darcy's
-data set of release 2.0.0 asks the network although its files are there, and that of Burgers' equation is double in the
-checkout, where the weights are float. ``train_burgers_rno.py`` has its model in the checkout alone, and so no data.
+Each is run with the checkout's neuralop: Darcy's data set of release 2.0.0 asks the network although its files are there.
+The data of Burgers' equation are double, of which the checkout no longer makes floats: they are written anew as such.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-import neuralop
+import torch
 
 import neuralop_mup as nm
 from experiments.kept import loss_of, missing
@@ -50,15 +49,13 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 class Other:
     """A program: where it is in the checkout, the beginning of its text's SHA-256, and what it is called with.
 
-    ``epochs`` replaces its own number; None leaves it. ``installed``: with the neuralop that is installed, a release, in
-    place of the checkout's.
+    ``epochs`` replaces its own number; None leaves it.
     """
 
     path: str
     sha256: str
     epochs: int | None = None
     arguments: tuple[str, ...] = ()
-    installed: bool = False
 
 
 #: The quickest first.
@@ -66,12 +63,13 @@ PROGRAMS: dict[str, Other] = {
     "plot_incremental_FNO_darcy": Other("examples/training/plot_incremental_FNO_darcy.py", "d44cd6989bda"),
     "plot_OTNO_car_cfd": Other("examples/models/plot_OTNO_car_cfd.py", "f87cd96e5615"),
     "plot_FNO_darcy": Other("examples/models/plot_FNO_darcy.py", "addd72837ed2"),
-    "train_burgers": Other("scripts/train_burgers.py", "ed233cf0de73", 12, installed=True),
-    "train_burgers_pino": Other("scripts/train_burgers_pino.py", "a3b0fa29eb7f", 12, installed=True),
+    "train_burgers": Other("scripts/train_burgers.py", "ed233cf0de73", 12),
+    "train_burgers_pino": Other("scripts/train_burgers_pino.py", "a3b0fa29eb7f", 12),
     "train_darcy": Other("scripts/train_darcy.py", "3e9ec125a09a", 10, ("--data.folder", f"../{_DATA.as_posix()}")),
     "plot_UNO_darcy": Other("examples/models/plot_UNO_darcy.py", "fec7e120fb92", 8),
     "checkpoint_FNO_darcy": Other("examples/training/checkpoint_FNO_darcy.py", "64c0cff456cc"),
     "plot_SFNO_swe": Other("examples/models/plot_SFNO_swe.py", "fcf08a75e4a8", 10),
+    "train_burgers_rno": Other("scripts/train_burgers_rno.py", "27f2b738c1a4", 4),
 }
 #: At how many times its learning rate a program's own optimizer is tried, before the best is known; and at most, at least.
 TIMES = (1.0, 2.0)
@@ -113,8 +111,6 @@ class Programs:
         epochs = self.epochs or other.epochs
         config = {"program": name, "how": how, "times": times, "epochs": epochs, "seed": seed}
         content = {"train": "programs", "commit": COMMIT, "text": other.sha256, **config}
-        if other.installed:
-            content["neuralop"] = neuralop.__version__
         if how == "two lines":
             content["rules"] = RULE_VERSION
         return Run(content, config, train=measured, size=f"{name}: {how}", params={"times": times}, seed=seed)
@@ -235,10 +231,10 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     text = edited(text_of(other), config)
     with tempfile.TemporaryDirectory() as folder:
         root, result = Path(folder, "neuraloperator"), Path(folder, "result.json")
-        package = Path(neuralop.__file__).parent if other.installed else checkout() / "neuralop"
-        shutil.copytree(package, root / "neuralop")
-        for part in (Path("config"), _DATA):
-            shutil.copytree(checkout() / part, root / part, dirs_exist_ok=True)
+        for part in ("neuralop", "config"):
+            shutil.copytree(checkout() / part, root / part)
+        for path in root.joinpath(_DATA).glob("burgers_*.pt"):
+            torch.save({name: data.float() for name, data in torch.load(path).items()}, path)
         root.joinpath(_DATA, _NEVER_READ).touch()
         program = root / other.path
         program.parent.mkdir(parents=True)
