@@ -154,24 +154,31 @@ class Programs:
         best = min(found, key=found.__getitem__, default=None)
         return None if best is None or math.isinf(found[best]) else best
 
-    def over(self, records: Any, name: str) -> dict[str, float]:
-        """The errors of a program with the two lines over those of its tuned optimizer, means over the seeds that are done;
-        infinite where the two lines did not train.
+    def over(self, records: Any, name: str, *, tuned: bool = True) -> dict[str, float]:
+        """The errors of a program with the two lines over those of its tuned optimizer, or of the program as it is written:
+        means over the seeds that are done, infinite where the two lines did not train.
         """
         ratios: dict[str, list[float]] = {}
         for seed in self.seeds:
             ours = records.get(self.run(name, "two lines", 1.0, seed))
-            best = self.tuned(records, name, seed)
+            best = self.tuned(records, name, seed) if tuned else ("own", 1.0)
             if ours is None or best is None:
                 continue
-            theirs = errors_of(records.get(self.run(name, best[0], best[1], seed)))
             own = errors_of(ours)
-            for error, value in theirs.items():
+            for error, value in errors_of(records.get(self.run(name, best[0], best[1], seed))).items():
                 ratios.setdefault(error, []).append(own.get(error, math.inf) / value)
         return {error: geometric_mean(values) for error, values in ratios.items()}
 
     def table(self, records: Any) -> str:
-        """Every program's errors, and those of the two lines over the tuned ones."""
+        """Every program's errors, and those of the two lines over the others."""
+        said = (
+            f"Test errors where the training ends, of each seed ({len(self.seeds)}): in L2 at its first resolution. "
+            "Tuned: at the rate, times its own, and under the schedule, its own or a cosine, with the least of them. "
+            "Ratios: all that it reports, geometric means. What is not measured yet has a dash."
+        )
+        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._rows(records), ""])
+
+    def _rows(self, records: Any) -> list[str]:
         rows = []
         for name in self.names:
             ours = [records.get(self.run(name, "two lines", 1.0, seed)) for seed in self.seeds]
@@ -179,24 +186,22 @@ class Programs:
             bests = [(seed, self.tuned(records, name, seed)) for seed in self.seeds]
             tuned = [(best, records.get(self.run(name, *best, seed))) for seed, best in bests if best is not None]
             told = "; ".join(f"{_first(record)} ({times:g} ×, {schedule})" for (schedule, times), record in tuned)
-            ratios = ", ".join(f"{error} {ratio:.2f}" for error, ratio in self.over(records, name).items())
             epochs = str(self.epochs or PROGRAMS[name].epochs or "its own")
-            rows.append([name, epochs, _all_first(ours), _all_first(theirs), told or "–", ratios or "–"])
-        heads = ["program", "epochs", "two lines", "as written", "its own optimizer, tuned", "two lines over tuned"]
-        said = (
-            f"Test errors where the training ends, of each seed ({len(self.seeds)}): in L2 at its first resolution. "
-            "Tuned: at the rate, times its own, and under the schedule, its own or a cosine, with the least of them. "
-            "Last: all that it reports, geometric means."
-        )
-        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows), ""])
+            ratios = [_all(self.over(records, name, tuned=t)) for t in (False, True)]
+            rows.append([name, epochs, _all_first(ours), _all_first(theirs), told or "–", *ratios])
+        heads = ["program", "epochs", "two lines", "as written", "its own optimizer, tuned", "over as written", "over tuned"]
+        return table(heads, rows)
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: the mean over the programs that are done, and the largest."""
-        over = [self.over(records, name) for name in self.names]
-        first = [next(iter(ratios.values())) for ratios in over if ratios]
-        if not first:
-            return {"programs": "0"}
-        return {"mean": f"{geometric_mean(first):.2f}", "most": f"{max(first):.2f}", "programs": str(len(first))}
+        """What pages quote: the mean of the programs' means and the largest ratio, over tuned and over as written."""
+        numbers = {"table": "\n".join(self._rows(records))}
+        for against, tuned in (("tuned", True), ("written", False)):
+            over = [list(self.over(records, name, tuned=tuned).values()) for name in self.names]
+            done = [ratios for ratios in over if ratios]
+            numbers[f"{against}.programs"] = str(len(done))
+            numbers[f"{against}.mean"] = f"{geometric_mean(map(geometric_mean, done)):.2f}" if done else "–"
+            numbers[f"{against}.most"] = f"{max(map(max, done)):.2f}" if done else "–"
+        return numbers
 
 
 def further(losses: Mapping[float, float | None]) -> float | None:
@@ -219,6 +224,10 @@ def errors_of(record: Mapping[str, Any] | None) -> dict[str, float]:
 def _first(record: Mapping[str, Any] | None) -> str:
     loss = loss_of(record)
     return "–" if loss is None else f"{loss:.3g}"
+
+
+def _all(ratios: Mapping[str, float]) -> str:
+    return ", ".join(f"{error.lstrip('_')} {ratio:.2f}" for error, ratio in ratios.items()) or "–"
 
 
 def _all_first(records: list[Mapping[str, Any] | None]) -> str:
