@@ -9,7 +9,7 @@ it was reached first. Under a cosine to zero at N, with a warm-up or not, the se
 every other schedule is brought to zero. h is 1, but where the rate follows from a length that was not known at first.
 
 Everything that is remembered are numbers in the groups, so that it is saved, loaded and copied with them: ``taken`` (t),
-``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given),
+``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given), ``most`` (of a rate that follows),
 ``peak`` (p and m), ``cooldown`` (its first step, its length, and the rate at its beginning), ``seconds`` (that are left).
 """
 
@@ -49,6 +49,7 @@ BEGINNING: dict[str, Any] = {
     "taken": 0,
     "steps": None,
     "lr_follows": None,
+    "most": math.inf,
     "peak": None,
     "cooldown": None,
     "seconds": None,
@@ -126,7 +127,8 @@ def height(group: Mapping[str, Any], taken: int) -> float:
     follows, base_lr = group.get("lr_follows"), group.get("base_lr")
     if follows is None or group["layouts"] is None or not base_lr:  # AdamW's does not follow the length
         return 1.0
-    return (progress_lr(taken) if follows == "progress" or group["steps"] is None else usual_lr(group["steps"])) / base_lr
+    lr = progress_lr(taken) if follows == "progress" or group["steps"] is None else usual_lr(group["steps"])
+    return min(lr, group.get("most", math.inf)) / base_lr
 
 
 def note_peaks(groups: Sequence[Group], taken: int) -> None:
@@ -216,6 +218,8 @@ def move_end(groups: Sequence[Group], steps: Any, taken: int) -> None:
         )
     for group in groups:
         follows = "steps" if group.get("lr_follows") else None
+        if group.get("lr_follows") == "progress" and taken > 0:  # the rest is no fresh training, at the rate of a short one
+            group["most"] = progress_lr(taken)
         group.update(steps=int(steps), seconds=None, cooldown=None, lr_follows=follows)
     follow_length(groups, taken)
 

@@ -361,13 +361,16 @@ class MuSOAP(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
-        end = {key: self.param_groups[0][key] for key in ("steps", "seconds")} if self.param_groups else {}
+        end = {key: self.param_groups[0][key] for key in ("steps", "seconds", "cooldown")} if self.param_groups else {}
         super().add_param_group({**end, **param_group})
+        if end and end["cooldown"] is not None:
+            self.param_groups[-1]["cooldown"] = (*end["cooldown"][:2], float(self.param_groups[-1]["lr"]))
 
     def set_steps(self, n: int) -> None:
         """Move the end of the training: the learning rate comes to zero after ``n`` steps, those that were taken among them.
 
-        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now. A cooldown is taken back.
+        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now; in a training whose length
+        was not known it does not rise above what it was. A cooldown is taken back.
 
         Parameters
         ----------
