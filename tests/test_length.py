@@ -149,33 +149,6 @@ def test_the_effective_rate_is_read_where_rates_are():
     assert f"size {found['lr']:.4g}" in str(nm.summary(model, optimizer))
 
 
-def test_rates_on_a_device_are_bounded_without_a_look_at_them():
-    """As if it were elsewhere: nothing is read but the group, and the bound is that of the host's numbers."""
-    _, optimizer = built(steps=STEPS)
-    for group in optimizer.param_groups:
-        for share in (1.0, 0.5, 0.0):
-            lr = group["base_lr"] * group["lr_mult"] * share
-            for t in (0, 10, 39, 40, 50):
-                mult = length._mult_on_device(group, torch.tensor(lr), t)
-                group["peak"] = (group["lr"], 0)
-                assert lr * float(mult) == pytest.approx(lr * length._mult(group, lr, t), rel=1e-5)
-
-
-def test_a_capturable_optimizer_on_a_cpu_is_annealed_too():
-    pairs = [built(steps=STEPS, capturable=capturable) for capturable in (False, True)]
-    (one, _), (other, _) = [run(*pair) for pair in pairs]
-    for a, b in zip(one, other, strict=True):
-        assert a == pytest.approx(b, rel=1e-5)
-
-
-def test_a_rate_of_zero_on_a_device_moves_nothing():
-    model, optimizer = built(steps=STEPS, aux_lr=0.0, capturable=True)
-    before = {name: p.clone() for name, p in model.named_parameters()}
-    run(model, optimizer, 2)
-    of_adamw = optimizer.param_groups[-1]["param_names"]
-    assert all(torch.equal(before[name], p) for name, p in model.named_parameters() if name in of_adamw)
-
-
 def test_a_training_with_frozen_kernels_ends():
     """Of which AdamW alone counts the steps, also when the kernels come in later."""
     model, optimizer = built(steps=STEPS)
