@@ -15,8 +15,7 @@ from neuralop_mup.optim.follow import effective_lrs
 from neuralop_mup.optim.musoap import optimizer as module
 from neuralop_mup.optim.musoap.capture import Captured, capture_steps
 from neuralop_mup.optim.musoap.checks import GradientCheck
-from support import differing, random_gradients, small_fno
-
+from support import random_gradients, small_fno
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "linalg_eigh", "_linalg_eigh"}
 
