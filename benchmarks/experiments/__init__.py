@@ -21,6 +21,7 @@ from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VA
 from experiments.fine_tuning import FineTuning
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
+from experiments.memory import Memory
 from experiments.programs import Programs
 from experiments.rollout import Rollout
 from experiments.timing import Timing
@@ -55,6 +56,7 @@ EXPERIMENTS: dict[str, Any] = {
         paper.RULES,
     ),
     "timing": Timing(),
+    "memory": Memory(),
     "checks": Checks(),
     "cheap": Cheap(),
     "fine-tuning": FineTuning(),
