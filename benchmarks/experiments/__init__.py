@@ -19,6 +19,7 @@ from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
 from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
 from experiments.fine_tuning import FineTuning
+from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.memory import Memory
@@ -57,6 +58,7 @@ EXPERIMENTS: dict[str, Any] = {
     ),
     "timing": Timing(),
     "memory": Memory(),
+    "gpu": Gpu(),
     "checks": Checks(),
     "cheap": Cheap(),
     "fine-tuning": FineTuning(),
