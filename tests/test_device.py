@@ -90,8 +90,8 @@ def steps_of(model, optimizer, n):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_stays_on_its_device(case, device):
-    """Plain steps, renewals of the bases and measured ranks: nothing is read back after the first step, which decomposes Gram
-    matrices, and no tensor of the host is mixed in."""
+    """Plain steps, renewals of the bases and measured ranks: nothing is read back after the first step, which decomposes
+    Gram matrices, and no tensor of the host is mixed in."""
     modes, kernels, more = CASES[case]
     model, optimizer = built(device, modes, 16, 2, kernels, **more)
     first, *others = steps_of(model, optimizer, 12)

@@ -66,8 +66,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_in_another_precision_is_the_same(case, name):
-    """On the way it ended in torch's "expected dtype float for `end` but got dtype double". Errors are those of float32 but for
-    the bases of what the first gradients leave open."""
+    """On the way it ended in torch's "expected dtype float for `end` but got dtype double". Errors are those of float32 but
+    for the bases of what the first gradients leave open."""
     wide, how = CASES[case]
     model = in_double(fno()) if wide else fno()
     optimizer = OPTIMIZERS[name](model)

@@ -1,4 +1,4 @@
-"""What only a GPU can show: errors as on the CPU, what a step costs over fused Adam, and memory. Eight minutes on one GPU."""
+"""What only a GPU can show: errors as on the CPU, what a step costs over fused Adam, and memory. In eight minutes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Gpu:
         return missing(records, self.runs().values())
 
     def table(self, records: Any) -> str:
-        """Errors over the CPU's in float32; of each contender time of its step, of the whole and memory over fused Adam's."""
+        """Errors over the CPU's in float32; of each contender what its steps take over fused Adam's."""
         done = metrics_of(records, self.runs())
         devices = ", ".join(sorted({m["name"] for m in done.values()})) or "no device yet"
         errors = [[name, f"{m['ratios'][0][0]:.3f}"] for name, m in done.items() if name.startswith("error")]

@@ -106,7 +106,7 @@ class Temporaries(TorchDispatchMode):
 
 
 def measured(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Bytes of weights, of states, and the most of temporaries in any step after the first, as on a device that is no CPU."""
+    """Bytes of weights, of states, and the most of temporaries after the first step, as on a device that is no CPU."""
     torch.manual_seed(0)
     model = nm.parametrize(FNO(config["modes"], 1, 1, 32 if len(config["modes"]) == 3 else 64, n_layers=config["layers"]))
     optimizer = OPTIMIZERS[config["optimizer"]](model)

@@ -87,8 +87,8 @@ def bind(model: nn.Module) -> Binding:
     both = {torch.float64, torch.complex64}
     if half := [name for name, row in kernels.items() if {p.dtype for p in bare.get_submodule(row).parameters()} >= both]:
         raise MupError(
-            f"The kernel {half[0]!r} is complex64 beside weights in float64, and neuralop cannot multiply its inputs with it, "
-            "for model.double() leaves complex parameters as they are: convert these too, p.data = p.data.to(torch.complex128)."
+            f"The kernel {half[0]!r} is complex64 beside weights in float64, which neuralop cannot apply to its inputs, "
+            "for model.double() leaves complex parameters as they are: convert them, p.data = p.data.to(torch.complex128)."
         )
     reads_modes = plan.rule not in ("none", "standard")
     growing = {name: kernels[name] for name in _growing(bare, kernels)} if reads_modes else {}

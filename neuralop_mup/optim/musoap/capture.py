@@ -22,8 +22,8 @@ def capture_steps(optimizer: MuSOAP) -> None:
     """Have ``optimizer.step()`` replay CUDA graphs: few launches a step, where kernels are small.
 
     The first steps are made as ever. Then ``optimizer.cycle`` steps are captured one by one, each when it is due, and
-    replayed in turn. Learning rates, schedules, ``steps`` and ``cooldown`` go on as before. A graph reads gradients where they were
-    captured: call ``optimizer.zero_grad(set_to_none=False)``. Copies and pickles of the optimizer make plain steps.
+    replayed in turn. Learning rates, schedules, ``steps`` and ``cooldown`` go on as before. A graph reads gradients where
+    they were captured: call ``optimizer.zero_grad(set_to_none=False)``. Copies and pickles make plain steps.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def capture_steps(optimizer: MuSOAP) -> None:
     shared = {optimizer._process_group, optimizer._replicas} != {None} or any(hasattr(p, "placements") for p in params)
     if shared or policy == "now" or {p.device for p in params} - {params[0].device} or not params[0].is_cuda:
         raise MupError(
-            "Steps are captured in CUDA graphs where one process has all parameters on one CUDA device and does not wait for it, "
-            f"but these are on {devices}, {'shared by processes, ' if shared else ''}with check={policy!r}: train without."
+            "Steps are captured in CUDA graphs where one process has all parameters on one CUDA device and never waits "
+            f"for it, but these are on {devices}, {'shared, ' if shared else ''}with check={policy!r}: train without."
         )
     for group in optimizer.param_groups:
         group["capturable"] = True

@@ -9,7 +9,8 @@ it was reached first. Under a cosine to zero at N, with a warm-up or not, the se
 every other schedule is brought to zero. h is 1, but where the rate follows from a length that was not known at first.
 
 Everything that is remembered are numbers in the groups, so that it is saved, loaded and copied with them: ``taken`` (t),
-``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given), ``most`` (of a rate that follows),
+``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given),
+``most`` (of a rate that follows),
 ``peak`` (p and m), ``cooldown`` (its first step, its length, and the rate at its beginning), ``seconds`` (that are left).
 """
 

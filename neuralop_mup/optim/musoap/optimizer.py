@@ -327,8 +327,8 @@ class MuSOAP(torch.optim.Optimizer):
         groups, taken = self.param_groups, self._taken(self.param_groups)
         if groups[0]["params"][0].is_cuda and torch.cuda.is_current_stream_capturing():
             raise MupError(
-                "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn of the "
-                "modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
+                "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
+                "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
             )
         self._follow_length(groups, taken)
         self._check.refuse_earlier()
@@ -367,7 +367,8 @@ class MuSOAP(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
-        end = {key: self.param_groups[0][key] for key in ("steps", "seconds", "cooldown")} if self.param_groups else {}
+        of_all = ("steps", "seconds", "cooldown")
+        end = {key: self.param_groups[0][key] for key in of_all} if self.param_groups else {}
         super().add_param_group({**end, **param_group})
         if end and end["cooldown"] is not None:
             self.param_groups[-1]["cooldown"] = (*end["cooldown"][:2], float(self.param_groups[-1]["lr"]))
@@ -375,8 +376,8 @@ class MuSOAP(torch.optim.Optimizer):
     def set_steps(self, n: int) -> None:
         """Move the end of the training: the learning rate comes to zero after ``n`` steps, those that were taken among them.
 
-        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now; in a training whose length
-        was not known it does not rise above what it was. A cooldown is taken back.
+        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now; in a training whose
+        length was not known it does not rise above what it was. A cooldown is taken back.
 
         Parameters
         ----------
