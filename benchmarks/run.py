@@ -51,6 +51,8 @@ def main() -> None:
     known = Lines(measured) if measured.exists() and not args.tiny else None
     folder = args.folder or HERE / ("records-tiny" if args.tiny else "records")
     if not args.report:
+        if hasattr(experiment, "cannot") and (said := experiment.cannot()):
+            sys.exit(said)
         engine = InlineEngine() if args.workers == 1 else LocalEngine(args.workers)
         train_missing(experiment, folder=folder, engine=engine, known=known)
     kept = Asked(Lines(folder)) if folder.is_file() else Asked(Records(folder), *filter(None, [known]))

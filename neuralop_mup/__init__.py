@@ -27,6 +27,7 @@ from neuralop_mup.integrations.plan_files import load_checkpoint, load_plan, sav
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.follow import follow_plan, summary
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD, param_groups
+from neuralop_mup.optim.musoap.capture import capture_steps
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
 from neuralop_mup.optim.on_plan import check_optimizer
 
@@ -57,6 +58,7 @@ __all__ = [
     "MuAdamW",
     "MuSGD",
     "MuSOAP",
+    "capture_steps",
     "param_groups",
     "check_optimizer",
     "follow_plan",

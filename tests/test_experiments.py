@@ -324,7 +324,7 @@ def test_a_best_rate_at_an_edge_is_said():
 
 @pytest.mark.parametrize(
     "name",
-    ["transfer", "paper-drift", "timing", "checks", "choices", "optimizers", "unknown-length"],
+    ["transfer", "paper-drift", "timing", "checks", "choices", "optimizers", "unknown-length", "memory", "gpu"],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     """From nothing to its page; what is kept of its runs gives the same page. The others' are run above."""
@@ -341,6 +341,35 @@ def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", name, "--tiny", "--report", "--folder", str(file)])
     run.main()
     assert capsys.readouterr().out.splitlines()[:6] == page.splitlines()[:6]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_experiment_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["run.py", "gpu", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit, match="measures on a CUDA device, and torch finds none here"):
+        run.main()
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_is_counted_to_the_byte():
+    """Adam's states are twice the weights, and what is freed counts no more."""
+    memory = importlib.import_module("experiments.memory")
+    experiment = memory.Memory()
+    with memory.Temporaries() as seen:
+        x = torch.zeros(10)
+        x = (x + 1).add_(x)[2:]
+    assert (seen.most, seen.held) == (80, 40)
+
+    def planted(config):
+        return {
+            "loss": 1.0,
+            "metrics": {"weights": 10**6, "states": 2 * 10**6, "temporaries": 10**6},
+        }
+
+    text = experiment.table(filled(experiment, planted))
+    assert rows(text)["(64, 64, 9)"] == "| (64, 64, 9) | 1.0 MB | " + " | ".join(["2.00 + 1.00"] * 4) + " |"
+    found = memory.measured(next(experiment.tiny().wanted(Kept())).config)
+    assert 2 * found["weights"] <= found["states"] < 2.001 * found["weights"]
 
 
 def test_stock_optimizers_move_what_they_are_given():

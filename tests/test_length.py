@@ -149,33 +149,6 @@ def test_the_effective_rate_is_read_where_rates_are():
     assert f"size {found['lr']:.4g}" in str(nm.summary(model, optimizer))
 
 
-def test_rates_on_a_device_are_bounded_without_a_look_at_them():
-    """As if it were elsewhere: nothing is read but the group, and the bound is that of the host's numbers."""
-    _, optimizer = built(steps=STEPS)
-    for group in optimizer.param_groups:
-        for share in (1.0, 0.5, 0.0):
-            lr = group["base_lr"] * group["lr_mult"] * share
-            for t in (0, 10, 39, 40, 50):
-                mult = length._mult_on_device(group, torch.tensor(lr), t)
-                group["peak"] = (group["lr"], 0)
-                assert lr * float(mult) == pytest.approx(lr * length._mult(group, lr, t), rel=1e-5)
-
-
-def test_a_capturable_optimizer_on_a_cpu_is_annealed_too():
-    pairs = [built(steps=STEPS, capturable=capturable) for capturable in (False, True)]
-    (one, _), (other, _) = [run(*pair) for pair in pairs]
-    for a, b in zip(one, other, strict=True):
-        assert a == pytest.approx(b, rel=1e-5)
-
-
-def test_a_rate_of_zero_on_a_device_moves_nothing():
-    model, optimizer = built(steps=STEPS, aux_lr=0.0, capturable=True)
-    before = {name: p.clone() for name, p in model.named_parameters()}
-    run(model, optimizer, 2)
-    of_adamw = optimizer.param_groups[-1]["param_names"]
-    assert all(torch.equal(before[name], p) for name, p in model.named_parameters() if name in of_adamw)
-
-
 def test_a_training_with_frozen_kernels_ends():
     """Of which AdamW alone counts the steps, also when the kernels come in later."""
     model, optimizer = built(steps=STEPS)
@@ -202,6 +175,19 @@ def test_a_group_that_is_added_ends_with_the_others(moved):
         optimizer.load_state_dict(source[1].state_dict())
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))], "param_names": ["more"], "lr": 0.01})
     assert {group["steps"] for group in optimizer.param_groups} == {STEPS}
+
+
+def test_a_group_that_is_added_is_cooled_down_with_the_others():
+    """It was trained on at its full rate."""
+    model, optimizer = built()
+    run(model, optimizer, 12)
+    optimizer.cooldown(10)
+    run(model, optimizer, 4, first=12)
+    more = torch.nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [more], "param_names": ["more"], "lr": 0.01, "name": "more"})
+    for t in range(4, 10):
+        more.grad = torch.ones(3)
+        assert run(model, optimizer, 1, first=12 + t)[0][0]["more"] == pytest.approx(0.01 * (1 - math.sqrt(t / 10)))
 
 
 def test_an_older_state_goes_on_from_where_it_is():
@@ -261,6 +247,20 @@ def test_the_end_moves_and_the_height_with_it(resumed):
     assert "steps=160" in told[0] and len(told) == 1
     optimizer.set_steps(200)  # and after the end
     assert run(model, optimizer, 39, first=161)[1] == []
+
+
+@pytest.mark.parametrize(("taken", "steps"), [(0, 100), (5, 40), (30, 50), (30, 9000)])
+def test_a_length_that_becomes_known_does_not_raise_the_rate(taken, steps):
+    """It rose to that of a fresh training of so few steps, by 2.5 times after 5 of 40. Before the first step it is one."""
+    model, optimizer = built()
+    run(model, optimizer, taken)
+    optimizer.set_steps(steps)
+    most = length.progress_lr(taken) if taken else math.inf
+    resumed = again("loaded", model, optimizer)
+    for own in ((model, optimizer), resumed):
+        lrs = of_kernels(run(*own, steps=steps - taken, first=taken)[0]) if steps < 9000 else of_kernels(run(*own, 1)[0])
+        assert lrs[0] == pytest.approx(min(usual_lr(steps), most) * math.sqrt(2))
+        assert all(a > b for a, b in pairwise(lrs)) and (steps == 9000 or lrs[-1] < 0.01 * lrs[0])
 
 
 def test_a_rate_that_was_given_keeps_its_height():
@@ -405,7 +405,7 @@ def test_cooldowns_that_cannot_be():
         with pytest.raises(nm.MupError, match="A cooldown of 10 steps began after step 20 already.*optimizer.set_steps"):
             optimizer.cooldown(5)
     optimizer.set_steps(60)  # which takes it back
-    assert of_kernels(run(model, optimizer, 1, first=35)[0])[0] == pytest.approx(usual_lr(60) * math.sqrt(2))
+    assert of_kernels(run(model, optimizer, 1, first=35)[0])[0] == pytest.approx(length.progress_lr(35) * math.sqrt(2))
 
 
 def test_a_saved_trunk_is_cooled_down_and_gone_on_with():

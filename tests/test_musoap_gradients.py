@@ -2,9 +2,7 @@
 
 import copy
 import math
-import statistics
 import weakref
-from collections import Counter
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import neuralop_mup as nm
 from neuralop_mup.optim.musoap import optimizer as module
-from neuralop_mup.optim.musoap.bases import orthonormal
+from neuralop_mup.optim.musoap.bases import orthonormal, renewed
 from neuralop_mup.optim.musoap.blocks import as_real
 from neuralop_mup.optim.musoap.checks import GradientCheck
 from support import differing, in_double, random_gradients, small_fno
@@ -231,21 +229,24 @@ def test_what_half_precision_leaves_of_a_mode_is_not_trained():
 
 
 @pytest.mark.parametrize("d", [4, 200])
-@pytest.mark.parametrize("kind", ["full", "low rank", "decaying"])
-def test_products_alone_are_as_accurate_as_householders(kind, d):
+@pytest.mark.parametrize("kind", ["full", "low rank", "one direction", "decaying"])
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+def test_products_alone_are_as_accurate_as_householders(dtype, least, kind, d, monkeypatch):
     """Cholesky QR, which runs where there is no CPU: orthogonal, and its columns Householder's but for their signs, whatever
-    the eigenvalues; C + ε as a renewal has it."""
+    the eigenvalues. In float32 it was NaN where all columns were alike, since ε was as small as their rounding."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, d, 4 * d if kind == "full" else 3, generator=generator, dtype=torch.float64)
     if kind == "decaying":
         x = torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=torch.float64)).Q
         x = x * torch.logspace(0, -3, d, dtype=torch.float64)
-    c = x @ x.mT
-    c = c / c.abs().amax() + 2.0**-24 * torch.eye(d, dtype=torch.float64)
-    y = c @ torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=torch.float64)).Q
-    got, want = orthonormal(y), torch.linalg.qr(y).Q
-    assert (got.mT @ got - torch.eye(d, dtype=torch.float64)).abs().max() < 1e-12
-    assert ((got * want).sum(1).abs() - 1).abs().max() < 1e-5
+    x = torch.ones_like(x) if kind == "one direction" else x
+    q = torch.linalg.qr(torch.randn(2, d, d, generator=generator, dtype=torch.float64)).Q
+    want = renewed(x @ x.mT, q)
+    monkeypatch.setattr(torch.linalg, "qr", lambda y: Mock(Q=orthonormal(y)))
+    got = renewed((x @ x.mT).to(dtype), q.to(dtype))
+    assert (got.mT @ got - torch.eye(d, dtype=dtype)).abs().max() < least
+    alike = slice(None) if dtype == torch.float64 else slice(1)  # of the others in float32 few are determined
+    assert ((got * want).sum(1).abs() - 1)[:, alike].abs().max() < 1e-5
 
 
 # ------------------------------------------------------------------------------------- what a step asks of its process
@@ -281,27 +282,16 @@ def test_precision_of_products_stays_as_the_user_has_it():
         matmul.fp32_precision = torch.backends.fp32_precision = "none"
 
 
-WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "linalg_eigh", "_linalg_eigh"}
-
-
-# Beside views, what makes no kernel run: memory, and numbers that torch makes tensors of.
-NO_WORK = {"_local_scalar_dense", "empty", "empty_like", "empty_strided", "scalar_tensor", "lift_fresh", "promote_types"}
-NO_WORK |= {"detach", "alias"}
-
-
-class Operators(TorchDispatchMode):
-    """Counts operators but for views, and the most memory that new tensors held at a time."""
+class Temporaries(TorchDispatchMode):
+    """The most memory that new tensors held at a time."""
 
     def __init__(self):
         super().__init__()
-        self.counts, self.held, self.most = Counter(), 0, 0
+        self.held, self.most = 0, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        name = function.__name__.partition(".")[0]
         is_view = any(a.alias_info is not None and not a.alias_info.is_write for a in function._schema.arguments)
-        if not is_view and not name.startswith("_record_function"):
-            self.counts[name] += 1
         if isinstance(out, torch.Tensor) and not is_view and not any(r.alias_info for r in function._schema.returns):
             storage = out.untyped_storage()
             self.held += storage.nbytes()
@@ -314,33 +304,17 @@ class Operators(TorchDispatchMode):
 
 
 def counted(model, n_steps, skip, monkeypatch, **settings):
-    """Operators of steps as on a device that is no CPU."""
+    """Memory of steps as on a device that is no CPU."""
     monkeypatch.delitem(module._CHUNK, "cpu")
     monkeypatch.setattr(GradientCheck, "_ask", lambda *args: None)  # on a GPU the answer is read from the host's memory
     optimizer = nm.MuSOAP(model, foreach=True, check="next", **settings)
     found = []
     for seed in range(n_steps):
         random_gradients(model, seed)
-        with Operators() as operators, torch.no_grad():
+        with Temporaries() as temporaries, torch.no_grad():
             optimizer._step()  # without the hook before it, which reads learning rates that are on a CPU
-        found.append(operators)
+        found.append(temporaries)
     return found[skip:]
-
-
-def test_operators_of_a_step(monkeypatch):
-    """An FNO of 4 layers in 2D: at most 200, in the median of 20 steps."""
-    model = nm.parametrize(FNO((16, 16), 1, 1, 32), base={"hidden_channels": 16})
-    steps = counted(model, 30, 10, monkeypatch)
-    numbers = [sum(n for name, n in step.counts.items() if name not in NO_WORK) for step in steps]
-    assert statistics.median(numbers) <= 200
-
-
-def test_no_step_waits(monkeypatch):
-    """Without AdamW, which on a CPU reads the number of its steps there. Only the first step decomposes Gram matrices."""
-    monkeypatch.setattr(module, "adamw", lambda *args, **kwargs: None)
-    model = nm.parametrize(FNO((8, 8), 1, 1, 8), base={"hidden_channels": 4})
-    steps = counted(model, 22, 1, monkeypatch, capturable=True)
-    assert [WAITS & set(step.counts) for step in steps] == [set()] * 21
 
 
 def test_temporaries(monkeypatch):
@@ -353,16 +327,3 @@ def test_temporaries(monkeypatch):
     kernel = model.get_parameter("fno_blocks.convs.0.weight.tensor")
     steps = counted(model, 12, 2, monkeypatch)
     assert max(step.most for step in steps) <= 2.51 * kernel.numel() * kernel.element_size()
-
-
-def test_a_capturable_step_is_the_same():
-    weights = []
-    for capturable in (False, True):
-        model, optimizer, _ = built(capturable=capturable)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
-        for seed in range(4):
-            step(optimizer, model, seed)
-            schedule.step()
-        weights.append([p.detach() for p in model.parameters()])
-    torch.testing.assert_close(*weights)
-    assert optimizer.cycle == 10

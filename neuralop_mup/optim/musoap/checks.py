@@ -33,13 +33,10 @@ class GradientCheck:
         self._ready: torch.cuda.Event | None = None
 
     def run(self, groups: Groups) -> None:
-        """Raise MupError where a gradient of this step, or with ``next`` of an earlier one, is bad, on any process."""
-        device = groups[0]["params"][0].device
-        policy = groups[0]["check"] or ("now" if device.type == "cpu" else "next")
+        """Look at this step's gradients; raise MupError where one is bad, on any process, with ``now``."""
+        policy = policy_of(groups)
         if policy == "off":
             return
-        if policy == "next":
-            self._refuse_earlier()
         held = [
             (name, p)
             for group in groups
@@ -65,20 +62,22 @@ class GradientCheck:
         if self.count is None:
             self.count = torch.zeros((), dtype=torch.int64, device=fault.device)
         self.count.add_(fault != 0)
-        if policy == "next" and self._answer is None:
+
+    def ask(self, groups: Groups) -> None:
+        """With ``next``, have the count sent to the host, unless one is under way."""
+        if policy_of(groups) == "next" and self._answer is None and self.count is not None:
             self._ask(self.count)
 
     def _ask(self, count: torch.Tensor) -> None:
-        """Have the count sent to the host."""
         if count.device.type != "cuda":
             self._answer = count
-        elif not torch.cuda.is_current_stream_capturing():
+        else:
             self._answer = torch.empty((), dtype=count.dtype, pin_memory=True).copy_(count, non_blocking=True)
             self._ready = torch.cuda.Event()
             self._ready.record()
 
-    def _refuse_earlier(self) -> None:
-        """Raise where steps were bad of which nothing was told yet."""
+    def refuse_earlier(self) -> None:
+        """Raise where earlier steps were bad, with ``next``, of which nothing was told yet."""
         if self._answer is None or (self._ready is not None and not self._ready.query()):
             return
         new, self._answer, self._ready = int(self._answer) - self._told, None, None
@@ -90,6 +89,12 @@ class GradientCheck:
                 "at the loss and the batch first, then lower the learning rate, clip gradients, or skip the batch; "
                 'check="now" names the parameter, check="skip" goes on.'
             )
+
+
+def policy_of(groups: Groups) -> str:
+    """What is done about bad gradients."""
+    on_cpu = groups[0]["params"][0].device.type == "cpu"
+    return groups[0]["check"] or ("now" if on_cpu else "next")
 
 
 def _own_memory(params: Sequence[Any]) -> None:

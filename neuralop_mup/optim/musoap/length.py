@@ -10,6 +10,7 @@ every other schedule is brought to zero. h is 1, but where the rate follows from
 
 Everything that is remembered are numbers in the groups, so that it is saved, loaded and copied with them: ``taken`` (t),
 ``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given),
+``most`` (of a rate that follows),
 ``peak`` (p and m), ``cooldown`` (its first step, its length, and the rate at its beginning), ``seconds`` (that are left).
 """
 
@@ -49,6 +50,7 @@ BEGINNING: dict[str, Any] = {
     "taken": 0,
     "steps": None,
     "lr_follows": None,
+    "most": math.inf,
     "peak": None,
     "cooldown": None,
     "seconds": None,
@@ -125,45 +127,35 @@ def height(group: Mapping[str, Any], taken: int) -> float:
     follows, base_lr = group.get("lr_follows"), group.get("base_lr")
     if follows is None or group["layouts"] is None or not base_lr:  # AdamW's does not follow the length
         return 1.0
-    return (progress_lr(taken) if follows == "progress" or group["steps"] is None else usual_lr(group["steps"])) / base_lr
+    lr = progress_lr(taken) if follows == "progress" or group["steps"] is None else usual_lr(group["steps"])
+    return min(lr, group.get("most", math.inf)) / base_lr
 
 
 def note_peaks(groups: Sequence[Group], taken: int) -> None:
     """Remember the largest learning rates that schedules have come to, at a step that is taken now."""
     for group in groups:
         lr, peak = group["lr"], group.get("peak")
-        if group["steps"] is not None and not torch.is_tensor(lr) and (peak is None or lr > peak[0] * (1 + _ROUNDING)):
+        if group["steps"] is not None and (peak is None or lr > peak[0] * (1 + _ROUNDING)):
             group["peak"] = (lr, taken)
 
 
 def follow_length(groups: Sequence[Group], taken: int) -> None:
     """Set each group's ``length_mult`` for the step that comes after ``taken`` steps."""
     for group in groups:
-        lr = group["lr"]
-        group["length_mult"] = _mult_on_device(group, lr, taken) if torch.is_tensor(lr) else _mult(group, lr, taken)
+        group["length_mult"] = _mult(group, taken)
 
 
-def _mult(group: Mapping[str, Any], lr: float, taken: int) -> float:
-    h = height(group, taken)
-    most = min(h * _ending(group, taken, group.get("peak")), _cooling(group, taken))
+def _mult(group: Mapping[str, Any], taken: int) -> float:
+    lr, h = group["lr"], height(group, taken)
+    most = min(h * _ending(group, taken), _cooling(group, taken))
     return h if lr <= 0 or h * lr <= most * (1 + _ROUNDING) else most / lr
 
 
-def _mult_on_device(group: Mapping[str, Any], lr: torch.Tensor, taken: int) -> float | torch.Tensor:
-    """The same, without waiting for the number: the peak is what the group was built with, at the first step."""
-    if lr.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return 1.0  # a graph would keep the number of the step at which it was made
-    h, peak = height(group, taken), (group["base_lr"] * group["lr_mult"], 0) if "base_lr" in group else None
-    most = min(h * _ending(group, taken, peak), _cooling(group, taken))
-    # Of a rate of zero the quotient would be no number.
-    return h if most == math.inf else (most / lr.clamp(min=torch.finfo(lr.dtype).tiny)).clamp(max=h)
-
-
-def _ending(group: Mapping[str, Any], taken: int, peak: tuple[float, int] | None) -> float:
+def _ending(group: Mapping[str, Any], taken: int) -> float:
     """The cosine to the last step, of ``lr``; infinite where there is none."""
-    if group["steps"] is None or peak is None:
+    if group["steps"] is None or group.get("peak") is None:
         return math.inf
-    lr, begin = peak
+    lr, begin = group["peak"]
     return lr * (cosine(taken, begin, group["steps"]) if taken < group["steps"] else FLOOR)
 
 
@@ -215,6 +207,8 @@ def move_end(groups: Sequence[Group], steps: Any, taken: int) -> None:
         )
     for group in groups:
         follows = "steps" if group.get("lr_follows") else None
+        if group.get("lr_follows") == "progress" and taken > 0:  # the rest is no fresh training, at the rate of a short one
+            group["most"] = progress_lr(taken)
         group.update(steps=int(steps), seconds=None, cooldown=None, lr_follows=follows)
     follow_length(groups, taken)
 

@@ -139,10 +139,8 @@ class MuSOAP(torch.optim.Optimizer):
     foreach : bool, optional
         AdamW's, as torch takes it.
     capturable : bool, default False
-        Whether steps can be captured in a CUDA graph: learning rates are tensors then, to be changed in place. What a step
-        does repeats every ``cycle`` steps, so that as many are captured and replayed in turn. A captured step is made with
-        what ``lr`` holds, since a graph would repeat the factor of the step at which it was made: bring ``lr`` to zero with
-        a scheduler. Other steps end with ``steps``, counted from a peak at the first.
+        AdamW's, as torch takes it: whether it counts its steps on the device. :func:`~neuralop_mup.capture_steps`, which has
+        steps replayed as CUDA graphs, sets it.
     check : {"now", "next", "skip", "off"}, optional
         What is done about gradients that are not finite, or so large that sums of their squares overflow. ``now``: the step
         is refused at once, which waits for the device; the default on a CPU. ``next``: all gradients of such a step count as
@@ -269,9 +267,6 @@ class MuSOAP(torch.optim.Optimizer):
         super().__init__(groups, settings)
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
-        if capturable:
-            for group in self.param_groups:
-                group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
         follow_length(self.param_groups, 0)
         follow(binding, self)
 
@@ -330,7 +325,20 @@ class MuSOAP(torch.optim.Optimizer):
     @not_compiled
     def _step(self) -> None:
         groups, taken = self.param_groups, self._taken(self.param_groups)
+        if groups[0]["params"][0].is_cuda and torch.cuda.is_current_stream_capturing():
+            raise MupError(
+                "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
+                "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
+            )
         self._follow_length(groups, taken)
+        self._check.refuse_earlier()
+        self._on_device(groups)
+        self._check.ask(groups)
+        for group in groups:
+            group["taken"] = taken + 1
+
+    def _on_device(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """What a step does with gradients, weights and states, but for what is read back."""
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
         with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
@@ -341,8 +349,6 @@ class MuSOAP(torch.optim.Optimizer):
                     sent += self._shared(index, group, members)
             if sent and self._process_group is not None:
                 ranks.broadcast_moved(sent, self._process_group)
-        for group in groups:
-            group["taken"] = taken + 1
 
     def _follow_length(self, groups: list[dict[str, Any]], taken: int) -> None:
         """Set the learning rate of the next step, and tell of one beyond the end."""
@@ -361,13 +367,17 @@ class MuSOAP(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
-        end = {key: self.param_groups[0][key] for key in ("steps", "seconds")} if self.param_groups else {}
+        of_all = ("steps", "seconds", "cooldown")
+        end = {key: self.param_groups[0][key] for key in of_all} if self.param_groups else {}
         super().add_param_group({**end, **param_group})
+        if end and end["cooldown"] is not None:
+            self.param_groups[-1]["cooldown"] = (*end["cooldown"][:2], float(self.param_groups[-1]["lr"]))
 
     def set_steps(self, n: int) -> None:
         """Move the end of the training: the learning rate comes to zero after ``n`` steps, those that were taken among them.
 
-        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now. A cooldown is taken back.
+        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now; in a training whose
+        length was not known it does not rise above what it was. A cooldown is taken back.
 
         Parameters
         ----------
@@ -566,6 +576,7 @@ class MuSOAP(torch.optim.Optimizer):
             )
         groups = [{**ours, **_of_its_time(theirs), **theirs} for ours, theirs in zip(self.param_groups, saved, strict=True)]
         for group in groups:
+            group["lr"] = float(group["lr"])  # capturable optimizers had tensors
             for key, value in _FORMER.items():
                 if (found := group.pop(key, value)) != value:
                     raise MupError(
