@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from functools import partial
 from pathlib import Path
 
@@ -350,3 +352,18 @@ def test_four_frames_to_one_and_another_order():
         MupError, match="data/train/b.hdf5 holds .* → buoyancy, density, .*, but .*a.hdf5 .* → density, buoy"
     ):
         OwnData(files=".").load()
+
+
+def test_a_format_without_a_name_takes_two_tries():
+    """Of files that name their axes the message has the line to write; levels are channels, train.zarr is a file."""
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    axes = ("sample", "time", "lev", "lat", "lon")
+    for split, n in (("train", 6), ("valid", 3), ("test", 3)):
+        fields = {"u": (axes, array(n, 5, 2, 8, 6)), "pres": ((*axes[:2], *axes[3:]), array(n, 5, 8, 6))}
+        xarray.Dataset(fields).to_zarr(f"sea/{split}.zarr", zarr_format=2)
+    with pytest.raises(MupError, match=r"in time read={.*'time_step': 1}; a plus") as error:
+        OwnData(files="sea").load()
+    line = re.search(r"in time read=({.*?})", str(error.value))[1]
+    data = OwnData(files="sea", **ast.literal_eval(line))
+    assert (data.in_channels, data.load().counts()) == (3, {"train": 24, "val": 12, "test": 12})

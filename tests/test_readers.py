@@ -85,7 +85,7 @@ def test_a_file_of_each_kind(name):
     known = {"a": ("lat", "lon"), "u": ("time", "lat", "lon")}
     if "u" in content.dims:
         assert {key: content.dims[key][1:] for key in "au"} == known
-    read = {} if "u" in content.dims and name != "renamed.hdf5" else {"dims": "sample time lat lon"}
+    read = {} if "u" in content.dims else {"dims": "sample time lat lon"}
     source = pickle.loads(pickle.dumps(named(content, {"x": "a", "y": "u", **read})))
     assert (source.n, source.times, source.grid, source.channels) == (5, 7, (8, 9), (1, 1))
     samples, times = np.array([4, 1, 1, 0]), np.array([0, 6, 5, 3])
@@ -312,6 +312,10 @@ def test_what_is_wrong_with_a_file_is_one_sentence(case):
     ("read", "told"),
     [
         ({}, r"the data given holds a \(5, 8, 9\) float64, u .*'x': 'a', 'y': 'u', 'dims': 'sample x y z'}, or for one"),
+        (
+            {"y": "n"},
+            r"u .*: with sample and time first they are no fields .* read={'x': 'a', 'y': 'u', 'dims': 'sample x y z'}",
+        ),
         ({"y": "v"}, "there is no 'v'; expected one of a, n, u"),
         ({"x": "a", "y": "u", "dims": "sample x"}, "u has 4 axes, and the words for them are 'sample x'."),
         ({"x": "a", "y": "u", "dims": "sample p q r s"}, "u has 4 axes, and the words for them are 'sample p q r s'."),

@@ -316,10 +316,10 @@ def _unclear(content: Content, why: str, line: str = "") -> MupError:
     states = [key for key in wide if "time" in (_USUAL.get(word.lower()) for word in content.dims.get(key, ()))]
     if y in content.dims:  # the file says what its axes are
         plain = in_time = ""
+    pair = f"such as read={{'x': {x!r}, 'y': {y!r}{plain}}}," if x != y else "with both in one file,"
     line = line or (
-        f"Say so, such as read={{'x': {x!r}, 'y': {y!r}{plain}}}, or for one state in time read={{'y': "
-        f"{'+'.join(states or [y])!r}{in_time}, 'time_step': 1}}; a plus joins keys, and any word but sample, time and "
-        "channel is an axis of the grid."
+        f"Say so, {pair} or for one state in time read={{'y': {'+'.join(states or [y])!r}{in_time}, 'time_step': 1}}; a "
+        "plus joins keys, and any word but sample, time and channel is an axis of the grid."
     )
     return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}")
 
