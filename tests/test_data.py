@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -316,3 +318,42 @@ def test_a_run_whose_file_changed_meanwhile_is_refused(tmp_path):
 
     with pytest.raises(MupError, match=r"d.h5 changed while it was read"):
         nm.tune(meddling, file, folder=tmp_path / "s", read={"in_memory": 0.0}, **HOW)
+
+
+def test_a_pass_over_large_samples_holds_few_of_them_at_once():
+    """Of fields of 2 MB each some dozen MB; the same numbers come out as of all at once."""
+    x = torch.rand(1, 1, 1, 1).expand(120, 8, 256, 256)
+    data, held = ProblemData((x, x), (x, x)), []
+
+    class Told:
+        shape, ndim, dtype = x.shape, x.ndim, x.dtype
+
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, numbers):
+            held.append(len(numbers))
+            return x[numbers]
+
+    told = ProblemData((Told(), Told()), (x[:1], x[:1]))
+    assert len(data.sample()["x"]) == len(told.sample()["y"]) == 30
+    told.check()
+    assert max(held) * 8 * 256**2 * 4 <= 2**26
+
+
+def test_the_whole_of_a_large_file_is_never_held(tmp_path):
+    """20 GB, of which nothing is written: read batch by batch in less memory than a tenth of it."""
+    code = """
+import resource, h5py
+from neuralop_mup.lab.problems.own import as_source
+with h5py.File("big.h5", "w") as file:
+    for key in "xy":
+        file.create_dataset(key, (76000, 2, 128, 128), "f4", chunks=(1, 2, 128, 128), fillvalue=1.5)
+data = as_source("big.h5", {"channels": "first"}).load()
+batch, _ = next(iter(data.loaders(8, 0)[0])), data.sample()
+assert batch["x"].shape == (8, 2, 128, 128) and float(batch["y"].mean()) == 1.5
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2e6  # kB

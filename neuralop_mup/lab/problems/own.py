@@ -166,7 +166,10 @@ class OwnData:
 
     def _stamped(self) -> tuple:
         mapped = [a.key for part in (self.arrays or {}).values() for a in part.values() if isinstance(a, Lazy)]
-        return tuple((os.stat(f).st_size, os.stat(f).st_mtime_ns) for f in (*self._all, *mapped))
+        every = [
+            inner for file in (*self._all, *mapped) for inner in (Path(file), *Path(file).rglob("*"))
+        ]  # Zarr's are folders
+        return tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in every)
 
     @property
     def title(self) -> str:
