@@ -12,7 +12,7 @@ from neuralop.models import FNO
 
 import run
 from experiments import cheap as tunings
-from experiments import checks, contenders, nets, pages, training
+from experiments import checks, contenders, memory, nets, pages, training
 from experiments import kept as kept_runs
 from experiments import law as laws
 from experiments import unknown_length as ways
@@ -353,7 +353,6 @@ def test_without_a_gpu_the_experiment_says_so(monkeypatch, tmp_path):
 
 def test_memory_is_counted_to_the_byte():
     """Adam's states are twice the weights, and what is freed counts no more."""
-    memory = importlib.import_module("experiments.memory")
     experiment = memory.Memory()
     with memory.Temporaries() as seen:
         x = torch.zeros(10)
