@@ -213,8 +213,8 @@ class Follower:
                 "The model was sharded after this optimizer was built, which moves nothing now: build it after shard."
             )
         types = [p.dtype for group in groups for p in group["params"]]
-        if types != self._types:  # the model was moved to another precision, and torch leaves the state in the old one
-            self._types = types
+        former, self._types = self._types, types
+        if types != former and len(types) == len(former):  # moved to another precision, and torch leaves the state as it is
             optimizer.load_state_dict(optimizer.state_dict())
         if not self._warned and (problem := broken_ratios(groups)):
             self._warned = True

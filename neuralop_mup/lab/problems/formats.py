@@ -94,7 +94,7 @@ def _number(name: str, values: Any) -> Variable:
 
 
 def _the_well(content: Content) -> list[Fields]:
-    """PolymathicAI/the_well, docs/data_format.md: groups of scalar, vector and tensor fields, with absent axes."""
+    """As github.com/PolymathicAI/the_well specifies: groups of scalar, vector and tensor fields, with absent axes."""
     root = content.attrs.get("", {})
     if not {"dataset_name", "grid_type", "n_spatial_dims"} <= set(root) or "dimensions" not in content.attrs:
         return []
