@@ -52,12 +52,12 @@ class OwnData:
     Parameters
     ----------
     files : path, sequence or mapping
-        Of a suffix in :data:`neuralop_mup.lab.problems.readers.READERS`; folders and patterns such as ``"runs/*.h5"`` stand
+        Of a suffix in ``neuralop_mup.lab.problems.readers.READERS``; folders and patterns such as ``"runs/*.h5"`` stand
         for the files in them. Several are joined, sample after sample, unless their names, or those of the folders that they
         are in, say train, val and test. A mapping from these words to files says which is which; without "val" the files of
         "train" are split further.
     format : str, optional
-        A name in :data:`neuralop_mup.lab.problems.formats.FORMATS`, where files of another format would be wrong.
+        A name in ``neuralop_mup.lab.problems.formats.FORMATS``, where files of another format would be wrong.
     x, y : str, optional
         Keys of input and output, several with a plus; "x" and "y" where none is given. ``y`` alone is a state in time, whose
         earlier frames are the input.
