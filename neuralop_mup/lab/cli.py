@@ -45,6 +45,22 @@ _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
 
 
+#: What every command that reads data says of that.
+_OF_DATA = """data
+    A problem (burgers, darcy, darcy-pino), or your own files: of any kind that is read here, a folder, a pattern, or
+    several with commas. It may stand without its name, right behind the command.
+problem
+    Arguments of the problem, such as --problem.viscosity 0.1.
+read
+    How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`."""
+
+
+def _on_data(command: Callable[..., int]) -> Callable[..., int]:
+    """For a command that reads data: its docstring, which ends with a list of arguments, goes on with these."""
+    command.__doc__ = f"{inspect.getdoc(command)}\n{_OF_DATA}"
+    return command
+
+
 def _with_arguments_of(function: Callable[..., Any], without: str, documented: Callable[..., Any] | None = None) -> Callable:
     """For a command: its signature and docstring go on with the arguments of a function that it hands them on to."""
 
@@ -65,6 +81,7 @@ def _with_arguments_of(function: Callable[..., Any], without: str, documented: C
 
 
 @_with_arguments_of(compare_ways, without="processor", documented=tune_model)
+@_on_data
 def compare(
     data: str = "burgers",
     *,
@@ -76,15 +93,10 @@ def compare(
 ) -> int:
     """Train one FNO under Adam and under MuSOAP, as they come and tuned at a small size, and draw their errors.
 
+    Without a word: on a small Burgers' equation.
+
     Parameters
     ----------
-    data
-        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
-        commas. It may stand without its name, right behind the command. Without a word: a small Burgers' equation.
-    problem
-        Arguments of the problem, such as --problem.viscosity 0.1.
-    read
-        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
     target
         Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for every axis.
         Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
@@ -103,6 +115,7 @@ def compare(
 
 
 @_with_arguments_of(train_model, without="processor", documented=tune_model)
+@_on_data
 def train(
     data: str = "burgers",
     *,
@@ -117,13 +130,6 @@ def train(
 
     Parameters
     ----------
-    data
-        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
-        commas. It may stand without its name, right behind the command.
-    problem
-        Arguments of the problem, such as --problem.viscosity 0.1.
-    read
-        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
     target
         Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for every axis.
         Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
@@ -140,6 +146,7 @@ def train(
 
 
 @_with_arguments_of(tune_model, without="processor")
+@_on_data
 def tune(
     data: str = "burgers",
     *,
@@ -155,13 +162,6 @@ def tune(
 
     Parameters
     ----------
-    data
-        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
-        commas. It may stand without its name, right behind the command.
-    problem
-        Arguments of the problem, such as --problem.viscosity 0.1.
-    read
-        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
     target
         Arguments of FNO at the large size, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for
         every axis. Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
@@ -228,6 +228,7 @@ def summary(
 
 
 @_with_arguments_of(diagnostics.coord_check, without="loss")
+@_on_data
 def coord_check(
     data: str = "burgers",
     *,
@@ -250,13 +251,6 @@ def coord_check(
 
     Parameters
     ----------
-    data
-        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
-        commas. It may stand without its name, right behind the command.
-    problem
-        Arguments of the problem, such as --problem.viscosity 0.1.
-    read
-        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
     model
         Arguments of FNO at all sizes. Default: hidden_channels 32, n_modes 16.
     base
@@ -316,6 +310,7 @@ def coord_check(
     return 0 if said.startswith(("passed", "one seed")) else 1
 
 
+@_on_data
 def data(
     data: str = "burgers",
     *,
@@ -327,13 +322,6 @@ def data(
 
     Parameters
     ----------
-    data
-        A problem (burgers, darcy, darcy-pino), or your own files: .npz, .pt or .h5, a folder, a pattern, or several with
-        commas. It may stand without its name, right behind the command.
-    problem
-        Arguments of the problem, such as --problem.viscosity 0.1.
-    read
-        How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`.
     """
     source = _source(data, problem, read)
     found = source.load()
