@@ -10,9 +10,11 @@ import pytest
 import torch
 from neuralop.models import FNO
 
+import neuralop_mup as nm
 import run
 from experiments import cheap as tunings
 from experiments import checks, contenders, memory, nets, pages, training
+from experiments import contest as contests
 from experiments import kept as kept_runs
 from experiments import law as laws
 from experiments import unknown_length as ways
@@ -389,6 +391,44 @@ def test_stock_optimizers_move_what_they_are_given():
         scheduler.step()
         optimizer.step()
         assert all(torch.equal(p, moved[name]) for name, p in model.named_parameters())
+
+
+def test_adamw_of_the_baseline_warms_up():
+    """A hundred steps: the first five at 1/5, 2/5, … of what the schedule says, which stays the group's."""
+    model = nm.parametrize(FNO((4,), 1, 1, 8), rule="standard", base=lambda: FNO((4,), 1, 1, 8))
+    optimizer = contenders.warmed_adamw(model, 1e-2, 100, 0.1)
+    schedule = torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda step: 0.5 if step == 4 else 1.0)
+    used = []
+    optimizer.register_step_pre_hook(lambda *_: used.append(optimizer.param_groups[0]["lr"]))
+    for _ in range(7):
+        model(torch.randn(2, 1, 16)).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+    assert used == pytest.approx([0.002, 0.004, 0.006, 0.008, 0.005, 0.005, 0.005])
+    assert {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups} == {(0.005, 0.1)}
+
+
+def test_the_baseline_is_on_each_field_the_best_of_adam_and_adamw():
+    """Decay of 0.1 is made the best on the first field, Adam on the second; one search that is not done leaves it out."""
+    full = run.EXPERIMENTS["optimizers"]
+    few = dict(list(full.fields.items())[:2])
+    experiment = dataclasses.replace(full, fields=few, contenders=("MuSOAP", *contests.USUAL), once=())
+
+    def unlike(config):
+        one = contested({**config, "optimizer": "adam"} if config["optimizer"].startswith("adamw") else config)
+        favoured = "adamw-warm-0.1" if config["problem"] == next(iter(few)) else "adam"
+        if config["optimizer"] == favoured:
+            one = {**one, "loss": one["loss"] / 2, "metrics": {k: v / 2 for k, v in one["metrics"].items()}}
+        return one
+
+    kept = filled(experiment, unlike)
+    ends = experiment.ends(kept)
+    first, second = few
+    assert ends[contests.BASELINE][first] == ends["AdamW, warm-up, decay 0.1"][first] != ends["Adam"][first]
+    assert ends[contests.BASELINE][second] == ends["Adam"][second] != ends["AdamW"][second]
+    assert experiment.numbers(kept)["MuSOAP.untuned.over.best.of"] == "2"
+    partly = dataclasses.replace(experiment, few={"AdamW": (first,)})
+    assert list(partly.ends(kept)[contests.BASELINE]) == [first]
 
 
 def test_every_model_of_the_layouts_maps_fields_to_fields():

@@ -17,7 +17,7 @@ from experiments import paper
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
-from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, VARIANTS, Contest
+from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, USUAL, VARIANTS, Contest
 from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
@@ -68,7 +68,7 @@ EXPERIMENTS: dict[str, Any] = {
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
         TUNED,
-        few=dict.fromkeys(set(TUNED) - {"Adam", "stock SOAP"}, SOME),
+        few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"}, SOME),
         groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")} | {"four": SOME},
         others=FOLDER / "own.jsonl",
     ),

@@ -5,6 +5,7 @@ Stock SOAP (arXiv 2409.11321, as pytorch_optimizer has it) refuses complex kerne
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from torch import nn
 import neuralop_mup as nm
 from neuralop_mup.lab import settings
 from neuralop_mup.lab.settings import Choice
-from neuralop_mup.optim.groups import MuAdam
+from neuralop_mup.optim.groups import MuAdam, MuAdamW
 
 
 class _OnViews(torch.optim.Optimizer):
@@ -63,6 +64,25 @@ def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: 
     return _OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
 
 
+def warmed_adamw(model: nn.Module, lr: float, steps: int, decay: float) -> torch.optim.Optimizer:
+    """AdamW, whose learning rate rises linearly over the first twentieth of a training, besides its schedule."""
+    optimizer, rise = MuAdamW(model, lr=lr, weight_decay=decay), max(1, steps // 20)
+    taken = itertools.count(1)
+
+    def lower(*_: Any) -> None:
+        share = min(1.0, next(taken) / rise)
+        for group in optimizer.param_groups:
+            group["asked"], group["lr"] = group["lr"], share * group["lr"]
+
+    def restore(*_: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = group.pop("asked")
+
+    optimizer.register_step_pre_hook(lower)
+    optimizer.register_step_post_hook(restore)
+    return optimizer
+
+
 def former_muon(model: nn.Module, **arguments: Any) -> torch.optim.Optimizer:
     """MuMuon, which this package had up to 0.2.0."""
     raise nm.MupError("MuMuon is no more, and its runs are kept: to make one, take neuralop-mup 0.2.0.")
@@ -79,6 +99,8 @@ FORMER: dict[str, dict[str, Any]] = {
         **{"capturable": False, "check": None},
     },
 }
+#: Weight decays of AdamW: torch's, and a larger one. That of neuralop's scripts, 1e-4, takes next to nothing in any of the trainings.
+DECAYS = (1e-2, 1e-1)
 _SOAP = settings.OPTIMIZERS["soap"]
 #: What a run may name: the package's own, and these.
 OPTIMIZERS = {
@@ -86,6 +108,7 @@ OPTIMIZERS = {
     "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
     "stock-muon": Choice(stock_muon, betas=False, lr=4e-3),
     "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
+    **{f"adamw-warm-{decay:g}": Choice(partial(warmed_adamw, decay=decay), is_own=True) for decay in DECAYS},
     "soap": replace(_SOAP, arguments=_SOAP.arguments | FORMER["soap"].keys()),
     "muon": replace(_SOAP, make=former_muon, lr=0.02, weight_decay=0.0, arguments=frozenset()),
 }

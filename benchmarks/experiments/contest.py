@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from experiments.contenders import GONE
+from experiments.contenders import DECAYS, GONE
 from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
 from experiments.kept import loss_of, missing
@@ -69,7 +69,14 @@ CONTENDERS: dict[str, Contender] = {
     "Adam, 1.4 times the steps": Contender({"optimizer": "adam", **_OTHERS}, 4e-3, 1.4),
     "Adam, eps 1e-6": Contender({"optimizer": "adam-eps", **_OTHERS}, 4e-3),
     "Adam, beta2 0.95": Contender({"optimizer": "adam", "beta2": 0.95, **_OTHERS}, 4e-3),
+    **{
+        f"AdamW, warm-up, decay {decay:g}": Contender({"optimizer": f"adamw-warm-{decay:g}", **_OTHERS}, 4e-3)
+        for decay in DECAYS
+    },
 }
+#: What people use: with and without decay and warm-up. The baseline is, on each field, the best of them.
+USUAL = ("Adam", *(name for name in CONTENDERS if name.startswith("AdamW")))
+BASELINE = "the best of Adam and AdamW"
 #: Of Adam, so that nobody need ask: on the problems of this repository alone.
 VARIANTS = ("Adam, 1.4 times the steps", "Adam, eps 1e-6", "Adam, beta2 0.95")
 #: Of which rates are searched everywhere.
@@ -78,6 +85,7 @@ TUNED = tuple(name for name in CONTENDERS if name not in ("MuSOAP, no weight dec
 _AGAINST = {
     "theirs": THEIRS,
     "Adam": "Adam",
+    "best": BASELINE,
     "longer": VARIANTS[0],
     "SOAP": "stock SOAP",
     "none": "MuSOAP, untuned, no weight decay",
@@ -278,10 +286,22 @@ class Contest:
         found = {
             who: {n: e for n in self.fields if (e := self.end(records, n, who))} for who in (*self.untuned, *self.contenders)
         }
+        if best := {name: found[who][name] for name in self.fields if (who := self.usual(records, name))}:
+            found[BASELINE] = best
         theirs: dict[str, End] = {}
         for line in [] if self.others is None else map(json.loads, self.others.read_text(encoding="utf-8").splitlines()):
             theirs.setdefault(line["size"], End(1e-3)).errors.append(line["loss"])
         return {who: own for who, own in {THEIRS: theirs, **found}.items() if own}
+
+    def usual(self, records: Any, name: str) -> str | None:
+        """Which of what people use is best on a field, by what rates are chosen by; None while one of them is not done."""
+        losses = {}
+        for who in USUAL if set(USUAL) <= set(self.contenders) else ():
+            found, left = self.searched(records, name, who)
+            if left or (who, name) not in self.pairs:
+                return None
+            losses[who] = min(found.values())
+        return min(losses, key=losses.__getitem__, default=None)
 
     def table(self, records: Any) -> str:
         """Errors of each contender on each field, in training, too, and their ratios."""
