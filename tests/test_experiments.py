@@ -239,8 +239,10 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
     assert "6 of 6 searches are done" in text
     assert f"{0.22 * times:.3g} [{0.2 * times:.3g}, {0.242 * times:.3g}] at 0.004" in text
     against = rows(text.split("that of Adam")[1])
-    assert against["MuSOAP, untuned"] == "| MuSOAP, untuned | 2 | 0.50 | 0.50 | 0.50 to 0.50 |"
-    assert rows(text.split("that of stock SOAP")[1])["MuSOAP"] == "| MuSOAP | 2 | 0.67 | 0.67 | 0.67 to 0.67 |"
+    assert against["MuSOAP, untuned"] == "| MuSOAP, untuned | 2 | 0.50 (0.50 to 0.50) | 0.50 | 0.50 to 0.50 |"
+    assert (
+        rows(text.split("that of stock SOAP")[1])["MuSOAP"] == "| MuSOAP | 2 | 0.67 (0.67 to 0.67) | 0.67 | 0.67 to 0.67 |"
+    )
     assert "0 of 6 searches" in experiment.table(Kept())
     said = experiment.numbers(kept)
     assert (said["MuSOAP.untuned.over.Adam.mean"], said["MuSOAP.over.SOAP.most"]) == ("0.50", "0.67")
@@ -253,6 +255,13 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
     assert "MuSOAP.over.Adam.none.mean" not in grouped
     experiment.draw(kept, tmp_path / "who.svg")
     assert "stock SOAP, tuned" in (tmp_path / "who.svg").read_text()
+
+
+def test_the_interval_of_a_mean_over_problems_is_students():
+    """Of 1/2, 1 and 2 the logarithms have mean 0 and standard deviation log 2; t of two degrees of freedom is 4.3027, so
+    that the interval reaches 4.3027 · log 2 / √3 = 1.7219 to either side, a factor of 5.595."""
+    assert contests._interval([0.5, 1.0, 2.0]) == " (0.18 to 5.59)"
+    assert contests._interval([0.5]) == contests._interval([0.5, math.inf]) == ""
 
 
 def test_a_contest_that_nobody_wins_says_so():

@@ -17,7 +17,7 @@ from experiments import paper
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
-from experiments.contest import APEBENCH, LAYOUTS, RATES, SOME, SUITE, TUNED, USUAL, VARIANTS, Contest
+from experiments.contest import APEBENCH, LAYOUTS, LINEAR, RATES, SOME, SUITE, TUNED, USUAL, VARIANTS, Contest
 from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
@@ -69,7 +69,8 @@ EXPERIMENTS: dict[str, Any] = {
         APEBENCH,
         TUNED,
         few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"}, SOME),
-        groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")} | {"four": SOME},
+        groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")}
+        | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},
         others=FOLDER / "own.jsonl",
     ),
     "apebench-rates": Contest(

@@ -99,7 +99,7 @@ FORMER: dict[str, dict[str, Any]] = {
         **{"capturable": False, "check": None},
     },
 }
-#: Weight decays of AdamW: torch's, and a larger one. That of neuralop's scripts, 1e-4, takes next to nothing in any of the trainings.
+#: Weight decays of AdamW: torch's, and a larger one; that of neuralop's scripts, 1e-4, takes next to nothing.
 DECAYS = (1e-2, 1e-1)
 _SOAP = settings.OPTIMIZERS["soap"]
 #: What a run may name: the package's own, and these.

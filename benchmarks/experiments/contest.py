@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import fmean, geometric_mean, median, stdev
 from typing import Any
 
 from experiments.contenders import DECAYS, GONE
@@ -26,6 +26,7 @@ from experiments.pages import dotted, named, table
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.parts import MODES, WIDTH
 from neuralop_mup.lab.records import Run
+from neuralop_mup.lab.statistics import student
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 from problems.apebench import scenarios
 
@@ -35,6 +36,8 @@ UNTUNED = {"MuSOAP, untuned": "MuSOAP", "MuSOAP, untuned, no weight decay": "MuS
 THEIRS = "APEBench's FNO"
 #: Scenarios on which all are tuned, two in 1D and two in 2D, chosen beforehand; on the others Adam and stock SOAP are.
 SOME = ("diff_burgers 1D", "diff_kdv 1D", "phy_gs_type 2D", "phy_decay_turb 2D")
+#: Scenarios of which the equation is linear, so that its solution operator is one multiplier a mode.
+LINEAR = ("diff_disp 1D", "diff_hyp_diff 1D", "diff_adv 2D")
 
 
 @dataclass(frozen=True)
@@ -318,7 +321,8 @@ class Contest:
                 [
                     who,
                     str(len(over)),
-                    *(f"{of(over):.2f}" for of in (geometric_mean, median)),
+                    f"{geometric_mean(over):.2f}{_interval(over)}",
+                    f"{median(over):.2f}",
                     f"{min(over):.2f} to {max(over):.2f}",
                 ]
                 for who in ends
@@ -327,7 +331,7 @@ class Contest:
             if rows:
                 lines += [
                     f"\n## Error over that of {other}",
-                    *table(["", "problems", "geometric mean", "median", "range"], rows),
+                    *table(["", "problems", "geometric mean (95 % interval)", "median", "range"], rows),
                 ]
         return "\n".join(lines) + "\n"
 
@@ -363,10 +367,12 @@ class Contest:
                     if some := self.against(ends, who, other, names):
                         said |= {
                             f"{called}.{group}.mean": f"{geometric_mean(some):.2f}",
+                            f"{called}.{group}.interval": _interval(some).strip(" ()"),
                             f"{called}.{group}.of": str(len(some)),
                         }
                 said |= {
                     f"{called}.of": str(len(over)),
+                    f"{called}.interval": _interval(over).strip(" ()"),
                     f"{called}.lower": str(sum(ratio < 1 for ratio in over)),
                     f"{called}.apart": str(self.apart(ends, who, other)),
                     f"{called}.behind": str(self.apart(ends, other, who)),
@@ -391,3 +397,12 @@ def _spread(errors: Sequence[float]) -> str:
     """Their median, and their range where there are several."""
     ends = f" [{min(errors):.3g}, {max(errors):.3g}]" if len(errors) > 1 else ""
     return f"{median(errors):.3g}{ends}"
+
+
+def _interval(ratios: Sequence[float]) -> str:
+    """The 95 % interval of a geometric mean over problems, by Student's t of the logarithms; nothing of a single one, nor of lost ones."""
+    if len(ratios) < 2 or not all(map(math.isfinite, ratios)):
+        return ""
+    logs = [math.log(ratio) for ratio in ratios]
+    reach = student(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    return f" ({math.exp(fmean(logs) - reach):.2f} to {math.exp(min(fmean(logs) + reach, 700)):.2f})"
