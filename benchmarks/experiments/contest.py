@@ -400,7 +400,10 @@ def _spread(errors: Sequence[float]) -> str:
 
 
 def _interval(ratios: Sequence[float]) -> str:
-    """The 95 % interval of a geometric mean over problems, by Student's t of the logarithms; nothing of a single one, nor of lost ones."""
+    """The 95 % interval of a geometric mean over problems, by Student's t of the logarithms.
+
+    Nothing of a single ratio, nor of those that are not finite.
+    """
     if len(ratios) < 2 or not all(map(math.isfinite, ratios)):
         return ""
     logs = [math.log(ratio) for ratio in ratios]
