@@ -23,6 +23,7 @@ from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.memory import Memory
+from experiments.on_paper import OnPaper
 from experiments.programs import Programs
 from experiments.rollout import Rollout
 from experiments.timing import Timing
@@ -59,6 +60,7 @@ EXPERIMENTS: dict[str, Any] = {
     "timing": Timing(),
     "memory": Memory(),
     "gpu": Gpu(),
+    "on-paper": OnPaper(),
     "checks": Checks(),
     "cheap": Cheap(),
     "fine-tuning": FineTuning(),
