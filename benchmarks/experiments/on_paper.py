@@ -91,8 +91,8 @@ class OnPaper:
         """Shares of a step, in percent."""
         said = (
             "MuSOAP's part of a training step, and in brackets that of fused Adam: on one GPU as it comes, on one with "
-            f"steps captured as CUDA graphs, and on {GPUS} with FSDP2, captured. Passes take as long as their batch is large: "
-            "the last column is the batch on one GPU, captured, from which on MuSOAP takes less than a fifth."
+            f"steps captured as CUDA graphs, and on {GPUS} with FSDP2, captured. Passes take as long as their batch is "
+            "large: the last column is the batch on one GPU, captured, from which on MuSOAP takes less than a fifth."
         )
         return f"# On paper, on H100s\n\n{said}\n\n{self.numbers(records).get('table', '')}\n"
 
