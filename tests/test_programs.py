@@ -228,7 +228,7 @@ def test_a_search_goes_on_beyond_its_edge_and_its_end_is_on_the_page():
         kept |= {run.id: {"outcome": "complete", **planted(run.config)} for run in runs}
     tried = [run.config["times"] for run in [experiment.run("train_burgers", "own", t, 0) for t in (0.5, 1, 2, 4, 8, 16)]]
     assert [t for t in tried if kept.get(experiment.run("train_burgers", "own", t, 0))] == [1, 2, 4, 8] and rounds == 3
-    assert experiment.tuned(kept, "train_burgers", 0) == ("cosine", 4.0)
+    assert experiment.tuned(kept, "train_burgers") == ("cosine", 4.0)
     assert (
         "| train_burgers | 12 | 0.08 | 0.8 | 0.1 (4 ×, cosine) | 16_h1 0.10, 16_l2 0.10, 32_l2 1.00 | "
         "16_h1 0.80, 16_l2 0.80, 32_l2 1.00 |" in experiment.table(kept)
@@ -237,3 +237,13 @@ def test_a_search_goes_on_beyond_its_edge_and_its_end_is_on_the_page():
     assert (numbers["tuned.mean"], numbers["tuned.most"], numbers["written.mean"]) == ("0.86", "1.00", "0.22")
     lost = Kept({key: {"outcome": "diverged", "loss": None, "metrics": {}} for key in kept})
     assert experiment.table(lost).startswith("# ") and not list(experiment.wanted(lost))
+
+
+def test_a_second_seed_trains_what_was_tuned_with_the_first():
+    experiment = programs.Programs(("train_burgers",), (0, 1))
+    kept, second = Kept(), set()
+    while runs := list(experiment.wanted(kept)):
+        kept |= {run.id: {"outcome": "complete", **planted(run.config)} for run in runs}
+        second |= {(run.config["how"], run.config["times"]) for run in runs if run.config["seed"] == 1}
+    assert second == {("two lines", 1.0), ("cosine", 4.0), ("own", 1.0)}
+    assert "| train_burgers | 12 | 0.08, 0.08 | 0.8, 0.8 | 0.1, 0.1 (4 ×, cosine) |" in experiment.table(kept)

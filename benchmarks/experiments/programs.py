@@ -116,14 +116,21 @@ class Programs:
         return Run(content, config, train=measured, size=f"{name}: {how}", params={"times": times}, seed=seed)
 
     def wanted(self, records: Any) -> Iterator[Run]:
-        """The runs that are missing, seed by seed; of a search those that may start now."""
-        for seed in self.seeds:
+        """The runs that are missing: of the first seed all, of a search those that may start now; of the other seeds a
+        program with the two lines, as it was tuned with the first seed, and as written.
+        """
+        first, *others = self.seeds
+        for name in self.names:
+            yield from missing(records, (self.run(name, "two lines", 1.0, first), self.run(name, "own", 1.0, first)))
+        for name in self.names:
+            for schedule in self.schedules:
+                yield from self._search(records, name, schedule, first)
+        for seed in others:
             for name in self.names:
-                yield from missing(records, (self.run(name, "two lines", 1.0, seed), self.run(name, "own", 1.0, seed)))
-        for seed in self.seeds:
-            for name in self.names:
-                for schedule in self.schedules:
-                    yield from self._search(records, name, schedule, seed)
+                yield from missing(records, [self.run(name, "two lines", 1.0, seed)])
+                if (best := self.tuned(records, name)) is not None:
+                    yield from missing(records, [self.run(name, *best, seed)])
+            yield from missing(records, (self.run(name, "own", 1.0, seed) for name in self.names))
 
     def _search(self, records: Any, name: str, schedule: str, seed: int) -> Iterator[Run]:
         """The rates that are missing, first those that are always tried."""
@@ -143,11 +150,12 @@ class Programs:
             losses[times] = loss
         return losses
 
-    def tuned(self, records: Any, name: str, seed: int) -> tuple[str, float] | None:
-        """Schedule and factor of the best run of a program's own optimizer; None while a search is not done."""
+    def tuned(self, records: Any, name: str) -> tuple[str, float] | None:
+        """Schedule and factor of the best run of a program's own optimizer, with the first seed; None while a search is not
+        done."""
         found: dict[tuple[str, float], float] = {}
         for schedule in self.schedules:
-            losses = self._losses(records, name, schedule, seed)
+            losses = self._losses(records, name, schedule, self.seeds[0])
             if None in losses.values() or further(losses) is not None:
                 return None
             found |= {(schedule, times): loss for times, loss in losses.items() if loss is not None}
@@ -161,11 +169,11 @@ class Programs:
         ratios: dict[str, list[float]] = {}
         for seed in self.seeds:
             ours = records.get(self.run(name, "two lines", 1.0, seed))
-            best = self.tuned(records, name, seed) if tuned else ("own", 1.0)
+            best = self.tuned(records, name) if tuned else ("own", 1.0)
             if ours is None or best is None:
                 continue
             own = errors_of(ours)
-            for error, value in errors_of(records.get(self.run(name, best[0], best[1], seed))).items():
+            for error, value in errors_of(records.get(self.run(name, *best, seed))).items():
                 ratios.setdefault(error, []).append(own.get(error, math.inf) / value)
         return {error: geometric_mean(values) for error, values in ratios.items()}
 
@@ -173,8 +181,8 @@ class Programs:
         """Every program's errors, and those of the two lines over the others."""
         said = (
             f"Test errors where the training ends, of each seed ({len(self.seeds)}): in L2 at its first resolution. "
-            "Tuned: at the rate, times its own, and under the schedule, its own or a cosine, with the least of them. "
-            "Ratios: all that it reports, geometric means. What is not measured yet has a dash."
+            "Tuned: at the rate, times its own, and under the schedule, its own or a cosine, with the least of them, found "
+            "with the first seed. Ratios: all that it reports, geometric means. What is not measured yet has a dash."
         )
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._rows(records), ""])
 
@@ -183,12 +191,14 @@ class Programs:
         for name in self.names:
             ours = [records.get(self.run(name, "two lines", 1.0, seed)) for seed in self.seeds]
             theirs = [records.get(self.run(name, "own", 1.0, seed)) for seed in self.seeds]
-            bests = [(seed, self.tuned(records, name, seed)) for seed in self.seeds]
-            tuned = [(best, records.get(self.run(name, *best, seed))) for seed, best in bests if best is not None]
-            told = "; ".join(f"{_first(record)} ({times:g} ×, {schedule})" for (schedule, times), record in tuned)
+            best, told = self.tuned(records, name), "–"
+            if best is not None:
+                schedule, times = best
+                tuned = [records.get(self.run(name, schedule, times, seed)) for seed in self.seeds]
+                told = f"{_all_first(tuned)} ({times:g} ×, {schedule})"
             epochs = str(self.epochs or PROGRAMS[name].epochs or "its own")
             ratios = [_all(self.over(records, name, tuned=t)) for t in (False, True)]
-            rows.append([name, epochs, _all_first(ours), _all_first(theirs), told or "–", *ratios])
+            rows.append([name, epochs, _all_first(ours), _all_first(theirs), told, *ratios])
         heads = ["program", "epochs", "two lines", "as written", "its own optimizer, tuned", "over as written", "over tuned"]
         return table(heads, rows)
 
