@@ -217,7 +217,7 @@ class Round:
             for study in studies(Train(self.folder)):
                 rows = study.rows(records)
                 found |= {f"{study.name} {r['size']} {r['rule']} {r['params']} {r['seed']}": r["loss"] for r in rows}
-                target = [run for point in study.rest(study.centre(records)) for run in study.runs(point) if run.keep]
+                target = [run for runs in study.rest(study.centre(records)) for run in runs if run.keep]
                 missing = [run.id for run in target if not (records.place(run) / WEIGHTS).exists()]
                 self.wrong("weights missing", missing)
         self.figures["runs"] += len(found)

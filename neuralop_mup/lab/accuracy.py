@@ -2,8 +2,6 @@
 step by step; as tables, and as a figure of samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 trained target weights, plan and data processor, in a file that runs no code when it is read.
 """
 
-from __future__ import annotations
-
 import time
 import zipfile
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 signatures by jsonargparse, files of options (``--config``) among them. Nothing is computed here.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os
@@ -26,15 +24,16 @@ from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.lab import plots
 from neuralop_mup.lab.compare import compare as compare_ways
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
-from neuralop_mup.lab.train_once import train as train_model
+from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs
+from neuralop_mup.lab.tuning import train as train_model
 from neuralop_mup.lab.tuning import tune as tune_model
-from neuralop_mup.lab.tuning import tuples
 
 Some = Mapping[str, Any] | None  # options with a dot
 
@@ -108,7 +107,10 @@ def compare(
     out = Path(folder or f"runs/{source.title}-compare")
     size = _target(source, _FIRST_TARGET if first else target)
     found = compare_ways(_fnos(source), source, target=size, folder=out, **how)
-    figure, text = found.plot(out / "comparison.png"), "\n".join([*found.sentences(), "", found.table()])
+    figure = plots.plot_ways(
+        {w.name: (w.errors, w.lr) for w in found.ways.values()}, out / "comparison.png", title=found.title
+    )
+    text = "\n".join([*found.sentences(), "", found.table()])
     (out / "comparison.md").write_text(f"# {found.title}\n\n{text}\n", encoding="utf-8")
     print(f"\n{text}\nFigure, table and every run: {out} ({figure.name}, comparison.md)")
     return 0 if all(max(way.errors) < math.inf for name, way in found.ways.items() if "SOAP" in name) else 1

@@ -2,8 +2,6 @@
 found at a proxy, and on request under Adam with one that was found at the target itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,11 +12,10 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import Plan, asked, make_plan
+from neuralop_mup.lab.plan import Plan, make_plan
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
@@ -67,11 +64,6 @@ class Way:
     tuning: float = 0.0
     tuned: str = "–"
 
-    @property
-    def middle(self) -> float:
-        """Median over the seeds."""
-        return median(self.errors)
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -81,14 +73,12 @@ class Comparison:
     ----------
     ways : mapping of str to Way
     title : str
-    folder : Path
     about : str
         What was trained, for how long and on which loss.
     """
 
     ways: Mapping[str, Way]
     title: str
-    folder: Path
     about: str
 
     def table(self) -> str:
@@ -97,7 +87,7 @@ class Comparison:
         for way in self.ways.values():
             ends = f"{say.number(min(way.errors))} to {say.number(max(way.errors))}"
             times = (f"{seconds:.1f} s" for seconds in (way.took, way.tuning))
-            rows.append([way.name, f"{way.lr:.3g}", way.tuned, say.number(way.middle), ends, *times])
+            rows.append([way.name, f"{way.lr:.3g}", way.tuned, say.number(median(way.errors)), ends, *times])
         return say.aligned(rows)
 
     def sentences(self) -> list[str]:
@@ -115,16 +105,11 @@ class Comparison:
         ratio = ours.took / small.took if small.took else 0.0
         return [*said, f"A training under MuSOAP took {ratio:.2f} times as long as one under Adam, with as many steps."]
 
-    def plot(self, path: str | Path) -> Path:
-        """Every seed's error, and the median of each way; see :func:`neuralop_mup.lab.plots.plot_ways`."""
-        return plots.plot_ways({w.name: (w.errors, w.lr) for w in self.ways.values()}, path, title=self.title)
-
 
 def _between(way: Way, other: Way) -> str:
-    what = (
-        f"{way.name}, against {other.name}: error {say.number(way.middle)} against {say.number(other.middle)} in the median"
-    )
-    return f"{what}{told_apart(way.errors, other.errors)}."
+    ours, theirs = (say.number(median(one.errors)) for one in (way, other))
+    apart = told_apart(way.errors, other.errors)
+    return f"{way.name}, against {other.name}: error {ours} against {theirs} in the median{apart}."
 
 
 def compare(
@@ -169,8 +154,8 @@ def compare(
     how = {"folder": folder, "n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
     def plan(optimizer: str, rule: str) -> Plan:
-        found = asked(folder, target=target, rules=(rule,), optimizer=optimizer, seeds=seeds[:1], **shared)
-        return make_plan(*found, build, data, read=read, loss=loss)
+        asking = {"target": target, "rules": (rule,), "optimizer": optimizer, "seeds": seeds[:1], **shared}
+        return make_plan(build, data, folder, read=read, loss=loss, **asking)
 
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
     n_steps = soap.steps["target"]
@@ -220,7 +205,7 @@ def compare(
         f"The target, {say.size_text(target)}, trains for {n_steps} steps ({epochs} epochs of batches of {batch_size}) on "
         f"{f'the loss {loss}' if isinstance(loss, str) else 'a loss of your own'}; errors are of {errors} data."
     )
-    return Comparison(ways, soap.title, folder, about)
+    return Comparison(ways, soap.title, about)
 
 
 def _where(searched: Results, made: Plan) -> str:

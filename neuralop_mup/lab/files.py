@@ -1,7 +1,5 @@
 """Files of a study: text, training states, and what a kill left of them."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import shutil

@@ -2,8 +2,6 @@
 refused.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -167,30 +165,31 @@ def asked(
 
 
 def make_plan(
-    study: Study,
-    optimizers: Mapping[str, Choice],
     build: Callable[..., nn.Module],
     data: Any,
+    folder: str | Path,
     *,
     read: Mapping[str, Any] | None = None,
     loss: Any = "l2",
     score: Any = None,
     proxy_steps: int | None = None,
     processor: Any = None,
+    **asking: Any,
 ) -> Plan:
     """Read the data, build each size once, choose what nobody gave, and refuse before anything is trained what cannot work.
 
     Parameters
     ----------
-    study, optimizers
-        As :func:`asked` gives them.
-    build, data, read, loss, score, proxy_steps, processor
+    build, data, folder, read, loss, score, proxy_steps, processor
         As for :func:`neuralop_mup.tune`.
+    **asking
+        As for :func:`asked`.
 
     Raises
     ------
     MupError
     """
+    study, optimizers = asked(folder, **asking)
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)
     models = {"target": _built(build, sizes["target"], "target", real=alone)}
@@ -250,7 +249,15 @@ def make_plan(
         with looking():  # what is not drawn as its class draws it is refused at the base, which is real
             if not alone:
                 parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
-            parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
+            try:
+                parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
+            except MupError as error:
+                if base is not None:
+                    raise
+                raise MupError(
+                    f"{error} As a base nm.train takes arguments of {name_of(build)}: nm.train(…, base={dict(sizes['target'])}) "
+                    "with the size at which lr is meant in the place of this one."
+                ) from error
     costs = {which: n_params(model) * steps[which] for which, model in models.items()}
     study = replace(study, train=training, costs=costs)
     x_shape = (sample["x"].shape[1], *grid) if grid else None

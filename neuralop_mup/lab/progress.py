@@ -1,7 +1,5 @@
 """What the user sees while runs are trained: a bar on a terminal, a line now and then elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Mapping

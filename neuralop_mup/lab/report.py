@@ -2,8 +2,6 @@
 records only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -271,14 +269,14 @@ def _figure(results: Results, title: str) -> str:
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
     name = "lr" if "lr" in study.space else next(iter(grids), None)
-    if name is None or len(study.sizes) == len(study.tuning) == 1 or not (walked := plots.Curve.of(results.curve(name))).x:
+    if name is None or len(study.sizes) == len(study.tuning) == 1 or not results.curve(name):
         return ""
     labels = {label: f"{label}\n({say.size_text(size)})" if size else "each point" for label, size in study.sizes.items()}
-    curves = [(labels[study.base], None, walked)]
+    curves = [(labels[study.base], None, results.curve(name))]
     for rule in study.rules if len(study.sizes) > 1 else ():
         losses = [r["loss"] for r in results.carried(study.target, rule)]
         value = results.row(rule)["transferred"][name]
         label = f"{labels[study.target]}\n{say.rule_name(rule)}"
-        curves.append((label, rule, plots.Curve.of({value: losses} if losses else {})))
+        curves.append((label, rule, {value: losses} if losses else {}))
     plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_score(results), title=title)
     return f"![Loss against {say.name_of(name)}: the base's curve, and what was trained with its best]({name}.png)"

@@ -1,7 +1,5 @@
 """What the records of a study say. Every number that is shown comes from here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,7 +47,7 @@ class Results:
     folder: Path
 
     @classmethod
-    def load(cls, folder: str | Path) -> Results:
+    def load(cls, folder: str | Path) -> "Results":
         """The study that was run last in ``folder``.
 
         Parameters

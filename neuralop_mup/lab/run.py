@@ -4,8 +4,6 @@ What a run gave is in the folder before the next one is planned, so a kill at an
 way.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter, deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait

@@ -2,8 +2,6 @@
 what a model predicts in the units of the data.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Search spaces: grids, and the checks on them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """The settings of one training run: typed, completed once, and what is wrong with them said once."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import re
@@ -138,7 +136,7 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
     return name, {**OPTIMIZERS, name: Choice(make, betas=False, is_own=True)}
 
 
-def optimizer_arguments(s: Settings) -> dict[str, Any]:
+def optimizer_arguments(s: "Settings") -> dict[str, Any]:
     """Every argument of a run's optimizer, those that nobody gave among them; none of the user's own."""
     if s.choice.is_own:
         return {}
@@ -214,7 +212,7 @@ class Settings:
         return self.optimizers[self.optimizer]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], optimizers: Mapping[str, Choice] = OPTIMIZERS) -> Settings:
+    def of(cls, config: Mapping[str, Any], optimizers: Mapping[str, Choice] = OPTIMIZERS) -> "Settings":
         """The settings that a flat configuration means, checked.
 
         Raises

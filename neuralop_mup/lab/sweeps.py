@@ -1,7 +1,5 @@
 """``sweep`` and ``transfer``: two questions asked of a study, for a train function of the user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,8 @@
 """One training run: a configuration in, a record out, through neuralop's ``Trainer``."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +21,7 @@ from neuralop_mup.core.parametrize import WIDER, parametrize
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
-from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData, advanced
@@ -241,7 +238,7 @@ class Training:
         optimizers: Mapping[str, Choice] = OPTIMIZERS,
     ) -> None:
         self.build, self.source, self.losses, self.told, self.score = build, source, losses, told, score
-        self.optimizers, self._data, self._given = optimizers, data, processor
+        self.optimizers, self._data, self.processor_given = optimizers, data, processor
         made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
         self.processor = made(data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
@@ -252,7 +249,7 @@ class Training:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_data": None}  # each process loads it, and knows what tells runs apart
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Training:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
         """With functions and a processor of its own, whose state then is one run's; the data is shared."""
         made = copy.copy(self)
         made._data = self._data
@@ -284,9 +281,11 @@ class Training:
     def fingerprints(self) -> dict[str, Any]:
         """Of all that a run depends on besides its settings."""
         own = {name: choice.make for name, choice in self.optimizers.items() if choice.is_own}
-        parts = {"build": self.build, "data": self.data, "loss": self.told, "processor": self._given}
+        parts = {"build": self.build, "data": self.data, "loss": self.told, "processor": self.processor_given}
         parts |= {"score": self.score and self.score.given, "optimizers": own or None}
-        return {name: _printed(part) for name, part in parts.items() if part is not None} | {"samples": self.data.counts()}
+        given = {name: part for name, part in parts.items() if part is not None}
+        printed = {name: part if isinstance(part, str) else fingerprint_or_new(part) for name, part in given.items()}
+        return {**printed, "samples": self.data.counts()}
 
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that the result of a run depends on, but for rounding; its device is not among it."""
@@ -394,14 +393,3 @@ class Training:
                 key = "loss" if name == "data" else f"{name}_loss"
                 measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
         return measured
-
-
-def _printed(value: Any) -> str:
-    """The fingerprint of what was given, or a name; of what has no fingerprint one that nothing else has."""
-    if isinstance(value, str):
-        return value
-    try:
-        return fingerprint(value)
-    except MupError as error:
-        warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
-        return f"unknown {uuid.uuid4().hex}"

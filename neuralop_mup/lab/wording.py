@@ -1,7 +1,5 @@
 """How numbers, hyperparameters, rules and sizes are written in sentences and tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
