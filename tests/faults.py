@@ -38,7 +38,7 @@ from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.run import run
 from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import transfer_study
+from neuralop_mup.lab.tuning import transfer_study
 
 engines._LOADED = ["neuralop_mup.lab.training"]  # a parabola is built on no device: without torch's compiler, 2 s a command
 COUNTED = (

@@ -11,7 +11,6 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
-from neuralop_mup.lab.plan import asked as what_is_asked
 from neuralop_mup.lab.plan import make_plan, narrower
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.mode_energy import mode_energy
@@ -34,9 +33,7 @@ def waves(frequency, points=64, n=100):
 def planned(tmp_path, **more):
     """What tune would train: 80 training samples are 4 batches, 400 steps in 100 epochs."""
     asked = {"target": TARGET, "epochs": 100, "batch_size": 20, "optimizer": "soap", "rules": ("operator-norm",), **more}
-    proxy_steps, build_it = asked.pop("proxy_steps", None), asked.pop("build", build)
-    found = what_is_asked(tmp_path / "p", seeds=(0,), device="cpu", **asked)
-    return make_plan(*found, build_it, waves(3), proxy_steps=proxy_steps)
+    return make_plan(asked.pop("build", build), waves(3), tmp_path / "p", seeds=(0,), device="cpu", **asked)
 
 
 def test_the_base_of_a_target():

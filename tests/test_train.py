@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import checkpoint, files, plots, training
+from neuralop_mup.lab import files, plots, training
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.records import WEIGHTS
 from neuralop_mup.optim.musoap.optimizer import usual_lr
@@ -62,11 +62,11 @@ def test_what_is_trained(tmp_path):
     assert str(nm.summary(nm.unwrap(other.model))).splitlines()[1:] == str(ours).splitlines()[1:] and other.lr == 0.05
     again = nm.load_tuned(tmp_path / "s", build)
     assert torch.equal(again.predict(fields()[0]), trained.predict(fields()[0]))
-    assert "nothing is tuned" in trained.report.read_text() and "Tuning took" not in repr(trained)
+    assert "nothing is tuned" in trained.report.read_text()
 
 
 def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(files, "EVERY", 0.0)
     whole = nm.train(build, fields(), folder=tmp_path / "whole", **QUICK)
     start = training._Trainer.on_epoch_start
 

@@ -20,7 +20,7 @@ from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import results_of
+from neuralop_mup.lab.tuning import results_of
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
@@ -31,7 +31,7 @@ TUNED = "Adam, tuned at the target"
 WAYS = {
     "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
     "Adam, tuned small": "the same, at the learning rate that is best with one seed at the proxy's size, carried as it is",
-    TUNED: "the same, at the best of three to five learning rates at the target, in factors of 2 around that of the proxy",
+    TUNED: "the same, at the best of five learning rates at the target, in factors of 2 around that of the proxy",
     "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
     "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
 }
@@ -135,8 +135,7 @@ def compare(
     build, data, target, folder, read, loss, epochs, batch_size, device, n_workers, progress
         As for :func:`neuralop_mup.tune`.
     tuned : bool, default False
-        Whether Adam is tuned at the target, too: three rates there, and up to two more beyond an edge at which the best
-        lies. It takes as many trainings of the target.
+        Whether Adam is tuned at the target, too, by five rates there. It takes as many trainings of the target.
     seeds : iterable of int
         Of the target.
 
@@ -167,9 +166,7 @@ def compare(
         study, size = plans[name].study, "proxy"
         if name == TUNED:
             lr, size = lrs["Adam, tuned small"], "target"
-            study = replace(study, space={"lr": [lr / 2, lr, 2 * lr]})
-        if progress:
-            print(f"{name}: {WAYS[name]}")
+            study = replace(study, space={"lr": [lr / 4, lr / 2, lr, 2 * lr, 4 * lr]})
         searches[name] = results_of(replace(study, sizes={size: study.sizes[size]}, keeps=False), **how)
         lrs[name] = searches[name].best["lr"]
     under = {
@@ -198,8 +195,8 @@ def compare(
         done = [r for r in own if is_complete(r)]
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
         ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0)
-    for name, searched in searches.items():
-        ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, plans[name]))
+        if searched := searches.get(name):
+            ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, plans[name]))
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
     about = (
         f"The target, {say.size_text(target)}, trains for {n_steps} steps ({epochs} epochs of batches of {batch_size}) on "

@@ -79,7 +79,7 @@ def fingerprint(value: Any) -> str:
 
 
 def fingerprint_or_new(value: Any) -> str:
-    """The fingerprint of a value. What has none is like nothing else: its runs are never used again, and a warning says why."""
+    """The fingerprint of a value; of what has none one that nothing else has, and a warning says why."""
     try:
         return fingerprint(value)
     except MupError as error:

@@ -41,9 +41,18 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
     ``outcome`` is one of :data:`KINDS`; ``again``: whether its surroundings are to blame, so that the same run may end
     otherwise at once; ``versions``, ``host`` and ``date``: of the process in which it ended.
     """
-    text = {"outcome": FAILED, "error": error, "loss": None, "metrics": {}, "traceback": None}
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return {**text, "seconds": 0.0, "again": again, "versions": versions(), "host": platform.node(), "date": date}
+    return {
+        "outcome": FAILED,
+        "error": error,
+        "loss": None,
+        "metrics": {},
+        "traceback": None,
+        "seconds": 0.0,
+        "again": again,
+        "versions": versions(),
+        "host": platform.node(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
 
 
 @cache
@@ -147,8 +156,8 @@ def _ended(value: Any) -> dict[str, Any]:
 def _raised(error: BaseException) -> dict[str, Any]:
     """The outcome of an exception: what caused it says whose fault it is."""
     around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
-    kind = REFUSED if isinstance(error, MupError) and not around else FAILED
-    kind = DIVERGED if isinstance(error, Diverged) else kind
+    refused = isinstance(error, MupError) and not around
+    kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
     said, name = " ".join(str(error).split()), type(error).__name__
     outcome = failed(said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": "), again=around)
     trace = traceback.format_exception(error) if kind == FAILED else []

@@ -32,8 +32,6 @@ from neuralop_mup.validation import check_count, check_positive
 
 _NEEDED = ("epochs", "batch_size", "device")
 _SET_HERE = ("model", "base", "rule", "seed")
-#: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
-EXTENDS = 2
 LEAST_WIDTH = 16
 _PAGE = 10_000_000  # bytes of records, report and figures
 _BYTES = 20  # of each number that is trained: the weights, and these again with what an optimizer keeps of them
@@ -131,19 +129,16 @@ def asked(
     folder = Path(folder)
     Records(folder)  # one that is no folder, or of an earlier version
     name, optimizers = optimizer_of(optimizer)
-    choice, space = optimizers[name], space or {}
-    if not isinstance(space, Mapping):
-        values = list(space) if isinstance(space, (list, tuple)) else choice.lrs(_USUAL_STEPS)
-        raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
-    own_lrs = "lr" not in space
+    choice = optimizers[name]
+    own_lrs = not space or (isinstance(space, Mapping) and "lr" not in space)
     if own_lrs and choice.is_own:
         give = "give it, lr=…" if alone else "give those to try, space={'lr': [low, …, high]}"
         raise MupError(f"No learning rates of {name} are known here: {give}.")
     for rule in rules:
         check_rule(rule)
-    lrs = {"lr": _lrs(choice, _USUAL_STEPS, alone)} if own_lrs else {}
+    searched = {"lr": _lrs(choice, _USUAL_STEPS, alone), **(space or {})} if own_lrs else space
     given = {key: value for key, value in settings.items() if value is not None or key in _NEEDED}
-    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in space}
+    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in searched}
     kernels = kernel_init or choice.kernel_init
     study = Study(
         name=folder.resolve().name,
@@ -152,9 +147,8 @@ def asked(
         under={rule: {"kernel_init": kernels} for rule in rules if rule != "standard" and kernels != "default"},
         at={"target": {"base": base}} if alone else {},
         between=own_lrs,
-        extends={} if space or alone else {"lr": EXTENDS},
         keeps=True,
-        **checked({**lrs, **space}, fixed, seeds, _SET_HERE),
+        **checked(searched, fixed, seeds, _SET_HERE),
     )
     tried = [{name: value} for name, values in study.space.items() for value in values]
     tried += [{"seed": seed} for seed in study.seeds]
@@ -199,10 +193,8 @@ def make_plan(
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
     energy = mode_energy(sample["y"]) if grid else None
-    read_as = getattr(source, "readings", {})
-    if isinstance(source, Problem):
-        read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
-    told = {"data": source.title, **read_as}
+    made_by = {"problem": source.content()} if isinstance(source, Problem) else {}
+    told = {"data": source.title, **getattr(source, "readings", made_by)}
     if alone:
         own = study.at["target"]["base"]
         base = None if own is None else _built(build, own, "base")
@@ -255,14 +247,19 @@ def make_plan(
                 if base is not None:
                     raise
                 raise MupError(
-                    f"{error} As a base nm.train takes arguments of {name_of(build)}: nm.train(…, base={dict(sizes['target'])}) "
-                    "with the size at which lr is meant in the place of this one."
+                    f"{error} For nm.train these are arguments of {name_of(build)}, such as the model's own size: "
+                    f"nm.train(…, base={dict(sizes['target'])})."
                 ) from error
     costs = {which: n_params(model) * steps[which] for which, model in models.items()}
     study = replace(study, train=training, costs=costs)
-    x_shape = (sample["x"].shape[1], *grid) if grid else None
-    title = f"{name_of(build)} on {source.title}"
-    return Plan(study, title, x_shape, steps, told, n_bytes=_PAGE + _BYTES * n_params(models["target"]))
+    return Plan(
+        study,
+        title=f"{name_of(build)} on {source.title}",
+        x_shape=(sample["x"].shape[1], *grid) if grid else None,
+        steps=steps,
+        told=told,
+        n_bytes=_PAGE + _BYTES * n_params(models["target"]),
+    )
 
 
 # Models

@@ -108,7 +108,7 @@ def bare(axes: Any) -> None:
 
 # Loss against a hyperparameter: the figure of every study
 
-#: Beyond this multiple of the best loss a point is pinned to the top of the axes: a diverged run may reach 1e6.
+#: The axes end at this multiple of the best loss: a diverged run may reach 1e6.
 _CEILING = 100.0
 
 
@@ -157,20 +157,16 @@ def plot_curves(
     for i, ((label, rule, losses), complete) in enumerate(zip(curves, whole, strict=True)):
         x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))
         colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
-        inside, top = ([min(y, ceiling) for y in own] for own in (mean, most))
         is_walk = len(x) > 1
         # What is below a single point shows.
         size = {"markersize": 4} if is_walk else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
-        axes.plot(x, inside, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
+        axes.plot(x, mean, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
         if is_walk:
-            axes.fill_between(x, least, top, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(x, least, most, color=colour, alpha=0.2, linewidth=0)
             best = int(np.argmin(mean))
-            axes.plot(x[best], inside[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
+            axes.plot(x[best], mean[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
         else:
-            axes.vlines(x, least, top, color=colour, linewidth=2.4)
-        if beyond := [value for value, y in zip(x, mean, strict=True) if y > ceiling]:
-            axes.plot(beyond, [ceiling] * len(beyond), "^", markersize=8, color=colour, clip_on=False, zorder=9)
-            marks.append("▲ beyond the axis")
+            axes.vlines(x, least, most, color=colour, linewidth=2.4)
         if failed := [value for value in losses if value not in complete]:  # at a height that is a share of the axis
             at, up = [0.97 - 0.04 * i] * len(failed), axes.get_xaxis_transform()
             axes.plot(failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)

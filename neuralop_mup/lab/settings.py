@@ -18,9 +18,7 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.search import log2_grid
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
-from neuralop_mup.optim.musoap.optimizer import AUX_LR, MuSOAP, usual_lr
-from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
-from neuralop_mup.optim.musoap.optimizer import WEIGHT_DECAY as SOAP_DECAY
+from neuralop_mup.optim.musoap import optimizer as musoap
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 _MASTERS = ("lr_mult", "init_mult")
@@ -70,7 +68,7 @@ class Choice:
 
     def usual(self, steps: int) -> float:
         """The learning rate of a run of so many steps for which nothing is searched: by the law, or the default."""
-        return usual_lr(steps, self.lr) if self.by_steps else self.lr
+        return musoap.usual_lr(steps, self.lr) if self.by_steps else self.lr
 
     def lrs(self, steps: int) -> list[float]:
         """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""
@@ -87,11 +85,11 @@ OPTIMIZERS: dict[str, Choice] = {
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
     "soap": Choice(
-        MuSOAP,
-        lr=SOAP_LR,
-        weight_decay=SOAP_DECAY,
+        musoap.MuSOAP,
+        lr=musoap.LR,
+        weight_decay=musoap.WEIGHT_DECAY,
         by_steps=True,
-        aux_lr=AUX_LR,
+        aux_lr=musoap.AUX_LR,
         kernel_init="small",
         arguments=frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"}),
     ),

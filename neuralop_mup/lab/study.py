@@ -8,7 +8,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.lab.records import Records, Run, described, params_key
-from neuralop_mup.lab.search import edge_of, points
+from neuralop_mup.lab.search import points
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
@@ -55,9 +55,6 @@ class Study:
         Label of a size → settings that its runs have besides, ``base`` among them where that is no size of the study.
     between : bool, default False
         Whether the best learning rate is taken between grid points, where a parabola has one (:func:`find_optimum`).
-    extends : mapping of str to int, optional
-        Hyperparameter → by how many values its grid may grow at the base, one at a time, while the best one lies at an
-        edge.
     notes : tuple of str, default ()
         What a reader must know besides.
     keeps : bool, default False
@@ -83,7 +80,6 @@ class Study:
     under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     at: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     between: bool = False
-    extends: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     keeps: bool = False
     costs: Mapping[Any, float] = field(default_factory=dict, compare=False)
@@ -134,7 +130,7 @@ class Study:
         """The points on which everything else depends: the base's grid."""
         keep = self.keeps and self.base == self.target
         found = [self.point(self.base, rule, params, keep) for rule in self.rules for params in points(self.space)]
-        return list({runs[0].id: runs for runs in found}.values())
+        return list({id(runs): runs for runs in found}.values())
 
     def rest(self, centre: Params) -> list[list[Run]]:
         """What is trained once the base's best point is known: that one at the target, under each rule."""
@@ -179,20 +175,6 @@ class Study:
         optimum = find_optimum({lr: [r["loss"] for r in ends] for lr, ends in beside.items()})
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
-    def extended(self, records: Records) -> "Study":
-        """The study with as many values beyond the edges of its grid as the base's best points have asked for so far."""
-        for name, more in self.extends.items():
-            found, values = self._found(records), sorted(self.space[name])
-            best, _ = lowest(found, len(self.seeds))
-            edge = edge_of((best or {}).get(name), values)
-            if edge is not None and more > 0 and len(found) == len(self.tuning):
-                new = values[0] ** 2 / values[1] if edge == "lowest" else values[-1] ** 2 / values[-2]
-                space = {**self.space, name: sorted([*values, float(f"{new:.12g}")])}
-                study = replace(self, space=space, extends={**self.extends, name: more - 1})
-                object.__setattr__(study, "_made", self._made)
-                return study.extended(records)
-        return self
-
     def wanted(self, records: Records) -> list[Run]:
         """The runs that may start now and are not done, in the order in which they should: first the base, then the rest.
 
@@ -222,17 +204,16 @@ class Study:
         ...     [run.config for run in study.wanted(records)]
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
-        study = self.extended(records)
-        open_ones = study._open(study.tuning, records)
+        open_ones = self._open(self.tuning, records)
         if open_ones or self.base == self.target:
             return open_ones
-        centre = study.centre(records)
+        centre = self.centre(records)
         if centre is None:
-            failures = first_failure([end for _, ends in study._found(records) for end in ends])
+            failures = first_failure([end for _, ends in self._found(records) for end in ends])
             raise MupError(
-                f"No point of {the(study.base)} completed with every seed, so nothing can be carried over.{failures}"
+                f"No point of {the(self.base)} completed with every seed, so nothing can be carried over.{failures}"
             )
-        return study._open(study.rest(centre), records)
+        return self._open(self.rest(centre), records)
 
     def _open(self, wanted: Iterable[list[Run]], records: Records) -> list[Run]:
         """Runs of these points that may start: all seeds once the first completed."""
@@ -249,14 +230,12 @@ class Study:
 
     def left(self, records: Records) -> Counter:
         """Size → number of runs that are not done, as far as can be told."""
-        study = self.extended(records)
-        wanted = [runs for runs in study.points(records, guess=True) if study.ends(runs, records) is None]
+        wanted = [runs for runs in self.points(records, guess=True) if self.ends(runs, records) is None]
         return Counter(run.labels["size"] for runs in wanted for run in runs if records.get(run) is None)
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """A record for each run of the study that ended, with what the study calls it; points in their order."""
-        study = self.extended(records)
-        runs = itertools.chain.from_iterable(study.points(records))
+        runs = itertools.chain.from_iterable(self.points(records))
         return [{**run.labels, **record} for run in runs if (record := records.read(run)) is not None]
 
     # What is written down
@@ -281,10 +260,9 @@ class Study:
         >>> with Records("runs").held() as records:
         ...     study.save(records)
         """
-        study = self.extended(records)
-        table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in study.rows(records))
-        asked = {name: plain(getattr(study, name)) for name in _KEPT}
-        asked |= {"sizes": [[size, plain(arguments)] for size, arguments in study.sizes.items()]}
+        table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows(records))
+        asked = {name: plain(getattr(self, name)) for name in _KEPT}
+        asked |= {"sizes": [[size, plain(arguments)] for size, arguments in self.sizes.items()]}
         put(records.folder, records.folder / "results.jsonl", table)
         put(records.folder, records.folder / "study.json", json.dumps(asked, indent=2) + "\n")
 

@@ -20,8 +20,7 @@ from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.plan_files import fit_plan
-from neuralop_mup.lab.checkpoint import read_weights
-from neuralop_mup.lab.files import put
+from neuralop_mup.lab.files import put, read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete, plain
 from neuralop_mup.lab.records import WEIGHTS, Records
@@ -147,14 +146,12 @@ class Tuned:
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
     def __repr__(self) -> str:
-        made, size, price = self._made, _arguments(self._made["size"]), self.results.price()
+        made, size = self._made, _arguments(self._made["size"])
         base = "" if made["base"] is None else f"base={made['base']}, "
         said = verdict(self.results)
         short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
         if short != long:
             said.append(f"For the {long} steps of the target that is lr {self.lr * math.sqrt(short / long):.3g}.")
-        if price is not None:
-            said.append(f"Tuning took {price:.2f} of one training of the target.")
         return "\n".join(
             (
                 *said,

@@ -20,7 +20,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import WIDER, parametrize
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
-from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
+from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
@@ -118,10 +118,8 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     if isinstance(loss, Mapping) and loss:
         named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
         return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
-    if not isinstance(loss, str):
-        raise MupError(f"loss={loss!r} must be 'l2', 'h1', a function loss(y_pred, y, **batch), or a dict of such.")
     if loss not in ("l2", "h1"):
-        raise MupError(f"There is no loss {loss!r}; expected l2 or h1.")
+        raise MupError(f"loss={loss!r} must be 'l2', 'h1', a function loss(y_pred, y, **batch), or a dict of such.")
     own = own or {"data": (1.0, LpLoss(d=n_dim, p=2))}
     return own if loss == "l2" else {**own, "data": (own["data"][0], H1Loss(d=n_dim))}
 
@@ -290,12 +288,11 @@ class Training:
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that the result of a run depends on, but for rounding; its device is not among it."""
         s = Settings.of({k: v for k, v in config.items() if k != "device"}, self.optimizers)
-        left_out = ("device", "arguments", "optimizers")
         return {
             "train": "neuralop_mup",
             "version": {"training": VERSION, "rules": RULE_VERSION},
             **self.fingerprints,
-            **{f.name: getattr(s, f.name) for f in fields(s) if f.name not in left_out},
+            **{f.name: getattr(s, f.name) for f in fields(s) if f.name not in ("device", "arguments", "optimizers")},
             "optimizer_arguments": optimizer_arguments(s),
         }
 
@@ -378,10 +375,16 @@ class Training:
                 raise Diverged(f"The score {self.score.name} of the trained model is {value}: lower lr, or train longer.")
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
         data.check_unchanged()
-        more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
+        took = trainer.seconds
         if keep and folder is not None:
             keep_weights(model, self.processor, folder / WEIGHTS)
-        return {**measured, **more, "n_params": n_params(model), "steps": steps}
+        of_training = {
+            "train_loss": float(metrics["avg_loss"]),
+            "n_params": n_params(model),
+            "steps": steps,
+            "seconds": took,
+        }
+        return {**measured, **of_training, "notes": notes}
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""
