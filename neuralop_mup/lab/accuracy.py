@@ -98,7 +98,9 @@ def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> lis
     pairs = getattr(data, "trajectory", 0)
     if pairs < 2:
         return []
-    columns = {"from the truth before": errors.reshape(-1, pairs).mean(0)}
-    columns["from the first state on"] = rollout_errors(model, Validation(data, which), pairs)
+    columns = {
+        "from the truth before": errors.reshape(-1, pairs).mean(0),
+        "from the first state on": rollout_errors(model, Validation(data, which), pairs),
+    }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]

@@ -97,8 +97,9 @@ def compare(
     first = data == "burgers" and not problem and not target
     source = _source(data, _FIRST if first else problem, read)
     out = Path(folder or f"runs/{source.title}-compare")
-    size = _target(source, _FIRST_TARGET if first else target)
-    found = compare_ways(_fnos(source), source, target=size, folder=out, **how)
+    found = compare_ways(
+        _fnos(source), source, target=_target(source, _FIRST_TARGET if first else target), folder=out, **how
+    )
     figure = plots.plot_ways(
         {w.name: (w.errors, w.lr) for w in found.ways.values()}, out / "comparison.png", title=found.title
     )
@@ -135,8 +136,8 @@ def train(
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-train")
-    base = base and _size(base, source.n_dim)
-    return _told(tuning.train(_fnos(source), source, target=_target(source, target), base=base, folder=out, **how), out)
+    given = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "folder": out, **how}
+    return _told(tuning.train(_fnos(source), source, **given), out)
 
 
 @_with_arguments_of(tuning.tune, without="processor")
@@ -170,16 +171,8 @@ def tune(
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-tune")
-    tuned = tuning.tune(
-        _fnos(source),
-        source,
-        target=_target(source, target),
-        base=base and _size(base, source.n_dim),
-        space=space and _flat(space),
-        folder=out,
-        **how,
-    )
-    return _told(tuned, out)
+    given = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "folder": out, **how}
+    return _told(tuning.tune(_fnos(source), source, space=space and _flat(space), **given), out)
 
 
 def _told(tuned: Any, folder: Path) -> int:
@@ -254,14 +247,13 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-#: It raises ArgumentError for what it cannot read, and takes no abbreviations.
-_Strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
-
-
 def parser(command: str | None = None) -> ArgumentParser:
-    """jsonargparse's parser of all commands, or of one."""
+    """jsonargparse's parser of all commands, or of one: it raises ArgumentError for what it cannot read, and takes no
+    abbreviations.
+    """
     components = COMMANDS if command is None else COMMANDS[command]
-    return auto_parser(components, parser_class=_Strict, prog="neuralop-mup", version=__version__)
+    strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
+    return auto_parser(components, parser_class=strict, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:

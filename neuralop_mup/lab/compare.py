@@ -157,10 +157,9 @@ def compare(
         return make_plan(build, data, folder, read=read, loss=loss, **asking)
 
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
-    n_steps = soap.steps["target"]
     if progress:
         print(soap)
-    lrs, searches = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(n_steps)}, {}
+    lrs, searches = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(soap.steps)}, {}
     plans = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
     for name in [name for name in plans if name not in lrs]:
         study, size = plans[name].study, "proxy"
@@ -199,8 +198,8 @@ def compare(
             ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, plans[name]))
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
     about = (
-        f"The target, {say.size_text(target)}, trains for {n_steps} steps ({epochs} epochs of batches of {batch_size}) on "
-        f"{f'the loss {loss}' if isinstance(loss, str) else 'a loss of your own'}; errors are of {errors} data."
+        f"The target, {say.size_text(target)}, trains for {soap.steps} steps ({epochs} epochs of batches of {batch_size}) "
+        f"on {f'the loss {loss}' if isinstance(loss, str) else 'a loss of your own'}; errors are of {errors} data."
     )
     return Comparison(ways, soap.title, about)
 
@@ -211,6 +210,6 @@ def _where(searched: Results, made: Plan) -> str:
     edge = edge_of(searched.best["lr"], lrs)
     return (
         f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g}{f', the {edge}' if edge else ''}, at "
-        f"{say.size_text(made.study.sizes[which])}, {made.steps[which]} steps, "
+        f"{say.size_text(made.study.sizes[which])}, {made.steps} steps, "
         f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
     )

@@ -126,9 +126,14 @@ class Checkpoint:
         if time.monotonic() - self._last < EVERY:
             return
         generator = getattr(self._loader, "generator", None)
-        state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
-        state |= {"order": generator and generator.get_state(), "random": torch.get_rng_state()}
-        state |= {"key": self._key, "epoch": epoch, "seconds": seconds}
+        state = {
+            **{name: part.state_dict() for name, part in self._parts.items()},
+            "order": generator and generator.get_state(),
+            "random": torch.get_rng_state(),
+            "key": self._key,
+            "epoch": epoch,
+            "seconds": seconds,
+        }
         try:
             with whole_file(self.path) as part:
                 save_torch(state, part)

@@ -31,8 +31,6 @@ _SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
 #: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
 #: train further runs, since a train function may itself tune.
 _BUSY = threading.RLock()
-#: What decides the numbers of a run besides its content.
-_PACKAGES = ("torch", "neuraloperator", "mup")
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
@@ -59,7 +57,7 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions of Python and of every package that decides the numbers of a run."""
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
-    found = {name: installed.get(name, "not installed") for name in _PACKAGES}
+    found = {name: installed.get(name, "not installed") for name in ("torch", "neuraloperator", "mup")}
     return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
 
 

@@ -44,7 +44,7 @@ class Progress:
 
     def finished(self, record: Mapping[str, Any]) -> None:
         """Show one more finished run."""
-        labels = (record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}")
+        labels = [record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}"]
         what = " ".join(filter(None, labels))
         self._runs += 1
         if not is_complete(record):

@@ -254,9 +254,8 @@ def write_report(
             "## Runs that did not complete",
             wording.aligned([["size", "rule", "values", "seed", "outcome", "error"], *rows]),
         ]
-    rows = [[name, wording.line(wording.cell(value))] for name, value in settings.items()]
-    parts += ["## Settings", wording.aligned([["setting", "value"], *rows])]
-    parts += ["## Where the runs were trained", surroundings(results.records)]
+    rows = [["setting", "value"], *([name, wording.line(wording.cell(value))] for name, value in settings.items())]
+    parts += ["## Settings", wording.aligned(rows), "## Where the runs were trained", surroundings(results.records)]
     if use:
         parts += ["## Use the target", f"```python\n{use}\n```"]
     parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]

@@ -201,10 +201,8 @@ class Results:
         rows = []
         for group in sorted(self._points(size, rule).values(), key=lambda group: score(group, len(self.study.seeds))):
             loss, std = mean_and_std([r["loss"] for r in group if is_complete(r)])
-            failed = sum(not is_complete(r) for r in group)
-            rows.append(
-                {"params": group[0]["params"], "loss": loss, "std": std, "failed": failed, "seconds": seconds(group)}
-            )
+            row = {"params": group[0]["params"], "loss": loss, "std": std}
+            rows.append({**row, "failed": sum(not is_complete(r) for r in group), "seconds": seconds(group)})
         return rows
 
     def curve(self, name: str = "lr", rule: str | None = None) -> dict[Any, list[float | None]]:

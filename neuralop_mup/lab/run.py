@@ -66,8 +66,8 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
     [0.0625, 0.0]
     """
     records = Records(folder, known)
-    name, costs = getattr(plan, "name", records.folder.name), getattr(plan, "costs", {})
-    with closing(engine), closing(Progress(name, costs, progress)) as display, records.held():
+    display = Progress(getattr(plan, "name", records.folder.name), getattr(plan, "costs", {}), progress)
+    with closing(engine), closing(display), records.held():
         loop = _Loop(plan, records, engine, display)
         try:
             loop.run()

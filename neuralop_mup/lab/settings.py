@@ -13,7 +13,7 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
-from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers, length_factor
+from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.search import log2_grid
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
@@ -22,8 +22,6 @@ from neuralop_mup.optim.musoap import optimizer as musoap
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 _MASTERS = ("lr_mult", "init_mult")
-#: Names of kernel initialisations, and what they make of neuralop's own.
-KERNEL_INITS = {"default": 1.0, "small": SMALL_KERNELS["kernel"]}
 #: Ends of a search under Adam, whose best learning rate no law gives.
 ADAM_LRS = (1e-3, 6.4e-2)
 
@@ -47,9 +45,9 @@ class Choice:
         check.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
-    kernel_init : str
-        Kernel initialisation that was measured to be best with it (docs/evidence/optimizers.md); searches use it under
-        every rule.
+    init_mult : dict
+        How large parameters start in μP, by role, where nobody says it: what was measured to be best with it
+        (docs/evidence/optimizers.md).
     arguments : frozenset of str
         Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "soap", "soap": {"period": 2}}``.
     is_own : bool
@@ -62,7 +60,7 @@ class Choice:
     weight_decay: float = 0.0
     by_steps: bool = False
     aux_lr: float | None = None
-    kernel_init: str = "default"
+    init_mult: Mapping[str, float] = field(default_factory=dict)
     arguments: frozenset[str] = frozenset()
     is_own: bool = False
 
@@ -90,7 +88,7 @@ OPTIMIZERS: dict[str, Choice] = {
         weight_decay=musoap.WEIGHT_DECAY,
         by_steps=True,
         aux_lr=musoap.AUX_LR,
-        kernel_init="small",
+        init_mult=SMALL_KERNELS,
         arguments=frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"}),
     ),
 }
@@ -175,10 +173,6 @@ class Settings:
         torch's name of it, or ``"auto"``.
     lr_mult, init_mult : dict
         Master multipliers by role; a run may give ``lr_mult.spectral`` and the like.
-    kernel_init : str
-        How large Fourier kernels start: ``"default"`` or ``"small"``.
-    training : dict
-        How the training differs from the base's, as :func:`neuralop_mup.parametrize` takes it.
     optimizers : dict
         Name → :class:`Choice`; what a run's configuration may name.
     """
@@ -200,8 +194,6 @@ class Settings:
     device: str = "cpu"
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     init_mult: Mapping[str, float] = field(default_factory=dict)
-    kernel_init: str = "default"
-    training: Mapping[str, Any] = field(default_factory=dict)
     optimizers: Mapping[str, Choice] = field(default_factory=lambda: OPTIMIZERS, repr=False, compare=False)
 
     @property
@@ -266,7 +258,7 @@ class Settings:
         if not set(self.arguments) <= choice.arguments:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
             raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
-        init_multipliers(self.init_mult, self.kernel_init)
+        check_multipliers(self.init_mult, "init_mult", OF_INIT)
         halvings(self.schedule)
         if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", str(self.device)):
             raise MupError(f"device must be torch's name of one, such as cpu or cuda:0, or auto; it is {self.device!r}.")
@@ -287,32 +279,16 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
         Of the run, for an optimizer of the user's own.
     """
     choice = s.choice
-    # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
-    carries = s.training and s.rule != "standard" and s.optimizer != "sgd" and not choice.is_own  # which have no rule for it
-    carried = length_factor(*reversed(s.training["steps"])) if carries else 1.0
-    given = {"lr": s.lr * carried, "weight_decay": s.weight_decay * carried, "lr_mult": dict(s.lr_mult), **s.arguments}
+    given = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
     if choice.aux_lr is not None:
-        given["aux_lr"] = (choice.aux_lr if s.aux_lr is None else s.aux_lr) * carried
+        given["aux_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
     optimizer = choice.make(model, s.lr, steps) if choice.is_own else choice.make(model, **given)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise MupError(f"The optimizer {s.optimizer} makes {optimizer!r}, and must make a torch.optim.Optimizer.")
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer
-
-
-def init_multipliers(init_mult: Mapping[str, float], kernel_init: str) -> dict[str, float]:
-    """What ``parametrize`` takes as ``init_mult``: a run says how large kernels start at every size."""
-    if kernel_init not in KERNEL_INITS:
-        raise MupError(f"kernel_init is {kernel_init!r}; {nearest(str(kernel_init), KERNEL_INITS)}")
-    mults = check_multipliers(init_mult, "init_mult", OF_INIT)
-    if kernel_init != "default" and "kernel" in mults:
-        raise MupError(
-            f"kernel_init = {kernel_init!r} and init_mult['kernel'] = {mults['kernel']} both say how large kernels "
-            "start; give one of them."
-        )
-    return {"kernel": KERNEL_INITS[kernel_init], **mults}
 
 
 def halvings(schedule: str) -> list[int]:

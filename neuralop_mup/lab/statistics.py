@@ -12,7 +12,6 @@ SEEDS = 3
 _NEAR = 1.05  # in factors of 2: what the parabola is fitted to; rates are rounded
 _STEEP = math.log(2)  # and no loss more than twice the least one: beyond, curves are no parabolas
 _FLAT = 1e-9  # a curvature that rounding makes
-_MOST = 700.0  # exp of more is no float
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float,
     ratios = [math.log(a) - math.log(b) for a, b in zip(ours, other, strict=True)]
     mean = fmean(ratios)
     reach = student(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
-    ratio, low, high = (math.exp(min(end, _MOST)) for end in (mean, mean - reach, mean + reach))
+    ratio, low, high = (math.exp(min(end, 700.0)) for end in (mean, mean - reach, mean + reach))  # of more it is no float
     return ratio, low, high
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import verdict
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.settings import Settings, init_multipliers
+from neuralop_mup.lab.settings import Settings
 from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
 from neuralop_mup.validation import check_count
 
@@ -149,9 +148,6 @@ class Tuned:
         made, size = self._made, _arguments(self._made["size"])
         base = "" if made["base"] is None else f"base={made['base']}, "
         said = verdict(self.results)
-        short, long = made["training"].get("steps", (1, 1))  # every rate goes as the root of their ratio
-        if short != long:
-            said.append(f"For the {long} steps of the target that is lr {self.lr * math.sqrt(short / long):.3g}.")
         return "\n".join(
             (
                 *said,
@@ -169,9 +165,8 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
     if not done:
         return None
     record = min(done, key=lambda r: r["loss"])
-    runs = study.point(study.target, study.rules[0], record["params"], keep=True)
-    run = runs[study.seeds.index(record["seed"])]
-    build, config = training.build, run.config
+    run = study.point(study.target, study.rules[0], record["params"], keep=True)[study.seeds.index(record["seed"])]
+    config, build = run.config, training.build
     settings = Settings.of({k: v for k, v in config.items() if k != "device"}, training.optimizers)
     is_fno = isinstance(build, FNOs)
     channels = {"in_channels": build.in_channels, "out_channels": build.out_channels} if is_fno else {}
@@ -184,8 +179,7 @@ def write_target(results: Results, training: Training, x_shape: Sequence[int] | 
         "size": {**channels, **config["model"]},
         "base": config["base"] and dict(config["base"]),
         "rule": study.rules[0],
-        "init_mult": init_multipliers(settings.init_mult, settings.kernel_init),
-        "training": {name: tuple(pair) for name, pair in settings.training.items()},
+        "init_mult": {"kernel": 1.0, **settings.init_mult},
         "params": record["params"],
         "seed": record["seed"],
         "loss": record["loss"],
@@ -287,7 +281,7 @@ def load_target(results: Results, made: Mapping[str, Any], build: Callable[..., 
         )
     path, builder = folder / made["weights"], FNO if made["is_fno"] else build
     content = read_weights(path)
-    made = {**made, **{name: tuples(made[name]) for name in ("size", "base", "training")}}
+    made = {**made, **{name: tuples(made[name]) for name in ("size", "base")}}
     try:
         with torch.random.fork_rng(devices=[]):
             model = builder(**made["size"]).eval()

@@ -34,7 +34,6 @@ from neuralop_mup.lab.settings import (
     Settings,
     build_optimizer,
     build_scheduler,
-    init_multipliers,
     optimizer_arguments,
 )
 
@@ -65,11 +64,10 @@ class FNOs:
         MupError
             If the constructor refuses the arguments.
         """
-        kwargs = {"in_channels": self.in_channels, "out_channels": self.out_channels, **size}
-        n_modes = kwargs.get("n_modes")
+        n_modes = size.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
             raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
-        return build_model(FNO, kwargs)
+        return build_model(FNO, {"in_channels": self.in_channels, "out_channels": self.out_channels, **size})
 
 
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
@@ -278,9 +276,14 @@ class Training:
     @cached_property
     def fingerprints(self) -> dict[str, Any]:
         """Of all that a run depends on besides its settings."""
-        own = {name: choice.make for name, choice in self.optimizers.items() if choice.is_own}
-        parts = {"build": self.build, "data": self.data, "loss": self.told, "processor": self.processor_given}
-        parts |= {"score": self.score and self.score.given, "optimizers": own or None}
+        parts = {
+            "build": self.build,
+            "data": self.data,
+            "loss": self.told,
+            "processor": self.processor_given,
+            "score": self.score and self.score.given,
+            "optimizers": {name: choice.make for name, choice in self.optimizers.items() if choice.is_own} or None,
+        }
         given = {name: part for name, part in parts.items() if part is not None}
         printed = {name: part if isinstance(part, str) else fingerprint_or_new(part) for name, part in given.items()}
         return {**printed, "samples": self.data.counts()}
@@ -306,7 +309,7 @@ class Training:
                 self.build(**s.model),
                 base=None if s.base is None else lambda: self.build(**s.base),
                 rule=s.rule,
-                init_mult=init_multipliers(s.init_mult, s.kernel_init),
+                init_mult={"kernel": 1.0, **s.init_mult},  # which else is small at the reference size
             )
 
     def __call__(self, config: Mapping[str, Any], place: str | None = None, keep: bool = False) -> dict[str, Any]:

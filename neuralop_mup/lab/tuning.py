@@ -86,8 +86,7 @@ def transfer_study(
     if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
         raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
     compared = tuple(dict.fromkeys([rule, *(rules or ()), "standard"]))
-    sizes = {"proxy": dict(proxy), "target": dict(target)}
-    return Study(name=name, sizes=sizes, rules=compared, **asked, **more)
+    return Study(name=name, sizes={"proxy": dict(proxy), "target": dict(target)}, rules=compared, **asked, **more)
 
 
 def sweep(
@@ -230,8 +229,17 @@ def transfer(
     >>> results.best, [row["transferred_loss"] for row in results.summary() if row["size"] == "target"]
     ({'lr': 0.5}, [1.0, 1.0])
     """
-    asked = {"proxy": proxy, "target": target, "space": space, "rule": rule, "rules": rules, "fixed": fixed}
-    study = transfer_study(**asked, seeds=seeds, train=train, name=Path(folder).resolve().name)
+    study = transfer_study(
+        proxy=proxy,
+        target=target,
+        space=space,
+        rule=rule,
+        rules=rules,
+        fixed=fixed,
+        seeds=seeds,
+        train=train,
+        name=Path(folder).resolve().name,
+    )
     if progress:
         print(
             f"Tuned at the proxy, {say.size_text(proxy)}: {say.cell(study.space)}. Carried to the target, "
@@ -265,7 +273,7 @@ def train(
     clip_spectral: float | None = None,
     aux_lr: float | None = None,
     soap: Mapping[str, Any] | None = None,
-    kernel_init: str | None = None,
+    init_mult: Mapping[str, float] | None = None,
 ) -> Tuned:
     """Train a model on data under MuSOAP, at the learning rate that follows from the number of steps: nothing is searched.
 
@@ -282,7 +290,7 @@ def train(
     base : mapping, optional
         Arguments of ``build`` for the size at which the learning rate is meant, which is not trained; by default the
         reference size of :func:`neuralop_mup.parametrize`.
-    rule, optimizer, weight_decay, beta2, schedule, clip_spectral, aux_lr, soap, kernel_init
+    rule, optimizer, weight_decay, beta2, schedule, clip_spectral, aux_lr, soap, init_mult
         As for :func:`neuralop_mup.tune`.
     lr : float, optional
         Learning rate at the base. By default that of the formula for the number of steps; under an optimizer that has none,
@@ -337,7 +345,7 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         device=device,
-        kernel_init=kernel_init,
+        init_mult=init_mult,
         weight_decay=weight_decay,
         beta2=beta2,
         schedule=schedule,
@@ -366,7 +374,6 @@ def tune(
     epochs: int = 50,
     batch_size: int = 20,
     seeds: Iterable[int] = (0,),
-    proxy_steps: int | None = None,
     processor: Any = None,
     device: str = "auto",
     n_workers: int | None = None,
@@ -377,7 +384,7 @@ def tune(
     clip_spectral: float | None = None,
     aux_lr: float | None = None,
     soap: Mapping[str, Any] | None = None,
-    kernel_init: str | None = None,
+    init_mult: Mapping[str, float] | None = None,
     engine: Any = None,
     executor: Any = None,
 ) -> Tuned:
@@ -438,9 +445,6 @@ def tune(
         Of the target. ``batch_size`` holds for data that does not come as loaders.
     seeds : iterable of int, default (0,)
         With each the proxy and the target are trained.
-    proxy_steps : int, optional
-        Optimizer steps of the proxy, as nearly as whole epochs allow, from which the rule for steps carries the learning
-        rate; as many as the target's by default.
     processor : neuralop DataProcessor, optional
         Normalises batches, as a copy; by default fitted to the training data where that is arrays or a file, and none for
         loaders.
@@ -459,9 +463,9 @@ def tune(
         Bound of each entry of the spectral kernels' gradients.
     soap : mapping, optional
         Further arguments of ``soap``.
-    kernel_init : str, optional
-        How large kernels start: "small", the default with ``soap``, or "default", neuralop's own, that with the others and
-        in SP.
+    init_mult : mapping, optional
+        How large parameters start in μP, by role, as multiples of neuralop's own; by default ``{"kernel": 0.1}`` with
+        ``soap``, and nothing with the others.
     engine, executor : optional
         As in :func:`neuralop_mup.sweep`.
 
@@ -497,7 +501,6 @@ def tune(
         read=read,
         loss=loss,
         score=score,
-        proxy_steps=proxy_steps,
         processor=processor,
         target=target,
         base=base,
@@ -508,7 +511,7 @@ def tune(
         epochs=epochs,
         batch_size=batch_size,
         device=device,
-        kernel_init=kernel_init,
+        init_mult=init_mult,
         weight_decay=weight_decay,
         beta2=beta2,
         schedule=schedule,
