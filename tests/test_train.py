@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
@@ -206,6 +209,26 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path, change, t
     with pytest.raises(MupError, match=told):
         nm.train(folder=tmp_path / "s", **asked)
     assert not (tmp_path / "s").exists()
+
+
+class Unsized(nn.Module):
+    """It keeps no arguments, so that it cannot be built again at the reference size."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.into, self.kernel, self.out = nn.Conv1d(1, width, 1), SpectralConv(width, width, (8,)), nn.Conv1d(width, 1, 1)
+
+    def forward(self, x, **_):
+        return self.out(self.kernel(self.into(x)))
+
+
+def test_a_model_without_a_reference_size_is_told_its_base(tmp_path):
+    """As nm.train takes it, and it trains with it."""
+    how = {**QUICK, "target": {"width": 8}, "folder": tmp_path / "s"}
+    with pytest.raises(MupError, match=r"cannot be built at the reference size.* nm\.train\(…, base={'width': 8}\)\.$"):
+        nm.train(Unsized, fields(), **how)
+    assert not (tmp_path / "s").exists()
+    assert nm.train(Unsized, fields(), base={"width": 8}, **how).loss < math.inf
 
 
 def test_a_folder_that_cannot_hold_it_is_told_before_the_training(tmp_path, monkeypatch):
