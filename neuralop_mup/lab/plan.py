@@ -14,7 +14,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.reading import fourier_blocks
-from neuralop_mup.core.rules import check_rule
+from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checks import check_batch, check_data, looking
@@ -136,7 +136,7 @@ def asked(
     given = {key: value for key, value in settings.items() if value is not None or key in ("epochs", "batch_size", "device")}
     over = searched if isinstance(searched, Mapping) else ()
     fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in over}
-    drawn = dict(choice.init_mult if init_mult is None else init_mult)
+    drawn = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
     study = Study(
         name=Path(folder).resolve().name,
         sizes={"target": target} if alone else {"proxy": base, "target": target},

@@ -116,7 +116,7 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     if isinstance(loss, Mapping) and loss:
         named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
         return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
-    if loss not in ("l2", "h1"):
+    if not isinstance(loss, str) or loss not in ("l2", "h1"):
         raise MupError(f"loss={loss!r} must be 'l2', 'h1', a function loss(y_pred, y, **batch), or a dict of such.")
     own = own or {"data": (1.0, LpLoss(d=n_dim, p=2))}
     return own if loss == "l2" else {**own, "data": (own["data"][0], H1Loss(d=n_dim))}
