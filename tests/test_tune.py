@@ -659,7 +659,8 @@ def test_weights_of_which_a_byte_is_another_one_are_damaged(study, tmp_path):
             assert differing(loaded.model, tuned.model) == 0
 
 
-def test_the_target_is_built_once_for_a_training(tmp_path):
+def test_how_often_the_target_is_built(tmp_path):
+    """Once for its training, and once for what is returned; else without memory."""
     built = []
 
     def counted(**size):
@@ -667,7 +668,7 @@ def test_the_target_is_built_once_for_a_training(tmp_path):
         return build(**size)
 
     tuned_on(tmp_path / "s", loaders, build=counted)
-    assert built.count((TARGET["hidden_channels"], False)) == 1
+    assert built.count((TARGET["hidden_channels"], False)) == 2
 
 
 def own_adam(model, lr, steps):
