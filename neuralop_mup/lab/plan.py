@@ -236,8 +236,8 @@ def make_plan(
                 if base is not None:
                     raise
                 raise MupError(
-                    f"{error} nm.train(base=…) takes it as arguments of {name_of(build)}: {dict(sizes['target'])} with another "
-                    "width."
+                    f"{error} nm.train(base=…) takes it as arguments of {name_of(build)}: {dict(sizes['target'])} with "
+                    "another width."
                 ) from error
     study = replace(study, train=training, costs={which: n_params(model) for which, model in models.items()})
     return Plan(
