@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from neuralop.models import FNO
 
 import neuralop_mup as nm
+from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.errors import Diverged
 from neuralop_mup.lab import cli
 from neuralop_mup.lab.cli import COMMANDS, main, parser
@@ -78,13 +81,14 @@ def test_help_and_version(capsys):
         ("train", cli.tuning.train),
         ("tune", cli.tuning.tune),
         ("compare", cli.compare_ways),
+        ("coord-check", nm.coord_check),
     ],
 )
 def test_options_are_the_arguments_of_python(command, function):
     """All that a shell can give, under the same names and with the same defaults."""
     options = {action.dest: action.default for action in parser(command)._actions}
     python = {n: p.default for n, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD}
-    assert {*python} - {*options} <= {"build", "loss", "processor"}
+    assert {*python} - {*options} <= {"build", "batches", "loss", "processor"}
     own = {
         "help",
         "version",
@@ -176,6 +180,11 @@ def test_without_a_word_target_and_folder_follow_from_the_data(tune, heat):
         ("compare --epochs 0", "1 or more"),
         ("compare burger", "did you mean 'burgers'?"),
         ("compare burgers --target.n_modes 500", "beyond the grid"),
+        ("summary --format txt", "format"),
+        ("summary --rule log", "log-modes"),
+        ("summary --base nowhere.json", "nowhere.json"),
+        ("coord-check --model.n_modes 300", "beyond the grid"),
+        ("coord-check --size_name width", "size_name"),
     ],
 )
 def test_mistakes_take_one_line_and_exit_2(line, told, capsys, elsewhere, heat, monkeypatch):
@@ -206,10 +215,10 @@ def test_exit_codes(error, code, told, tune, capsys):
 
 def test_module_and_a_closed_pipe():
     """``python -m neuralop_mup`` works, and a reader that leaves early brings no traceback."""
-    line = f"{sys.executable} -m neuralop_mup tune --help | head -n 1"
+    line = f"{sys.executable} -m neuralop_mup summary --n_dim 1 | head -n 1"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, shell=True, capture_output=True, text=True, env=env)
-    assert done.stdout.startswith("usage: neuralop-mup") and done.stderr == ""
+    assert done.stdout.startswith("μP plan") and done.stderr == ""
 
 
 # ------------------------------------------------------------------------------------------------------------ commands
@@ -237,6 +246,62 @@ def test_a_real_tune_and_again(heat, capsys):
 def test_a_gpu_that_is_not_there_is_told(capsys):
     assert main(["tune", *TINY.split(), "--device", "cuda"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_summary_formats(capsys):
+    line = "summary --model.hidden_channels 64 --model.n_modes 32 --base.hidden_channels 16 --base.n_modes 8 --n_dim 1"
+    line += " --rule log-modes"
+    assert call(f"{line} --format json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    kernel = next(row for row in plan["rows"] if row["role"] == "spectral")
+    # Width × 4; K from 4 to 16, so log K doubles: κ = 1/√2, and the learning rate is κ / 4.
+    assert kernel["lr_mult"] == pytest.approx(0.5**0.5 / 4)
+    assert call(f"{line} --format markdown") == 0 and capsys.readouterr().out.startswith("| parameter |")
+
+
+@pytest.mark.parametrize(("options", "base"), [("--base.hidden_channels 16", {"hidden_channels": 16}), ("", None)])
+def test_summary_is_that_of_python(options, base, capsys):
+    """With a base that names its width alone, and with none, which is the reference size."""
+    assert call(f"summary --n_dim 1 --model.hidden_channels 64 --model.n_modes 24 {options}") == 0
+    assert capsys.readouterr().out.rstrip() == str(nm.summary(nm.parametrize(FNO((24,), 1, 1, 64), base))).rstrip()
+
+
+def test_summary_of_a_model_too_big_for_memory(capsys):
+    assert call("summary --n_dim 3 --model.n_modes 256 --model.hidden_channels 512 --rule none") == 0
+    assert "512×512×256×256×" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{TINY} --sizes 4,8 --model.n_modes 4",
+        "heat.npz --read.x a --read.y b --size_name n_modes --sizes 4,8 --model.hidden_channels 4",
+    ],
+)
+def test_coord_check(line, capsys, heat):
+    assert call(f"coord-check {line} --steps 1,2 --seeds 1 --optimizer soap --folder out") == 0
+    assert "one seed is too few to judge" in capsys.readouterr().out
+    assert "update 2, fno_blocks.0: " in Path("out/coord_check.md").read_text()
+    assert Path("out/coord_check.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("power", "spread", "code", "said"),
+    [(0.0, 0, 0, "passed"), (1.0, 0, 1, "did not pass"), (0.15, 0.5, 1, "undecided")],
+)
+def test_coord_check_says_what_the_slopes_show(power, spread, code, said, capsys, monkeypatch):
+    def check(build, sizes, batches, **_):
+        each = [(s, seed, b, t) for s in sizes for seed in (-1, 1) for b in ("body", "output") for t in (0, 1)]
+        kinds = ("init", "update")
+        rows = [
+            {"size": s, "seed": seed, "step": t, "block": b, "kind": kinds[t], "value": s ** (power + seed * spread)}
+            for s, seed, b, t in each
+        ]
+        return CoordCheck(rows, "hidden_channels")
+
+    monkeypatch.setattr(cli.diagnostics, "coord_check", check)
+    assert call(f"coord-check {TINY} --sizes 4,8 --model.n_modes 4 --folder out") == code
+    assert f": {said}.\n" in capsys.readouterr().out and f": {said}\n" in Path("out/coord_check.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["burgers", "darcy"])

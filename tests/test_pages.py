@@ -131,7 +131,9 @@ def read(words: list[str]) -> None:
     given = cli.parser().parse_args(cli.in_full(words))[command]
     if "data" in given:
         assert not re.fullmatch(r"[\w-]+", given.data) or given.data in PROBLEMS, f"there is no problem {given.data}"
-        known = {"read": OwnData, "problem": PROBLEMS.get(given.data, OwnData)} | dict.fromkeys(("target", "base"), FNO)
+        known = {"read": OwnData, "problem": PROBLEMS.get(given.data, OwnData)} | dict.fromkeys(
+            ("target", "base", "model"), FNO
+        )
         for group, taken in known.items():
             assert {*(given.get(group) or ())} <= {*signature(taken).parameters}, f"{group} has no such argument"
     for rule in filter(None, [given.get("rule"), *given.get("compare", ())]):
@@ -161,12 +163,12 @@ def test_experiments_exist(page):
     [
         ("neuralop-mup tune --no-such-option 3", "unrecognized"),
         ("OMP_NUM_THREADS=1 neuralop-mup compare --seeds x", "Expected a <class 'int'>"),
-        ("pip install . && neuralop-mup train --epochs no-such", "epochs"),
+        ("pip install . && neuralop-mup summary --format no-such", "format"),
         ("neuralop-mup tune --target.no_such 3", "target has no such argument"),
-        ("neuralop-mup train burgers \\\n    --problem.grid 8 --seed x  # two lines", "seed"),
+        ("neuralop-mup coord-check burgers \\\n    --sizes 8,x  # two sizes", "sizes"),
         ("neuralop-mup tune --rule no-such", "no-such"),
         ("neuralop-mup tune --optimizer no-such", "no-such"),
-        ("neuralop-mup data no-such", "no problem"),
+        ("neuralop-mup coord-check no-such", "no problem"),
     ],
 )
 def test_a_wrong_command_is_seen(line, told):

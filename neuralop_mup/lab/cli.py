@@ -10,20 +10,26 @@ import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
+import torch
 from jsonargparse import ArgumentParser, auto_parser
 
 from neuralop_mup._version import __version__
+from neuralop_mup.core.parametrize import get_plan, parametrize
+from neuralop_mup.core.reading import check_grid
+from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab import plots, tuning
 from neuralop_mup.lab.compare import compare as compare_ways
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
+from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs
 
@@ -181,6 +187,122 @@ def _told(tuned: Any, folder: Path) -> int:
     return 0
 
 
+def summary(
+    *,
+    model: Some = None,
+    base: Mapping[str, Any] | str | None = None,
+    n_dim: int = 2,
+    rule: str = DEFAULT_RULE,
+    format: Literal["text", "markdown", "json"] = "text",
+) -> int:
+    """What μP makes of each parameter of an FNO, which need not fit in memory. Trains nothing.
+
+    Parameters
+    ----------
+    model
+        Arguments of FNO, such as --model.hidden_channels 64. Default: hidden_channels 128, n_modes 64.
+    base
+        Those at the base size, such as --base.hidden_channels 16, or a file of base shapes. Default: the reference size,
+        hidden_channels 32 and n_modes 16.
+    n_dim
+        Axes of the grid.
+    rule
+        The μP rule: operator-norm, log-modes, none or standard.
+    format
+        Of what is printed.
+    """
+    size = _size({"hidden_channels": 128, "n_modes": 64, **(model or {})}, n_dim)
+    with torch.device("meta"):
+        built = FNOs(1, 1, n_dim)(**size)
+        own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
+    plan = replace(get_plan(own), init_applied=True, init_pending=False)  # as of a model whose weights are drawn
+    print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
+    return 0
+
+
+@_with_arguments_of(diagnostics.coord_check, without="loss")
+@_on_data
+def coord_check(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    model: Some = None,
+    base: Some = None,
+    sizes: tuple[int, ...] = (16, 32, 64, 128),
+    size_name: Literal["hidden_channels", "n_modes"] = "hidden_channels",
+    rule: str = DEFAULT_RULE,
+    optimizer: str = "adam",
+    lr: float | None = None,
+    batch_size: int = 20,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Do the features of an FNO and their updates keep their size as it grows? Trains a few steps at several sizes.
+
+    It exits with 0 if the check passed or had one seed, which is too few to judge, and with 1 otherwise.
+
+    Parameters
+    ----------
+    model
+        Arguments of FNO at all sizes. Default: hidden_channels 32, n_modes 16.
+    base
+        Arguments of FNO at the base size. Default: the smallest of the sizes.
+    sizes
+        Values to compare, two at least.
+    size_name
+        The argument of FNO that they are values of.
+    rule
+        The μP rule: operator-norm, log-modes, none or standard.
+    optimizer
+        As of tune.
+    lr
+        Learning rate at the base. Default: the optimizer's own.
+    batch_size
+        Samples of a batch.
+    folder
+        For the table and the figure. Default: runs/NAME-coord-check.
+    """
+    source = _source(data, problem, read)
+    fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
+    name, optimizers = optimizer_of(optimizer)
+    settings = Settings.of({"optimizer": name, "lr": lr}, optimizers)
+    start = {"hidden_channels": 32, "n_modes": tuple(min(16, n) for n in source.grid_shape), **(model or {})}
+    small = {**start, size_name: min(sizes), **(base or {})}
+
+    def build(size: int) -> torch.nn.Module:
+        made = fnos(**_size({**start, size_name: size}, source.n_dim))
+        drawn = not next(made.parameters()).is_meta
+        return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
+
+    with torch.device("meta"):  # refused before any data is made
+        for size in sizes:
+            check_grid(build(size), source.grid_shape)
+    loaded = source.load()
+    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(loaded)
+    batches = map(processor.preprocess, loaded.loaders(batch_size=batch_size, seed=0)[0])
+    check = diagnostics.coord_check(
+        build,
+        sizes,
+        [{"x": batch["x"], "y": batch["y"]} for batch in batches],
+        size_name=size_name,
+        lr=settings.lr,
+        optimizer=lambda built, _: build_optimizer(built, settings),
+        loss=None,
+        **how,
+    )
+    found = {row["outcome"] for row in diagnostics.judged(check.slopes)}
+    said = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
+    if len({record["seed"] for record in check.records}) == 1:
+        said = "one seed is too few to judge"
+    text, title = str(check), f"{source.title}, rule {rule}: {said}"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "coord_check.md").write_text(f"# {title}\n\n```\n{text}\n```\n", encoding="utf-8")
+    check.plot(out / "coord_check.png", title=title)
+    print(f"{text}\n{title}.\nSlopes and figure: {out}")
+    return 0 if said.startswith(("passed", "one seed")) else 1
+
+
 @_on_data
 def data(
     data: str = "burgers",
@@ -243,6 +365,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "train": train,
     "tune": tune,
+    "summary": summary,
+    "coord-check": coord_check,
     "data": data,
 }
 
@@ -286,8 +410,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 if the target's training failed; 2 for something the user can mend, told in one line on stderr; 130 after
-        Ctrl-C.
+        0; 1 if the target's training or the coordinate check failed, or the check is undecided; 2 for something the user
+        can mend, told in one line on stderr; 130 after Ctrl-C.
     """
     argv = [str(word) for word in (sys.argv[1:] if argv is None else argv)] or ["--help"]
     try:
