@@ -38,7 +38,7 @@ from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.run import run
 from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import transfer_study
+from neuralop_mup.lab.tuning import transfer_study
 
 engines._LOADED = ["neuralop_mup.lab.training"]  # a parabola is built on no device: without torch's compiler, 2 s a command
 COUNTED = (
@@ -217,7 +217,7 @@ class Round:
             for study in studies(Train(self.folder)):
                 rows = study.rows(records)
                 found |= {f"{study.name} {r['size']} {r['rule']} {r['params']} {r['seed']}": r["loss"] for r in rows}
-                target = [run for point in study.rest(study.centre(records)) for run in study.runs(point) if run.keep]
+                target = [run for runs in study.rest(study.centre(records)) for run in runs if run.keep]
                 missing = [run.id for run in target if not (records.place(run) / WEIGHTS).exists()]
                 self.wrong("weights missing", missing)
         self.figures["runs"] += len(found)

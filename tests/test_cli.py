@@ -53,14 +53,14 @@ def heat():
 def tune(monkeypatch):
     """Trains nothing: with what it is called is appended to the list, and what it shall raise can be set."""
 
-    @functools.wraps(cli.tune_model)
+    @functools.wraps(cli.tuning.tune)
     def asked(build, data, **given):
         asked.calls.append({"build": build, "data": data, **given})
         if asked.fails:
             raise asked.fails
 
     asked.calls, asked.fails = [], None
-    monkeypatch.setattr(cli, "tune_model", asked)
+    monkeypatch.setattr(cli.tuning, "tune", asked)
     return asked
 
 
@@ -78,8 +78,8 @@ def test_help_and_version(capsys):
 @pytest.mark.parametrize(
     ("command", "function"),
     [
-        ("train", cli.train_model),
-        ("tune", cli.tune_model),
+        ("train", cli.tuning.train),
+        ("tune", cli.tuning.tune),
         ("compare", cli.compare_ways),
         ("coord-check", nm.coord_check),
     ],

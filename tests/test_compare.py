@@ -17,21 +17,21 @@ from neuralop_mup.lab.results import Results
 USUAL = [name for name in WAYS if name != TUNED]
 
 
-def said(*errors, folder):
+def said(*errors):
     """What is said of ways with these errors, one second a training and two under MuSOAP."""
     ways = {
         n: Way(n, 0.01, own, 2.0 if "SOAP" in n else 1.0)
         for n, own in zip(USUAL if len(errors) == 4 else WAYS, errors, strict=True)
     }
     ways["Adam, tuned small"] = Way("Adam, tuned small", 0.032, errors[1], 1.0, 5.0, "best of 7 at width 16, one seed")
-    found = Comparison(ways, "t", folder, "The target trains for 160 steps.")
+    found = Comparison(ways, "t", "The target trains for 160 steps.")
     return found, found.sentences()
 
 
-def test_three_seeds_tell_what_they_tell(tmp_path):
+def test_three_seeds_tell_what_they_tell():
     """Ratios 1/4 in each seed; 2 to 1/2 about none; and where a run failed, or with two seeds, nothing is told."""
     found, (about, first, second, third, small, time) = said(
-        (0.4, 0.8, 1.6), (0.2, 0.2, 0.2), (0.1, 0.2, 0.4), (0.11, math.inf, 0.13), folder=tmp_path
+        (0.4, 0.8, 1.6), (0.2, 0.2, 0.2), (0.1, 0.2, 0.4), (0.11, math.inf, 0.13)
     )
     assert about == "The target trains for 160 steps." and "2.00 times as long" in time
     assert first.endswith("0.2 against 0.8 in the median, 0.25 times (95 % interval over 3 seeds 0.25 to 0.25).")
@@ -39,10 +39,9 @@ def test_three_seeds_tell_what_they_tell(tmp_path):
     assert third.endswith("error 0.13 against 0.2 in the median.")
     assert "is at 0.032, best of 7 at width 16, one seed." in small and "no learning rate of Adam's was tuned at" in small
     assert "0.11 to –" in found.table() and "| best of 7 at width 16, one seed |" in found.table()
-    assert found.plot(tmp_path / "w.png").stat().st_size > 5000
-    _, few = said((0.4, 0.4), (0.2, 0.2), (0.1, 0.1), (0.1, 0.1), folder=tmp_path)
+    _, few = said((0.4, 0.4), (0.2, 0.2), (0.1, 0.1), (0.1, 0.1))
     assert few[1].endswith("0.1 against 0.4 in the median.") and "fewer than 3 seeds nothing is said" in few[4]
-    _, five = said((0.4,) * 3, (0.3,) * 3, (0.2,) * 3, (0.1,) * 3, (0.1,) * 3, folder=tmp_path)
+    _, five = said((0.4,) * 3, (0.3,) * 3, (0.2,) * 3, (0.1,) * 3, (0.1,) * 3)
     assert five[3].startswith(f"MuSOAP, as it comes, against {TUNED}: error 0.1 against 0.2 in the median, 0.50 times")
     assert "was tuned at the target itself" not in " ".join(five)
 
@@ -77,14 +76,14 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main(line.split()) == 0  # everything is there
     assert (tmp_path / "out" / "results.jsonl").read_text() == before
 
-    # With --tuned the same runs, and three to five learning rates of Adam's at the target, the best with neighbours.
+    # With --tuned the same runs, and five learning rates of Adam's at the target.
     assert main([*line.split(), "--tuned"]) == 0
     (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(f"| {TUNED} "))
     lr, where = float(row.split("|")[2]), row.split("|")[3]
     count, low, high = re.search(
         r"best of (\d) from (\S+) to ([\d.]+).*, at width 8, modes 8, 8 steps, one seed", where
     ).groups()
-    assert 3 <= int(count) <= 5 and float(high) == pytest.approx(2.0 ** (int(count) - 1) * float(low), rel=0.02)
+    assert count == "5" and float(high) == pytest.approx(16 * float(low), rel=0.02)
     assert (float(low) < lr < float(high)) != (", the lowest" in where or ", the highest" in where)
     trained = [(run["rule"], run["seed"]) for run in Results.load("out").records]
     assert trained == [(way, seed) for way in WAYS for seed in (0, 1)]

@@ -337,9 +337,7 @@ def test_from_files_to_a_report_without_a_word(name):
     assert (data.in_channels, data.out_channels) == channels and data.load().counts() == counts
     assert told in data.readings["format"] and "frames 0 → 1 of 5" in data.readings["time"]
     size = {"hidden_channels": 4, "n_modes": (2, 2)}
-    nm.tune(
-        partial(build, channels), make(), target=size, epochs=1, proxy_steps=1, space={"lr": [0.01]}, folder="r", n_workers=1
-    )
+    nm.tune(partial(build, channels), make(), target=size, epochs=1, space={"lr": [0.01]}, folder="r", n_workers=1)
     assert told in Path("r", "report.md").read_text()
 
 

@@ -72,10 +72,10 @@ def test_every_model_of_the_table_takes_the_two_lines(name):
     ("given", "expected"),
     [
         ({"optimizer": "soap"}, SMALL),
-        ({"optimizer": "soap", "kernel_init": "default"}, {}),
+        ({"optimizer": "soap", "init_mult": {}}, {}),
         ({}, SMALL),
         ({"optimizer": "adam"}, {}),
-        ({"optimizer": "adam", "kernel_init": "small"}, SMALL),
+        ({"optimizer": "adam", "init_mult": SMALL}, SMALL),
         ({"rule": "standard"}, {}),
     ],
 )

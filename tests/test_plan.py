@@ -11,7 +11,6 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
-from neuralop_mup.lab.plan import asked as what_is_asked
 from neuralop_mup.lab.plan import make_plan, narrower
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.mode_energy import mode_energy
@@ -34,9 +33,7 @@ def waves(frequency, points=64, n=100):
 def planned(tmp_path, **more):
     """What tune would train: 80 training samples are 4 batches, 400 steps in 100 epochs."""
     asked = {"target": TARGET, "epochs": 100, "batch_size": 20, "optimizer": "soap", "rules": ("operator-norm",), **more}
-    proxy_steps, build_it = asked.pop("proxy_steps", None), asked.pop("build", build)
-    found = what_is_asked(tmp_path / "p", seeds=(0,), device="cpu", **asked)
-    return make_plan(*found, build_it, waves(3), proxy_steps=proxy_steps)
+    return make_plan(asked.pop("build", build), waves(3), tmp_path / "p", seeds=(0,), device="cpu", **asked)
 
 
 def test_the_base_of_a_target():
@@ -59,50 +56,22 @@ def test_an_optimizer_of_the_user_s_own_has_no_rates(tmp_path):
         planned(tmp_path, optimizer=lambda model, lr, steps: nm.MuAdam(model, lr=lr))
 
 
-@pytest.mark.parametrize(
-    ("asked", "epochs", "steps"), [(None, None, 400), (400, None, 400), (123, 31, 124), (50, 12, 48), (1, 1, 4)]
-)
-def test_the_length_of_the_proxy_by_hand(tmp_path, asked, epochs, steps):
-    plan = planned(tmp_path, proxy_steps=asked)
-    assert plan.steps == {"proxy": steps, "target": 400}
-    at = {"proxy": {"epochs": epochs}, "target": {"training": {"steps": (steps, 400)}}}
-    assert plan.study.at == (at if epochs else {})
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"proxy_steps": 401}, "proxy_steps = 401 .* a longer proxy saves nothing"),
-        ({"proxy_steps": 0}, "proxy_steps"),
-        ({"proxy_steps": 200, "schedule": "halve:10"}, "in epochs of the target"),
-        ({"proxy_steps": 200, "optimizer": "sgd"}, "rule for steps is not that of sgd"),
-        ({"proxy_steps": 200, "rules": ("standard",)}, "without μP no rule"),
-        ({"proxy_steps": 100, "space": {"lr": [0.1], "epochs": [50, 100]}}, "the length is searched"),
-        ({"target": {"n_modes": (8,)}}, "No base was given"),
-    ],
-)
-def test_what_cannot_be_asked(tmp_path, more, told):
+def test_a_target_without_a_width_needs_a_base(tmp_path):
     def narrow(n_modes, hidden_channels=8):
         return build(n_modes=n_modes, hidden_channels=hidden_channels)
 
-    with pytest.raises(MupError, match=told):
-        planned(tmp_path, build=narrow, **more)
+    with pytest.raises(MupError, match="No base was given"):
+        planned(tmp_path, build=narrow, target={"n_modes": (8,)})
     assert not (tmp_path / "p").exists()
 
 
-def test_a_shorter_proxy_from_end_to_end(tmp_path, capsys):
-    """The target's learning rate goes by √(its steps / the target's)."""
-    data = waves(3)
-    how = {"target": TARGET, "folder": tmp_path / "s", "epochs": 20, "proxy_steps": 40, "n_workers": 1}
-    tuned = nm.tune(build, data, **how)
+def test_what_is_trained_how_long(tmp_path, capsys):
+    """80 samples are 4 batches: the proxy trains as long as the target."""
+    how = {"target": TARGET, "folder": tmp_path / "s", "epochs": 2, "space": {"lr": [0.1]}, "n_workers": 1}
+    tuned = nm.tune(build, waves(3), **how)
     out = capsys.readouterr().out
-    assert "40 instead of 80; the rule for steps" in out and "hidden_channels 16 instead of 32" in out
-    (carried,) = tuned.results.carried("target", "operator-norm")
-    assert carried["metrics"]["steps"] == 80 and carried["params"]["lr"] == tuned.lr
-    assert {r["metrics"]["steps"] for r in tuned.results.records if r["size"] == "proxy"} == {40}
-    assert f"For the 80 steps of the target that is lr {tuned.lr / math.sqrt(2):.3g}." in repr(tuned)
-    assert tuned.predict(data[0][:2]).shape == (2, 1, 64)
-    assert nm.tune(build, data, **how).results.records == tuned.results.records
+    assert "hidden_channels 16 instead of 32" in out and " parameters, 8 steps (2 epochs)" in out
+    assert [r["metrics"]["steps"] for r in tuned.results.records] == [8, 8]
 
 
 def test_the_data_is_made_once(tmp_path, monkeypatch):

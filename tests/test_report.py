@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from neuralop_mup.errors import MupError
 from neuralop_mup.lab import Results, plots, report, sweep, transfer_study, verdict
 
 GRID = [0.004, 0.008, 0.016, 0.032]
@@ -131,16 +129,13 @@ def test_what_a_verdict_says(arguments, first, said, unsaid):
 
 
 def test_the_table_by_hand():
-    """The base's best of the grid and the parabola beside it; the target under each rule; test errors are twice losses."""
+    """The base's best of the grid; the target under each rule; test errors are twice losses."""
     result = make([0.010, 0.012], [0.018, None])
     header, base, *_ = table(result)
     ours, plain = target_rows(result)
-    logs = [math.log(loss) for loss in (0.03, 0.02, 0.04)]
-    vertex = 0.016 * 2 ** ((logs[0] - logs[2]) / (2 * (logs[0] - 2 * logs[1] + logs[2])))
-    assert base[: header.index("seconds") + 1] == ["proxy", "–", "lr 0.016", f"{vertex:.3g}", "0.02", "0.04", "–", "8.0"]
+    assert base[: header.index("seconds") + 1] == ["proxy", "–", "lr 0.016", "0.02", "0.04", "–", "8.0"]
     assert (ours["values"], ours["loss"], ours["test loss"]) == ("lr 0.016", "0.011 ± 0.001", "0.022")
     assert (plain["rule"], plain["loss"], plain["failed"], plain["seconds"]) == ("SP", "0.018", "1", "8.0")
-    assert result.price() == pytest.approx(8 / 4)
     assert "loss" not in table(make([None], [None], proxy=(None, None, None, 0.1)))[2:][0]
 
 
@@ -199,20 +194,13 @@ def drawn(result, monkeypatch):
     return (result.folder / "lr.svg").read_text(encoding="utf-8")
 
 
-def test_curve_is_the_mean_over_seeds_and_leaves_out_failed_points(tmp_path):
-    curve = plots.Curve.of({0.1: [1.0, 3.0], 0.2: [0.5, None]})
-    assert (curve.x, curve.mean, curve.low, curve.high, curve.failed) == ([0.1], [2.0], [1.0], [3.0], [0.2])
-    with pytest.raises(MupError, match="no figure to draw"):
-        plots.plot_curves([("", None, plots.Curve.of({}))], tmp_path / "f.png")
-
-
 def test_a_diverged_run_does_not_flatten_the_figure(tmp_path, monkeypatch):
     calm = drawn(make([0.011], [0.018], folder=tmp_path / "calm"), monkeypatch)
     wild = drawn(make([0.011], [1e6], proxy=(0.05, 0.03, 0.02, 1e5), folder=tmp_path / "wild"), monkeypatch)
     lost = drawn(make([0.011], [None], proxy=(0.05, 0.03, 0.02, None), folder=tmp_path / "lost"), monkeypatch)
     assert min(text.count("ytick_") for text in (calm, wild, lost)) >= 3
-    assert "<!-- 1e+05 -->" not in wild and "beyond the axis" in wild and "a seed failed" in lost
-    assert "beyond" not in calm and "a seed failed" not in calm and "modes 32)" in calm and "log-modes" in calm
+    assert "<!-- 1e+05 -->" not in wild and "a seed failed" in lost
+    assert "a seed failed" not in calm and "modes 32)" in calm and "log-modes" in calm
 
 
 def test_the_same_records_give_the_same_svg_and_leave_pyplot_alone(tmp_path, monkeypatch):

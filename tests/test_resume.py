@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab import checkpoint, training
+from neuralop_mup.lab import files, training
 from support import train_run
 
 CONFIG = {
@@ -27,7 +27,7 @@ class Stopped(Exception):
 @pytest.fixture
 def every_epoch(monkeypatch, tmp_path):
     """The folder of a run, which keeps its state after every epoch."""
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(files, "EVERY", 0.0)
     return tmp_path
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_changed_code_is_not_gone_on_with(every_epoch, monkeypat
 
 
 def test_checkpoints_are_no_more_frequent_than_asked(every_epoch, monkeypatch):
-    monkeypatch.setattr(checkpoint, "EVERY", 1e9)
+    monkeypatch.setattr(files, "EVERY", 1e9)
     stopped(monkeypatch, 3, every_epoch)
     assert not list(every_epoch.iterdir())
 

@@ -193,7 +193,7 @@ def needs_more(model, data, weight):
     [
         ("rollut:5", r"no score 'rollut:5'; did you mean 'rollout'\?"),
         ("l2", "no score 'l2'; expected one of rollout"),
-        ("rollout", "'rollout' must say over how many steps"),
+        ("rollout", "no score 'rollout'; write rollout:50"),
         ("rollout:0", "1 or more"),
         ("rollout:-3", "1 or more"),
         ("rollout:2.5", "1 or more"),

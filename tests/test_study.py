@@ -103,26 +103,6 @@ def test_a_base_of_which_nothing_completed_is_told():
         train(transfer(), Memory(), lambda c: None)
 
 
-@pytest.mark.parametrize(
-    ("losses", "base", "best"),
-    [
-        (lambda lr: abs(lr - 2), LRS, 2.0),  # inside: nothing more
-        (lambda lr: 1 / lr, [*LRS, 8.0, 16.0], 16.0),  # two more and no further
-        (lambda lr: lr, [*LRS, 0.5, 0.25], 0.25),
-        (lambda lr: abs(math.log2(lr / 8)), [*LRS, 8.0, 16.0], 8.0),  # 8 is the new edge, 16 shows that it is the best
-        (lambda lr: 1 / lr if lr < 8 else math.inf, [*LRS, 8.0], 4.0),  # what diverges ends the walk
-    ],
-)
-def test_a_grid_that_nobody_gave_grows_beyond_its_edge(losses, base, best):
-    study, records = transfer(extends={"lr": 2}, seeds=(0,)), Memory()
-    done = train(study, records, lambda c: losses(c["lr"]))
-    assert [lr for size, _, lr, _ in done if size == "proxy"] == base
-    assert study.extended(records).centre(records) == {"lr": best}
-    # Who asks for the longer grid afterwards finds all of it.
-    assert {lr for size, _, lr, _ in done if size == "target"} == {best}
-    assert train(transfer(space={"lr": sorted(base)}, seeds=(0,)), records, lambda c: 0.0) == []
-
-
 def test_asking_for_more_wants_only_what_is_new():
     """More values, seeds and rules: each run once, whichever study asked for it first."""
 
@@ -160,11 +140,10 @@ def test_weights_are_wanted_of_the_carried_runs_alone():
 @given(
     st.lists(st.sampled_from([0.5, 1.0, 2.0, math.inf]), min_size=24, max_size=24),
     st.integers(0, 30),
-    st.sampled_from([{}, {"lr": 2}]),
 )
-def test_interrupted_anywhere_it_ends_where_an_undisturbed_one_does(losses, cut, extends):
+def test_interrupted_anywhere_it_ends_where_an_undisturbed_one_does(losses, cut):
     """And nothing is trained twice, nor what is done wanted."""
-    study, order = transfer(extends=extends), {}
+    study, order = transfer(), {}
 
     def loss(config):
         key = (config["model"]["w"], config["rule"], config["lr"], config["seed"])

@@ -60,7 +60,6 @@ def quiet(train, space, folder, **arguments):
         ({"lr": [1]}, {"seeds": 3}, "seeds=\\(3,\\)"),
         ({"lr": [1]}, {"seeds": (0, 0)}, "distinct"),
         ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
-        ({"lr": [1]}, {"name": "a/b"}, "cannot name"),
         ({"lr": [1]}, {"engine": "rai"}, "local, ray"),
         ({"lr": [1]}, {"executor": 3}, "executor"),
         ({"lr": [1]}, {"engine": "local", "executor": lambda: None}, "two ways"),
@@ -279,7 +278,7 @@ def test_many_points_are_read_back_and_planned_in_no_time(tmp_path, monkeypatch)
 def test_a_repeated_call_runs_nothing_and_any_number_of_studies_share_a_folder(tmp_path, fixed):
     first = quiet(train, {"lr": LRS[:2]}, tmp_path, fixed=fixed)
     assert quiet(train, {"lr": LRS[:2]}, tmp_path, fixed=fixed).records == first.records
-    grown = quiet(train, {"lr": LRS[:3]}, tmp_path, fixed=fixed, seeds=(0, 1), name="grown")
+    grown = quiet(train, {"lr": LRS[:3]}, tmp_path, fixed=fixed, seeds=(0, 1))
     assert executions(fixed) == {(lr, s): 1 for lr in LRS[:3] for s in (0, 1)} and len(grown.records) == 6
     other = quiet(train, {"lr": LRS[:2]}, tmp_path, fixed={**fixed, "epochs": 3})
     another = quiet(bowl, {"lr": LRS[:2]}, tmp_path, fixed=fixed)

@@ -119,6 +119,11 @@ def beside(config: Mapping[str, Any], place: str, keep: bool) -> dict[str, Any]:
 beside.keeps_files = True
 
 
+def took(record: Mapping[str, Any]) -> float:
+    """Seconds of one training."""
+    return record["metrics"]["seconds"]
+
+
 def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Tune a target, or finish it: what that took, the learning rate, and what it loses."""
     torch.set_num_threads(1)
@@ -136,13 +141,13 @@ def tuned(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         made = tune(build, problem, **asked)
     except MupError as error:  # such as a folder that is in use: no result of the tuning, which is tried again
         raise RuntimeError(str(error)) from error
-    lrs, errors = made.results.study.space["lr"], {}
+    lrs, errors, rule = made.results.study.space["lr"], {}, made.results.study.rules[0]
     for lr in lrs:  # what else it might have chosen; the proxy's run is there
         with suppress(MupError):  # one that did not train
             errors[lr] = tune(build, problem, **asked, space={"lr": [lr]}).loss
     return {
         "loss": made.loss,
-        "price": made.results.price(),
+        "price": sum(map(took, made.results.cell("proxy", rule))) / took(*made.results.carried("target", rule)),
         "lr": made.lr,
         "regret": made.loss / min(errors.values()) - 1,
         "failed": sum(not is_complete(record) for record in made.results.records) + len(lrs) - len(errors),

@@ -12,7 +12,7 @@ import torch
 
 from experiments.contenders import FORMER, OPTIMIZERS
 from experiments.nets import NETS
-from neuralop_mup.core.rules import RULE_VERSION
+from neuralop_mup.core.rules import RULE_VERSION, SMALL_KERNELS
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.records import Run
 from neuralop_mup.lab.score import Predictor, Score, Validation, rollout_error
@@ -26,7 +26,7 @@ from problems.apebench import ApeBench, channel_errors
 STAGES = 50
 #: The error of a rollout that leaves the finite numbers.
 LOST = 1e6
-_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net")  # of a run of the package
+_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init")  # of a run of the package
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
@@ -53,8 +53,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
         and on APEBench's scenarios theirs.
     """
-    own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
-    settings = Settings.of(own, OPTIMIZERS)
+    settings = Settings.of(_own(config), OPTIMIZERS)
     arguments = {**FORMER.get(settings.optimizer, {}), **optimizer_arguments(settings)}
     content = {
         **config,
@@ -78,9 +77,14 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     paced = _Paced(data.train, data.val, data.test, data.trajectory, batches=config["steps"] // STAGES)
     build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of("l2", problem.n_dim, problem.losses())
-    own = {k: v for k, v in config.items() if k not in _NO_SETTINGS}
     training = Training(build, problem, paced, losses, problem.processor(data), score=score, optimizers=OPTIMIZERS)
-    return training({**own, "epochs": STAGES})
+    return training({**_own(config), "epochs": STAGES})
+
+
+def _own(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run of the package is given. Records say by a name how large kernels start."""
+    drawn = {"init_mult": SMALL_KERNELS} if config.get("kernel_init") == "small" else {}
+    return {**{k: v for k, v in config.items() if k not in _NO_SETTINGS}, **drawn}
 
 
 def _rollout(model: Predictor, data: Validation, error: Callable[..., float], steps: int) -> float:

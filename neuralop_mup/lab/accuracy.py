@@ -2,8 +2,6 @@
 step by step; as tables, and as a figure of samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralop_mup.lab import plots
-from neuralop_mup.lab import wording as say
+from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet
 
@@ -67,7 +64,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     return "\n\n".join(
         [
             f"Relative L2 errors of the target on the {named} data, in the units of the data.",
-            *(f"{what}\n\n{_table(rows)}" for what, rows in tables.items() if rows),
+            *(f"{what}\n\n{wording.aligned(rows)}" for what, rows in tables.items() if rows),
             f"![Samples of the {named} data: input, truth, prediction and their difference]({figure.name})",
         ]
     )
@@ -101,11 +98,9 @@ def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> lis
     pairs = getattr(data, "trajectory", 0)
     if pairs < 2:
         return []
-    columns = {"from the truth before": errors.reshape(-1, pairs).mean(0)}
-    columns["from the first state on"] = rollout_errors(model, Validation(data, which), pairs)
+    columns = {
+        "from the truth before": errors.reshape(-1, pairs).mean(0),
+        "from the first state on": rollout_errors(model, Validation(data, which), pairs),
+    }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]
-
-
-def _table(rows: Sequence[Sequence[Any]]) -> str:
-    return say.aligned([[say.number(float(v)) if isinstance(v, float) else str(v) for v in row] for row in rows])

@@ -1,7 +1,5 @@
 """What would fail in every run, or make it worthless, refused before the first one: model, loss and data on two samples."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 signatures by jsonargparse, files of options (``--config``) among them. Nothing is computed here.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os
@@ -26,15 +24,14 @@ from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.lab import plots, tuning
 from neuralop_mup.lab.compare import compare as compare_ways
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
-from neuralop_mup.lab.train_once import train as train_model
+from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs
-from neuralop_mup.lab.tuning import tune as tune_model
-from neuralop_mup.lab.tuning import tuples
 
 Some = Mapping[str, Any] | None  # options with a dot
 
@@ -80,7 +77,7 @@ def _with_arguments_of(function: Callable[..., Any], without: str, documented: C
     return extended
 
 
-@_with_arguments_of(compare_ways, without="processor", documented=tune_model)
+@_with_arguments_of(compare_ways, without="processor", documented=tuning.tune)
 @_on_data
 def compare(
     data: str = "burgers",
@@ -106,15 +103,19 @@ def compare(
     first = data == "burgers" and not problem and not target
     source = _source(data, _FIRST if first else problem, read)
     out = Path(folder or f"runs/{source.title}-compare")
-    size = _target(source, _FIRST_TARGET if first else target)
-    found = compare_ways(_fnos(source), source, target=size, folder=out, **how)
-    figure, text = found.plot(out / "comparison.png"), "\n".join([*found.sentences(), "", found.table()])
+    found = compare_ways(
+        _fnos(source), source, target=_target(source, _FIRST_TARGET if first else target), folder=out, **how
+    )
+    figure = plots.plot_ways(
+        {w.name: (w.errors, w.lr) for w in found.ways.values()}, out / "comparison.png", title=found.title
+    )
+    text = "\n".join([*found.sentences(), "", found.table()])
     (out / "comparison.md").write_text(f"# {found.title}\n\n{text}\n", encoding="utf-8")
     print(f"\n{text}\nFigure, table and every run: {out} ({figure.name}, comparison.md)")
     return 0 if all(max(way.errors) < math.inf for name, way in found.ways.items() if "SOAP" in name) else 1
 
 
-@_with_arguments_of(train_model, without="processor", documented=tune_model)
+@_with_arguments_of(tuning.train, without="processor", documented=tuning.tune)
 @_on_data
 def train(
     data: str = "burgers",
@@ -141,11 +142,11 @@ def train(
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-train")
-    base = base and _size(base, source.n_dim)
-    return _told(train_model(_fnos(source), source, target=_target(source, target), base=base, folder=out, **how), out)
+    given = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "folder": out, **how}
+    return _told(tuning.train(_fnos(source), source, **given), out)
 
 
-@_with_arguments_of(tune_model, without="processor")
+@_with_arguments_of(tuning.tune, without="processor")
 @_on_data
 def tune(
     data: str = "burgers",
@@ -176,16 +177,8 @@ def tune(
     """
     source = _source(data, problem, read)
     out = Path(folder or f"runs/{source.title}-tune")
-    tuned = tune_model(
-        _fnos(source),
-        source,
-        target=_target(source, target),
-        base=base and _size(base, source.n_dim),
-        space=space and _flat(space),
-        folder=out,
-        **how,
-    )
-    return _told(tuned, out)
+    given = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "folder": out, **how}
+    return _told(tuning.tune(_fnos(source), source, space=space and _flat(space), **given), out)
 
 
 def _told(tuned: Any, folder: Path) -> int:
@@ -378,14 +371,13 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-#: It raises ArgumentError for what it cannot read, and takes no abbreviations.
-_Strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
-
-
 def parser(command: str | None = None) -> ArgumentParser:
-    """jsonargparse's parser of all commands, or of one."""
+    """jsonargparse's parser of all commands, or of one: it raises ArgumentError for what it cannot read, and takes no
+    abbreviations.
+    """
     components = COMMANDS if command is None else COMMANDS[command]
-    return auto_parser(components, parser_class=_Strict, prog="neuralop-mup", version=__version__)
+    strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
+    return auto_parser(components, parser_class=strict, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:

@@ -2,8 +2,6 @@
 found at a proxy, and on request under Adam with one that was found at the target itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,16 +12,15 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.lab import plots
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import Plan, asked, make_plan
+from neuralop_mup.lab.plan import Plan, make_plan
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import results_of
+from neuralop_mup.lab.tuning import results_of
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
@@ -34,7 +31,7 @@ TUNED = "Adam, tuned at the target"
 WAYS = {
     "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
     "Adam, tuned small": "the same, at the learning rate that is best with one seed at the proxy's size, carried as it is",
-    TUNED: "the same, at the best of three to five learning rates at the target, in factors of 2 around that of the proxy",
+    TUNED: "the same, at the best of five learning rates at the target, in factors of 2 around that of the proxy",
     "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
     "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
 }
@@ -67,11 +64,6 @@ class Way:
     tuning: float = 0.0
     tuned: str = "–"
 
-    @property
-    def middle(self) -> float:
-        """Median over the seeds."""
-        return median(self.errors)
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -81,14 +73,12 @@ class Comparison:
     ----------
     ways : mapping of str to Way
     title : str
-    folder : Path
     about : str
         What was trained, for how long and on which loss.
     """
 
     ways: Mapping[str, Way]
     title: str
-    folder: Path
     about: str
 
     def table(self) -> str:
@@ -97,7 +87,7 @@ class Comparison:
         for way in self.ways.values():
             ends = f"{say.number(min(way.errors))} to {say.number(max(way.errors))}"
             times = (f"{seconds:.1f} s" for seconds in (way.took, way.tuning))
-            rows.append([way.name, f"{way.lr:.3g}", way.tuned, say.number(way.middle), ends, *times])
+            rows.append([way.name, f"{way.lr:.3g}", way.tuned, say.number(median(way.errors)), ends, *times])
         return say.aligned(rows)
 
     def sentences(self) -> list[str]:
@@ -115,16 +105,11 @@ class Comparison:
         ratio = ours.took / small.took if small.took else 0.0
         return [*said, f"A training under MuSOAP took {ratio:.2f} times as long as one under Adam, with as many steps."]
 
-    def plot(self, path: str | Path) -> Path:
-        """Every seed's error, and the median of each way; see :func:`neuralop_mup.lab.plots.plot_ways`."""
-        return plots.plot_ways({w.name: (w.errors, w.lr) for w in self.ways.values()}, path, title=self.title)
-
 
 def _between(way: Way, other: Way) -> str:
-    what = (
-        f"{way.name}, against {other.name}: error {say.number(way.middle)} against {say.number(other.middle)} in the median"
-    )
-    return f"{what}{told_apart(way.errors, other.errors)}."
+    ours, theirs = (say.number(median(one.errors)) for one in (way, other))
+    apart = told_apart(way.errors, other.errors)
+    return f"{way.name}, against {other.name}: error {ours} against {theirs} in the median{apart}."
 
 
 def compare(
@@ -150,8 +135,7 @@ def compare(
     build, data, target, folder, read, loss, epochs, batch_size, device, n_workers, progress
         As for :func:`neuralop_mup.tune`.
     tuned : bool, default False
-        Whether Adam is tuned at the target, too: three rates there, and up to two more beyond an edge at which the best
-        lies. It takes as many trainings of the target.
+        Whether Adam is tuned at the target, too, by five rates there. It takes as many trainings of the target.
     seeds : iterable of int
         Of the target.
 
@@ -169,22 +153,19 @@ def compare(
     how = {"folder": folder, "n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
     def plan(optimizer: str, rule: str) -> Plan:
-        found = asked(folder, target=target, rules=(rule,), optimizer=optimizer, seeds=seeds[:1], **shared)
-        return make_plan(*found, build, data, read=read, loss=loss)
+        asking = {"target": target, "rules": (rule,), "optimizer": optimizer, "seeds": seeds[:1], **shared}
+        return make_plan(build, data, folder, read=read, loss=loss, **asking)
 
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
-    n_steps = soap.steps["target"]
     if progress:
         print(soap)
-    lrs, searches = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(n_steps)}, {}
+    lrs, searches = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(soap.steps)}, {}
     plans = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
     for name in [name for name in plans if name not in lrs]:
         study, size = plans[name].study, "proxy"
         if name == TUNED:
             lr, size = lrs["Adam, tuned small"], "target"
-            study = replace(study, space={"lr": [lr / 2, lr, 2 * lr]})
-        if progress:
-            print(f"{name}: {WAYS[name]}")
+            study = replace(study, space={"lr": [lr / 4, lr / 2, lr, 2 * lr, 4 * lr]})
         searches[name] = results_of(replace(study, sizes={size: study.sizes[size]}, keeps=False), **how)
         lrs[name] = searches[name].best["lr"]
     under = {
@@ -213,14 +194,14 @@ def compare(
         done = [r for r in own if is_complete(r)]
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
         ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0)
-    for name, searched in searches.items():
-        ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, plans[name]))
+        if searched := searches.get(name):
+            ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, plans[name]))
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
     about = (
-        f"The target, {say.size_text(target)}, trains for {n_steps} steps ({epochs} epochs of batches of {batch_size}) on "
-        f"{f'the loss {loss}' if isinstance(loss, str) else 'a loss of your own'}; errors are of {errors} data."
+        f"The target, {say.size_text(target)}, trains for {soap.steps} steps ({epochs} epochs of batches of {batch_size}) "
+        f"on {f'the loss {loss}' if isinstance(loss, str) else 'a loss of your own'}; errors are of {errors} data."
     )
-    return Comparison(ways, soap.title, folder, about)
+    return Comparison(ways, soap.title, about)
 
 
 def _where(searched: Results, made: Plan) -> str:
@@ -229,6 +210,6 @@ def _where(searched: Results, made: Plan) -> str:
     edge = edge_of(searched.best["lr"], lrs)
     return (
         f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g}{f', the {edge}' if edge else ''}, at "
-        f"{say.size_text(made.study.sizes[which])}, {made.steps[which]} steps, "
+        f"{say.size_text(made.study.sizes[which])}, {made.steps} steps, "
         f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
     )

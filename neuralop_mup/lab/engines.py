@@ -5,8 +5,6 @@ future that raises means that the run was lost with its process; the loop tries 
 loop's alone.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import multiprocessing

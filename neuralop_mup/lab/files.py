@@ -1,19 +1,30 @@
-"""Files of a study: text, training states, and what a kill left of them."""
-
-from __future__ import annotations
+"""Files of a study, each whole or not there: text; a run's state while it is trained, so that a run of days goes on after a
+kill where it was; and of a trained target weights, plan and data processor, in a file that runs no code when it is read.
+"""
 
 import errno
 import glob
 import shutil
-from collections.abc import Iterator
+import time
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from neuralop.data.transforms.data_processors import DefaultDataProcessor
+from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
+from torch import nn
 
+from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
+from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
+
+EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
+#: Processors of these classes are in the file; others are asked for when it is read.
+_KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
 
 @contextmanager
@@ -59,3 +70,132 @@ def remove_file(path: Path) -> None:
     """Remove a file of one writer, and what a kill left of writing it."""
     for left in (path, *path.parent.glob(f".{glob.escape(path.name)}.*.part")):
         left.unlink(missing_ok=True)
+
+
+class Checkpoint:
+    """Weights, optimizer, schedule, order of the samples and random numbers, between epochs.
+
+    Parameters
+    ----------
+    path : Path
+    loader : DataLoader
+        Of the training samples.
+    key : str
+        Fingerprint of all that the run depends on: a checkpoint of another is not of this run.
+    tell : callable
+        Told in sentences what cannot be read or written.
+    **parts
+        Whatever has ``state_dict`` and ``load_state_dict``.
+    """
+
+    def __init__(self, path: Path, loader: Any, key: str, tell: Callable[[str], Any], **parts: Any) -> None:
+        self.path, self._loader, self._key, self._tell, self._parts = path, loader, key, tell, parts
+        self._last = time.monotonic()
+
+    def restore(self) -> tuple[int, float]:
+        """The epoch to go on with, and the seconds spent before.
+
+        ``(0, 0.0)`` and nothing changed without a checkpoint. One that cannot be read, or is of another run, is told of and
+        left alone: the run begins anew.
+        """
+        if not self.path.exists():
+            return 0, 0.0
+        try:
+            # Optimizers keep plain values, but the model's state_dict carries constructor arguments, functions among them.
+            state = _read(self.path, weights_only=False)
+            key = state["key"]
+        except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
+            self._tell(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run begins anew")
+            return 0, 0.0
+        if key != self._key:
+            self._tell(f"the checkpoint {self.path} is of other code, data or settings: its run begins anew")
+            return 0, 0.0
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+        if state["order"] is not None:
+            self._loader.generator.set_state(state["order"])
+        torch.set_rng_state(state["random"])
+        return state["epoch"], state["seconds"]
+
+    def save_if_due(self, epoch: int, seconds: float) -> None:
+        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so that a kill leaves the old
+        one.
+
+        Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
+        """
+        if time.monotonic() - self._last < EVERY:
+            return
+        generator = getattr(self._loader, "generator", None)
+        state = {
+            **{name: part.state_dict() for name, part in self._parts.items()},
+            "order": generator and generator.get_state(),
+            "random": torch.get_rng_state(),
+            "key": self._key,
+            "epoch": epoch,
+            "seconds": seconds,
+        }
+        try:
+            with whole_file(self.path) as part:
+                save_torch(state, part)
+        except OSError as error:
+            self._tell(f"the checkpoint {self.path} cannot be written, so a kill would cost more: {error}")
+        self._last = time.monotonic()
+
+
+def _read(path: Path, weights_only: bool) -> Any:
+    """What torch wrote; any exception where a byte of it is another one than was written, which torch would not see."""
+    with zipfile.ZipFile(path) as whole:
+        if damaged := whole.testzip():
+            raise ValueError(f"{damaged} is not what was written")
+    return torch.load(path, map_location="cpu", weights_only=weights_only)
+
+
+def keep_weights(model: nn.Module, processor: Any, path: Path) -> None:
+    """Write the file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; an older file stays.
+    """
+    state = model.to("cpu").state_dict()
+    state.pop("_metadata", None)  # neuralop's: arguments of the constructor, functions among them
+    kept = processor if _is_known(processor) else None
+    if kept is not None:
+        kept.to("cpu")
+    content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept}
+    with whole_file(path) as part:
+        save_torch(content, part)
+
+
+def _is_known(processor: Any) -> bool:
+    if not isinstance(processor, nn.Module) or getattr(processor, "model", None) is not None:
+        return False
+    return all(type(m) in _KNOWN for m in processor.modules()) and (
+        getattr(processor, "mollifier", None) in (None, sine_mollifier)
+    )
+
+
+def read_weights(path: Path) -> dict[str, Any]:
+    """The content of a file.
+
+    Returns
+    -------
+    dict
+        ``weights``, ``plan`` (JSON) and ``processor`` (None where there was none, or one of a class that is not known).
+
+    Raises
+    ------
+    MupError
+        If the file is not there, or damaged.
+    """
+    try:
+        with torch.serialization.safe_globals([*_KNOWN, sine_mollifier, set]):
+            return _read(path, weights_only=True)
+    except FileNotFoundError as error:
+        raise MupError(f"The weights {path} are not there; the same call or command trains that run again.") from error
+    except Exception as error:  # zip's and pickle's errors share no base class
+        raise MupError(
+            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it, and the same call "
+            "trains the target again; the other runs are kept."
+        ) from error

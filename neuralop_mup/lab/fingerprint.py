@@ -6,8 +6,6 @@ package's version. An object may say itself what it stands for: ``fingerprint_co
 fingerprint.
 """
 
-from __future__ import annotations
-
 import copyreg
 import dis
 import functools
@@ -17,6 +15,8 @@ import site
 import sys
 import sysconfig
 import types
+import uuid
+import warnings
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +76,15 @@ def fingerprint(value: Any) -> str:
         raise MupError(
             f"A {type(value).__name__} holds what cannot be read, which tells it from others: {error}."
         ) from error
+
+
+def fingerprint_or_new(value: Any) -> str:
+    """The fingerprint of a value; of what has none one that nothing else has, and a warning says why."""
+    try:
+        return fingerprint(value)
+    except MupError as error:
+        warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
+        return f"unknown {uuid.uuid4().hex}"
 
 
 def _digest(value: Any, met: dict[int, tuple[int, Any]]) -> str:

@@ -1,6 +1,4 @@
-"""What became of one training run: a kind, which is a value, and what was measured. Nothing is scheduled here."""
-
-from __future__ import annotations
+"""What became of one training run: one of four kinds, and what was measured. Nothing is scheduled here."""
 
 import copy
 import math
@@ -12,7 +10,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from enum import Enum
 from functools import cache
 from importlib import metadata
 from operator import itemgetter
@@ -25,54 +22,42 @@ import torch
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
-
-class Kind(str, Enum):
-    """How a run ended. A ``failed`` one may be mended and run again; the others would end the same way again.
-
-    Attributes
-    ----------
-    COMPLETE, DIVERGED, REFUSED, FAILED : Kind
-        With a finite loss; with one that is no finite number; by a MupError, since the configuration cannot work; by its
-        surroundings (a full disk, memory, a killed process) or by any other exception.
-
-    Examples
-    --------
-    >>> from neuralop_mup.lab import Kind
-    >>> Kind("diverged") is Kind.DIVERGED, Kind.COMPLETE == "complete"
-    (True, True)
-    """
-
-    COMPLETE = "complete"
-    DIVERGED = "diverged"  # the loss is no finite number
-    REFUSED = "refused"  # a MupError: the configuration cannot work
-    FAILED = "failed"  # by its surroundings (a full disk, memory, a killed process) or by any other exception
-
-
+#: How a run ends: with a finite loss; with one that is no finite number; by a MupError, since the configuration cannot work;
+#: by its surroundings (a full disk, memory, a killed process) or by any other exception. A failed one may be mended and run
+#: again; the others would end the same way again.
+KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
 #: What is no fault of a run: no space, no such file, no memory, a module that is not there.
 _SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
 #: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
 #: train further runs, since a train function may itself tune.
 _BUSY = threading.RLock()
-#: What decides the numbers of a run besides its content.
-_PACKAGES = ("torch", "neuraloperator", "mup")
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
     """The outcome of a run that ended without telling how, with the keys of any outcome.
 
-    ``outcome`` is a value of :class:`Kind`; ``again``: whether its surroundings are to blame, so that the same run may end
+    ``outcome`` is one of :data:`KINDS`; ``again``: whether its surroundings are to blame, so that the same run may end
     otherwise at once; ``versions``, ``host`` and ``date``: of the process in which it ended.
     """
-    text = {"outcome": Kind.FAILED.value, "error": error, "loss": None, "metrics": {}, "traceback": None}
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return {**text, "seconds": 0.0, "again": again, "versions": versions(), "host": platform.node(), "date": date}
+    return {
+        "outcome": FAILED,
+        "error": error,
+        "loss": None,
+        "metrics": {},
+        "traceback": None,
+        "seconds": 0.0,
+        "again": again,
+        "versions": versions(),
+        "host": platform.node(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
 
 
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of every package that decides the numbers of a run."""
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
-    found = {name: installed.get(name, "not installed") for name in _PACKAGES}
+    found = {name: installed.get(name, "not installed") for name in ("torch", "neuraloperator", "mup")}
     return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
 
 
@@ -162,19 +147,19 @@ def _ended(value: Any) -> dict[str, Any]:
         ) from None
     outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics)}
     if math.isfinite(loss):
-        return {**outcome, "outcome": Kind.COMPLETE.value, "error": None, "loss": loss}
-    return {**outcome, "outcome": Kind.DIVERGED.value}
+        return {**outcome, "outcome": COMPLETE, "error": None, "loss": loss}
+    return {**outcome, "outcome": DIVERGED}
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
     """The outcome of an exception: what caused it says whose fault it is."""
     around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
-    kind = Kind.REFUSED if isinstance(error, MupError) and not around else Kind.FAILED
-    kind = Kind.DIVERGED if isinstance(error, Diverged) else kind
+    refused = isinstance(error, MupError) and not around
+    kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
     said, name = " ".join(str(error).split()), type(error).__name__
     outcome = failed(said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": "), again=around)
-    trace = traceback.format_exception(error) if kind is Kind.FAILED else []
-    return {**outcome, "outcome": kind.value, "traceback": "".join(trace) or None}
+    trace = traceback.format_exception(error) if kind == FAILED else []
+    return {**outcome, "outcome": kind, "traceback": "".join(trace) or None}
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
@@ -201,12 +186,12 @@ def plain(value: Any) -> Any:
 
 def is_final(record: Mapping[str, Any]) -> bool:
     """Whether a recorded run would end the same way again."""
-    return record["outcome"] != Kind.FAILED.value
+    return record["outcome"] != FAILED
 
 
 def is_complete(record: Mapping[str, Any]) -> bool:
     """Whether a recorded run ended with a finite loss."""
-    return record["outcome"] == Kind.COMPLETE.value
+    return record["outcome"] == COMPLETE
 
 
 def first_failure(records: Iterable[Mapping[str, Any]]) -> str:

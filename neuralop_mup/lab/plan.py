@@ -2,8 +2,6 @@
 refused.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.parts import WIDTHS
 from neuralop_mup.core.reading import fourier_blocks
-from neuralop_mup.core.rules import check_rule
+from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checks import check_batch, check_data, looking
@@ -30,12 +28,8 @@ from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.training import Training, build_model, losses_of, n_params, name_of, untouched
-from neuralop_mup.validation import check_count, check_positive
+from neuralop_mup.validation import check_positive
 
-_NEEDED = ("epochs", "batch_size", "device")
-_SET_HERE = ("model", "base", "rule", "seed")
-#: Values by which a grid of learning rates that nobody gave may grow where the best lies at its edge.
-EXTENDS = 2
 LEAST_WIDTH = 16
 _PAGE = 10_000_000  # bytes of records, report and figures
 _BYTES = 20  # of each number that is trained: the weights, and these again with what an optimizer keeps of them
@@ -57,8 +51,8 @@ class Plan:
     title : str
     x_shape : tuple of int or None
         ``(channels, *grid)``; None off a grid.
-    steps : mapping
-        Size → optimizer steps of a run.
+    steps : int
+        Optimizer steps of a run.
     told : mapping
         What the report says of how the data was read, and of what was chosen.
     n_bytes : int
@@ -68,7 +62,7 @@ class Plan:
     study: Study
     title: str
     x_shape: tuple[int, ...] | None
-    steps: Mapping[str, int]
+    steps: int
     told: Mapping[str, Any]
     n_bytes: int
 
@@ -89,7 +83,6 @@ class Plan:
             **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
             **{f"under {rule}": more for rule, more in study.under.items()},
-            **{f"at the {size}": more for size, more in study.at.items() if "base" not in more},
         }
 
 
@@ -102,7 +95,7 @@ def asked(
     seeds: Iterable[int],
     base: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
-    kernel_init: str | None = None,
+    init_mult: Mapping[str, float] | None = None,
     alone: bool = False,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
@@ -110,7 +103,7 @@ def asked(
 
     Parameters
     ----------
-    folder, target, optimizer, seeds, base, space, kernel_init
+    folder, target, optimizer, seeds, base, space, init_mult
         As for :func:`neuralop_mup.tune`.
     rules : sequence of str
         The rule, and those under which the target is trained besides.
@@ -130,36 +123,31 @@ def asked(
     ------
     MupError
     """
-    folder = Path(folder)
     Records(folder)  # one that is no folder, or of an earlier version
     name, optimizers = optimizer_of(optimizer)
-    choice, space = optimizers[name], space or {}
-    if not isinstance(space, Mapping):
-        values = list(space) if isinstance(space, (list, tuple)) else choice.lrs(_USUAL_STEPS)
-        raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
-    own_lrs = "lr" not in space
+    choice = optimizers[name]
+    own_lrs = not space or (isinstance(space, Mapping) and "lr" not in space)
     if own_lrs and choice.is_own:
         give = "give it, lr=…" if alone else "give those to try, space={'lr': [low, …, high]}"
         raise MupError(f"No learning rates of {name} are known here: {give}.")
     for rule in rules:
         check_rule(rule)
-    lrs = {"lr": _lrs(choice, _USUAL_STEPS, alone)} if own_lrs else {}
-    given = {key: value for key, value in settings.items() if value is not None or key in _NEEDED}
-    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in space}
-    kernels = kernel_init or choice.kernel_init
+    searched = {"lr": _lrs(choice, _USUAL_STEPS, alone), **(space or {})} if own_lrs else space
+    given = {key: value for key, value in settings.items() if value is not None or key in ("epochs", "batch_size", "device")}
+    over = searched if isinstance(searched, Mapping) else ()
+    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in over}
+    drawn = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
     study = Study(
-        name=folder.resolve().name,
+        name=Path(folder).resolve().name,
         sizes={"target": target} if alone else {"proxy": base, "target": target},
         rules=tuple(dict.fromkeys(rules)),
-        under={rule: {"kernel_init": kernels} for rule in rules if rule != "standard" and kernels != "default"},
+        under={rule: {"init_mult": drawn} for rule in rules if rule != "standard" and drawn},
         at={"target": {"base": base}} if alone else {},
         between=own_lrs,
-        extends={} if space or alone else {"lr": EXTENDS},
         keeps=True,
-        **checked({**lrs, **space}, fixed, seeds, _SET_HERE),
+        **checked(searched, fixed, seeds, ("model", "base", "rule", "seed")),
     )
-    tried = [{name: value} for name, values in study.space.items() for value in values]
-    tried += [{"seed": seed} for seed in study.seeds]
+    tried = [{name: value} for name, values in {**study.space, "seed": study.seeds}.items() for value in values]
     for config in [{**study.under.get(rule, {}), **one} for rule in study.rules for one in tried]:
         found = Settings.of({**study.fixed, **study.example, **config}, optimizers)
         check_positive("lr", found.lr)  # a run of rate zero is one, but none to be chosen
@@ -167,30 +155,30 @@ def asked(
 
 
 def make_plan(
-    study: Study,
-    optimizers: Mapping[str, Choice],
     build: Callable[..., nn.Module],
     data: Any,
+    folder: str | Path,
     *,
     read: Mapping[str, Any] | None = None,
     loss: Any = "l2",
     score: Any = None,
-    proxy_steps: int | None = None,
     processor: Any = None,
+    **asking: Any,
 ) -> Plan:
     """Read the data, build each size once, choose what nobody gave, and refuse before anything is trained what cannot work.
 
     Parameters
     ----------
-    study, optimizers
-        As :func:`asked` gives them.
-    build, data, read, loss, score, proxy_steps, processor
+    build, data, folder, read, loss, score, processor
         As for :func:`neuralop_mup.tune`.
+    **asking
+        As for :func:`asked`.
 
     Raises
     ------
     MupError
     """
+    study, optimizers = asked(folder, **asking)
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)
     models = {"target": _built(build, sizes["target"], "target", real=alone)}
@@ -200,10 +188,8 @@ def make_plan(
         sample = seen.sample()
     grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
     energy = mode_energy(sample["y"]) if grid else None
-    read_as = getattr(source, "readings", {})
-    if isinstance(source, Problem):
-        read_as = {"problem": {name: value for name, value in source.content().items() if name != "problem"}}
-    told = {"data": source.title, **read_as}
+    made_by = {"problem": source.content()} if isinstance(source, Problem) else {}
+    told = {"data": source.title, **getattr(source, "readings", made_by)}
     if alone:
         own = study.at["target"]["base"]
         base = None if own is None else _built(build, own, "base")
@@ -226,36 +212,42 @@ def make_plan(
     training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers)
     if chosen_by is not None:
         chosen_by.check(first, training.processor, seen)
-    n_val, modes = (None, None) if alone else (seen.counts()["val"], modes_of(first))
-    notes = tuple(data_notes(sample, n_val, modes, modes_of(models["target"]), named, energy))
+    compared = (None, None) if alone else (seen.counts()["val"], modes_of(first))
+    notes = tuple(data_notes(sample, *compared, modes_of(models["target"]), named, energy))
     study = replace(study, sizes={which: dict(size) for which, size in sizes.items()}, notes=notes)
-    study, steps = _of_length(study, usual, len(seen.loaders(usual.batch_size, 0)[0]), proxy_steps)
-    if not alone and study.at:
-        told["steps"] = f"{steps['proxy']} instead of {steps['target']}; the rule for steps carries the learning rate"
+    steps = usual.epochs * len(seen.loaders(usual.batch_size, 0)[0])
+    if study.between:
+        study = replace(study, space={**study.space, "lr": _lrs(usual.choice, steps, alone)})
     told["target"] = (
-        f"{say.size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps['target']} steps "
+        f"{say.size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps "
         f"({usual.epochs} epochs), loss {loss if named else 'of your own'}"
     )
     lrs = study.space["lr"]
-    rates = f"{len(lrs)} from {say.number(min(lrs))} to {say.number(max(lrs))}, tuned at the proxy"
-    why = (
-        "as it was given"
-        if not study.between
-        else f"for {steps['target']} steps"
-        if usual.choice.by_steps
-        else "the optimizer's default"
-    )
-    told["lr"] = f"{say.number(lrs[0])}, {why}; nothing is tuned" if alone else rates
+    usually = f"for {steps} steps" if usual.choice.by_steps else "the optimizer's default"
+    one = f"{say.number(lrs[0])}, {usually if study.between else 'as it was given'}; nothing is tuned"
+    told["lr"] = one if alone else f"{len(lrs)} from {say.number(min(lrs))} to {say.number(max(lrs))}, tuned at the proxy"
     for rule in study.rules:
         with looking():  # what is not drawn as its class draws it is refused at the base, which is real
             if not alone:
                 parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
-            parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
-    costs = {which: n_params(model) * steps[which] for which, model in models.items()}
-    study = replace(study, train=training, costs=costs)
-    x_shape = (sample["x"].shape[1], *grid) if grid else None
-    title = f"{name_of(build)} on {source.title}"
-    return Plan(study, title, x_shape, steps, told, n_bytes=_PAGE + _BYTES * n_params(models["target"]))
+            try:
+                parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
+            except MupError as error:
+                if base is not None:
+                    raise
+                raise MupError(
+                    f"{error} nm.train(base=…) takes it as arguments of {name_of(build)}: {dict(sizes['target'])} with "
+                    "another width."
+                ) from error
+    study = replace(study, train=training, costs={which: n_params(model) for which, model in models.items()})
+    return Plan(
+        study,
+        title=f"{name_of(build)} on {source.title}",
+        x_shape=(sample["x"].shape[1], *grid) if grid else None,
+        steps=steps,
+        told=told,
+        n_bytes=_PAGE + _BYTES * n_params(models["target"]),
+    )
 
 
 # Models
@@ -326,43 +318,12 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
     return base, "; ".join(said)
 
 
-# Learning rates, and the length of the proxy's training
+# Learning rates
 
 
 def _lrs(choice: Choice, steps: int, alone: bool) -> list[float]:
     """Those that are tried with runs of so many steps where nobody gave any; of a target alone the usual one."""
     return [float(f"{choice.usual(steps):.3g}")] if alone else choice.lrs(steps)
-
-
-def _of_length(study: Study, usual: Settings, batches: int, asked: int | None) -> tuple[Study, dict[str, int]]:
-    """The study with the learning rates of its proxy's length, and where this is to be shorter with it, in whole epochs; and
-    the steps of each size.
-
-    Raises
-    ------
-    MupError
-        If it would be longer than the target's, or no rule carries the learning rate to more steps.
-    """
-    steps = usual.epochs * batches
-    asked = steps if asked is None else asked
-    check_count("proxy_steps", asked, "steps")
-    own = max(1, round(asked / batches))
-    reasons = {
-        f"the target's training has {steps}, and a longer proxy saves nothing": asked > steps,
-        "without μP no rule carries a learning rate to more steps": "standard" in study.rules,
-        f"the rule for steps is not that of {usual.optimizer}": usual.optimizer == "sgd" or usual.choice.is_own,
-        "the schedule is in epochs of the target": usual.schedule.startswith("halve"),
-        "the length is searched": study.space.keys() & {"epochs", "batch_size", "schedule"},
-    }
-    if why := [reason for reason, holds in reasons.items() if holds and asked != steps]:
-        raise MupError(f"proxy_steps = {asked} beside the target's {steps} cannot be: {why[0]}.")
-    if study.between:
-        lrs = _lrs(usual.choice, own * batches, study.base == study.target)
-        study = replace(study, space={**study.space, "lr": lrs})
-    if own < usual.epochs:
-        at = {"proxy": {"epochs": own}, "target": {"training": {"steps": (own * batches, steps)}}}
-        study = replace(study, at=at)
-    return study, {"proxy": own * batches, "target": steps}
 
 
 # What a reader must know

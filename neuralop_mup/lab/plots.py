@@ -5,24 +5,16 @@ display, in a worker, and never changes what the user's own script has open. A r
 marker from figure to figure, so that a figure also reads in grey.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from neuralop_mup.errors import MupError
 from neuralop_mup.lab.wording import name_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: Okabe and Ito's palette, which stays distinct under the common colour deficiencies.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
@@ -48,8 +40,8 @@ LOOKS: dict[str | None, tuple[str, str]] = {
 
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: str | None = None, **options: Any
-) -> tuple[Figure, Any]:
-    """A figure that pyplot does not know of, and its axes; sizes in inches."""
+) -> tuple[Any, Any]:
+    """A figure of matplotlib's that pyplot does not know of, and its axes; sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -58,7 +50,7 @@ def new_figure(
     return figure, figure.subplots(rows, columns, **options)
 
 
-def save(figure: Figure, path: str | Path) -> Path:
+def save(figure: Any, path: str | Path) -> Path:
     """Write the figure, grown where a label would be cut off; the suffix picks the format."""
     from matplotlib import rc_context
 
@@ -71,7 +63,7 @@ def save(figure: Figure, path: str | Path) -> Path:
     return path
 
 
-def finish(figure: Figure, path: str | Path, title: str | None, parts: Sequence[str] = ()) -> Path:
+def finish(figure: Any, path: str | Path, title: str | None, parts: Sequence[str] = ()) -> Path:
     """The figure's title, what its marks mean in lines that are no wider than it, and :func:`save`."""
     if title:
         figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=TITLE)
@@ -80,7 +72,7 @@ def finish(figure: Figure, path: str | Path, title: str | None, parts: Sequence[
     return save(figure, path)
 
 
-def ticks_at(axes: Axes, values: Sequence[float]) -> None:
+def ticks_at(axes: Any, values: Sequence[float]) -> None:
     """Ticks at the values themselves, thinned to what fits and written plainly."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -92,7 +84,7 @@ def ticks_at(axes: Axes, values: Sequence[float]) -> None:
     axes.tick_params(labelsize=SMALL)
 
 
-def value_axis(axes: Axes) -> None:
+def value_axis(axes: Any) -> None:
     """Plain numbers on the vertical axis, few enough to read, and no box around the data."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -109,46 +101,19 @@ def value_axis(axes: Axes) -> None:
     bare(axes)
 
 
-def bare(axes: Axes) -> None:
+def bare(axes: Any) -> None:
     """No box around the data."""
     axes.spines[["top", "right"]].set_visible(False)
 
 
 # Loss against a hyperparameter: the figure of every study
 
-#: Beyond this multiple of the best loss a point is pinned to the top of the axes: a diverged run may reach 1e6.
+#: The axes end at this multiple of the best loss: a diverged run may reach 1e6.
 _CEILING = 100.0
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Loss against a hyperparameter, summarised over seeds.
-
-    Attributes
-    ----------
-    x, mean, low, high : list of float
-        Values with every seed complete, and the mean, lowest and highest loss over seeds there. A mean over the seeds that
-        happened to survive would flatter an unstable value.
-    failed : list of float
-        Values at which some seed failed.
-    """
-
-    x: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
-    failed: list[float]
-
-    @classmethod
-    def of(cls, losses: Mapping[float, Sequence[float | None]]) -> Curve:
-        """The curve of losses by value, a seed an entry and None where it failed."""
-        whole = {float(x): list(own) for x, own in sorted(losses.items()) if None not in own}
-        failed = [float(x) for x in sorted(losses) if float(x) not in whole]
-        return cls(list(whole), *([of(own) for own in whole.values()] for of in (fmean, min, max)), failed)
-
-
 def plot_curves(
-    curves: Sequence[tuple[str, str | None, Curve]],
+    curves: Sequence[tuple[str, str | None, Mapping[float, Sequence[float | None]]]],
     path: str | Path,
     *,
     name: str = "lr",
@@ -157,10 +122,14 @@ def plot_curves(
 ) -> Path:
     """Draw losses against a hyperparameter, with a star at the lowest one of a curve.
 
+    Only values with every seed complete are drawn: a mean over the seeds that happened to survive would flatter an unstable
+    value.
+
     Parameters
     ----------
-    curves : sequence of (label, rule, Curve)
-        The base, whose rule is None; then one of a single point for each rule under which the target was trained.
+    curves : sequence of (label, rule, losses)
+        The base, whose rule is None; then one of a single point for each rule under which the target was trained. Losses by
+        value, a seed an entry and None where it failed; one value at least is complete.
     path : str or Path
         Where to write; the suffix picks the format.
     name : str
@@ -173,17 +142,11 @@ def plot_curves(
     -------
     Path
         ``path``.
-
-    Raises
-    ------
-    MupError
-        If no curve has a point.
     """
-    losses = [loss for _, _, curve in curves for loss in curve.mean]
-    if not losses:
-        raise MupError(f"There is no figure to draw: no point was trained with every seed over the hyperparameter {name}.")
-    values = sorted({x for _, _, curve in curves for x in (*curve.x, *curve.failed)})
-    low, high = min(min(curve.low, default=min(losses)) for _, _, curve in curves), max(losses)
+    values = sorted({x for _, _, losses in curves for x in losses})
+    whole = [{x: losses[x] for x in values if None not in losses.get(x, [None])} for _, _, losses in curves]
+    low = min(min(own) for complete in whole for own in complete.values())
+    high = max(fmean(own) for complete in whole for own in complete.values())
     ceiling = min(high, _CEILING * low) * 1.15 if low > 0 else high + 0.08 * (high - low or 1.0)
     figure, axes = new_figure(7.0, 3.9, layout="constrained")
     if values[0] > 0:
@@ -191,25 +154,22 @@ def plot_curves(
     axes.set_yscale("log" if low > 0 else "linear")
     axes.set_ylim(low / 1.15 if low > 0 else low - 0.08 * (high - low or 1.0), ceiling)
     marks = ["★ lowest mean", "band, bar: range over seeds"]
-    for i, (label, rule, curve) in enumerate(curves):
+    for i, ((label, rule, losses), complete) in enumerate(zip(curves, whole, strict=True)):
+        x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))
         colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
-        inside, top = ([min(y, ceiling) for y in own] for own in (curve.mean, curve.high))
-        is_walk = len(curve.x) > 1
+        is_walk = len(x) > 1
         # What is below a single point shows.
         size = {"markersize": 4} if is_walk else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
-        axes.plot(curve.x, inside, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
+        axes.plot(x, mean, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
         if is_walk:
-            axes.fill_between(curve.x, curve.low, top, color=colour, alpha=0.2, linewidth=0)
-            best = int(np.argmin(curve.mean))
-            axes.plot(curve.x[best], inside[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
+            axes.fill_between(x, least, most, color=colour, alpha=0.2, linewidth=0)
+            best = int(np.argmin(mean))
+            axes.plot(x[best], mean[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
         else:
-            axes.vlines(curve.x, curve.low, top, color=colour, linewidth=2.4)
-        if beyond := [x for x, y in zip(curve.x, curve.mean, strict=True) if y > ceiling]:
-            axes.plot(beyond, [ceiling] * len(beyond), "^", markersize=8, color=colour, clip_on=False, zorder=9)
-            marks.append("▲ beyond the axis")
-        if curve.failed:  # at a height that is a share of the axis
-            at, up = [0.97 - 0.04 * i] * len(curve.failed), axes.get_xaxis_transform()
-            axes.plot(curve.failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
+            axes.vlines(x, least, most, color=colour, linewidth=2.4)
+        if failed := [value for value in losses if value not in complete]:  # at a height that is a share of the axis
+            at, up = [0.97 - 0.04 * i] * len(failed), axes.get_xaxis_transform()
+            axes.plot(failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
             marks.append("× a seed failed")
     ticks_at(axes, values)
     value_axis(axes)

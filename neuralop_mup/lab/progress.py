@@ -1,7 +1,5 @@
 """What the user sees while runs are trained: a bar on a terminal, a line now and then elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -46,7 +44,7 @@ class Progress:
 
     def finished(self, record: Mapping[str, Any]) -> None:
         """Show one more finished run."""
-        labels = (record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}")
+        labels = [record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}"]
         what = " ".join(filter(None, labels))
         self._runs += 1
         if not is_complete(record):

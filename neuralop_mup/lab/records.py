@@ -4,12 +4,8 @@ The folder is a signac project: a run is a job, its content the state point, wha
 checkpoints lie beside these. So nothing is compared, a folder holds any number of studies, and ``signac`` shows them.
 """
 
-from __future__ import annotations
-
 import json
 import math
-import uuid
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +14,8 @@ from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put, remove_file, writing
-from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.outcome import Kind, is_complete, is_final
+from neuralop_mup.lab.fingerprint import fingerprint_or_new
+from neuralop_mup.lab.outcome import KINDS, is_complete, is_final
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
 _CONTENT, _DOCUMENT = "signac_statepoint.json", "signac_job_document.json"
@@ -69,9 +65,8 @@ class Run:
 def described(value: Any) -> Any:
     """``value`` as JSON that is the same in every process: what is a run's content, and may be a signac state point.
 
-    Numbers that are equal are the same, 1 and 1.0; keys have no dots. What is not plain goes in by its
-    :func:`~neuralop_mup.lab.fingerprint.fingerprint`. What has none is like nothing else, so that such a run is never used
-    again, and a warning says why.
+    Numbers that are equal are the same, 1 and 1.0; keys have no dots. What is not plain goes in by its fingerprint
+    (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
@@ -83,11 +78,7 @@ def described(value: Any) -> Any:
         return [described(v) for v in value]
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return described(value.item())
-    try:
-        return fingerprint(value)
-    except MupError as error:
-        warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
-        return f"unknown {uuid.uuid4().hex}"
+    return fingerprint_or_new(value)
 
 
 def params_key(params: Mapping[str, Any]) -> str:
@@ -128,7 +119,7 @@ class Records:
             )
 
     @contextmanager
-    def held(self) -> Iterator[Records]:
+    def held(self) -> Iterator["Records"]:
         """Make the folder and hold its lock, which the system drops when the process ends, however it ends.
 
         Raises
@@ -171,7 +162,7 @@ class Records:
         A complete run whose weights are wanted, and are not here or damaged, is to be trained again.
         """
         record = self.read(run)
-        if record is None or (record["outcome"] == Kind.FAILED.value and run.id not in self._given_up):
+        if record is None or (not is_final(record) and run.id not in self._given_up):
             return None if self.known is None else self.known.get(run)
         if run.keep and is_complete(record) and run.id not in self._written:
             return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # as torch writes them
@@ -209,8 +200,7 @@ class Records:
 
 def _checked(record: Any) -> dict[str, Any]:
     """A record that was read; ValueError, KeyError or TypeError where a file was changed or cut."""
-    Kind(record["outcome"])
-    dict(record["metrics"])
-    if not {"error", "seconds"} <= record.keys() or (is_complete(record) and not math.isfinite(record["loss"])):
+    whole = record["outcome"] in KINDS and isinstance(record["metrics"], dict) and {"error", "seconds"} <= record.keys()
+    if not whole or (is_complete(record) and not math.isfinite(record["loss"])):
         raise ValueError("it is no record of a run")
     return record

@@ -2,14 +2,11 @@
 records only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralop_mup.lab import plots
-from neuralop_mup.lab import wording as say
+from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.search import edge_of, is_number
@@ -50,10 +47,10 @@ def verdict(results: Results) -> list[str]:
     best = results.row(study.rules[0], study.base)["best"] or {}
     for name, value in best.items():
         if edge := edge_of(value, study.space.get(name)):
+            of = f" of {the(study.base)}" if study.base else ""
             said.append(
-                f"The best {say.name_of(name)}{f' of {the(study.base)}' if study.base else ''}, {say.number(value)}, is the "
-                f"{edge} that was searched, so the optimum may lie outside: extend its grid "
-                f"{'downwards' if edge == 'lowest' else 'upwards'}."
+                f"The best {wording.name_of(name)}{of}, {wording.number(value)}, is the {edge} that was searched, so the "
+                f"optimum may lie outside: extend its grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:
@@ -68,19 +65,19 @@ def _best(results: Results) -> str:
     if row["best"] is None:
         return "No point completed with every seed."
     if len(results.study.tuning) == 1:
-        return f"Training with {say.params(row['best'])} gives loss {say.loss_of_row(row)}."
-    return f"The best point is {say.params(row['best'])}, with loss {say.loss_of_row(row)}."
+        return f"Training with {wording.params(row['best'])} gives loss {wording.loss_of_row(row)}."
+    return f"The best point is {wording.params(row['best'])}, with loss {wording.loss_of_row(row)}."
 
 
 def _carried(results: Results) -> list[str]:
     """What the base's best values gave at the target, under the rule and as neuralop builds it."""
     study, rule = results.study, results.study.rules[0]
     ours = results.row(rule)
-    values, base, target = say.params(ours["transferred"] or {}), the(study.base), the(study.target)
+    values, base, target = wording.params(ours["transferred"] or {}), the(study.base), the(study.target)
     if ours["failed"]:
         head = f"Training of {target} failed under {rule} with the best {values} of {base} ({_why(results, ours)})"
     else:
-        head = f"The best {values} of {base}, carried to {target} under {rule}, gives loss {say.loss_of_row(ours)}"
+        head = f"The best {values} of {base}, carried to {target} under {rule}, gives loss {wording.loss_of_row(ours)}"
     if rule == "standard" or "standard" not in study.rules:
         return [head + "."]
     naive = results.row("standard")
@@ -88,12 +85,12 @@ def _carried(results: Results) -> list[str]:
         return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
     losses = {way: [r["loss"] for r in results.carried(study.target, way) if not r["error"]] for way in study.rules}
     apart = told_apart(losses["standard"], losses[rule])
-    return [f"{head}; the same values under SP give {say.loss_of_row(naive)}{apart}."]
+    return [f"{head}; the same values under SP give {wording.loss_of_row(naive)}{apart}."]
 
 
 def _why(results: Results, row: Mapping[str, Any]) -> str:
     failed = [r for r in results.carried(row["size"], row["rule"]) if r["error"]]
-    return f"{len(failed)} of {row['trials']} runs: {say.line(failed[0]['error'] or 'no finite loss')[:160]}"
+    return f"{len(failed)} of {row['trials']} runs: {wording.line(failed[0]['error'] or 'no finite loss')[:160]}"
 
 
 # Its tables
@@ -121,7 +118,7 @@ def aligned_table(results: Results) -> str:
     >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
     >>> from neuralop_mup.lab import aligned_table
     >>> print(aligned_table(results).splitlines()[0])
-    | values | fitted lr | loss | seconds |
+    | values | loss | seconds |
     """
     study, rows = results.study, []
     for row in results.summary():
@@ -131,19 +128,18 @@ def aligned_table(results: Results) -> str:
         values = row["best"] if is_base else row["transferred"]
         cells = {
             "size": row["size"] or "–",
-            "rule": "–" if is_base else say.rule_name(row["rule"]),
-            "values": f"{say.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
-            "fitted lr": say.number(row["optimum"]),
-            "loss": say.loss_of_row(row),
-            "test loss": say.number(row["transferred_test"]),
-            "validation error": say.number(_mean(records, "validation_error")),  # beside a score
+            "rule": "–" if is_base else wording.rule_name(row["rule"]),
+            "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
+            "loss": wording.loss_of_row(row),
+            "test loss": wording.number(row["transferred_test"]),
+            "validation error": wording.number(_mean(records, "validation_error")),  # beside a score
         }
         for term in _other_losses(results.records):
-            cells[f"test {term}"] = say.number(_mean(records, f"test_{term}_loss"))
+            cells[f"test {term}"] = wording.number(_mean(records, f"test_{term}_loss"))
         failed = len([r for r in results.cell(row["size"], row["rule"]) if r["error"]])
         rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
     kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
-    return say.aligned([kept, *([row[name] for name in kept] for row in rows)])
+    return wording.aligned([kept, *([row[name] for name in kept] for row in rows)])
 
 
 def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -235,7 +231,6 @@ def write_report(
     'report.md'
     """
     study, folder, title = results.study, results.folder, title or results.study.name
-    folder.mkdir(parents=True, exist_ok=True)
     first, *rest = verdict(results)
     sizes = {label: size for label, size in study.sizes.items() if size}
     settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
@@ -251,14 +246,16 @@ def write_report(
     ]
     parts += ["## Errors", errors] if errors else []
     if failed := [r for r in results.records if r["error"]]:
-        rows = [["size", "rule", "values", "seed", "outcome", "error"]]
-        for r in failed:
-            what = [r["size"] or "–", r["rule"] or "–", say.params(r["params"]), str(r["seed"]), r["outcome"]]
-            rows.append([*what, say.line(r["error"] or "")])
-        parts += ["## Runs that did not complete", say.aligned(rows)]
-    rows = [[name, say.line(say.cell(value))] for name, value in settings.items()]
-    parts += ["## Settings", say.aligned([["setting", "value"], *rows])]
-    parts += ["## Where the runs were trained", surroundings(results.records)]
+        rows = [
+            [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
+            for r in failed
+        ]
+        parts += [
+            "## Runs that did not complete",
+            wording.aligned([["size", "rule", "values", "seed", "outcome", "error"], *rows]),
+        ]
+    rows = [["setting", "value"], *([name, wording.line(wording.cell(value))] for name, value in settings.items())]
+    parts += ["## Settings", wording.aligned(rows), "## Where the runs were trained", surroundings(results.records)]
     if use:
         parts += ["## Use the target", f"```python\n{use}\n```"]
     parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]
@@ -271,14 +268,16 @@ def _figure(results: Results, title: str) -> str:
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
     name = "lr" if "lr" in study.space else next(iter(grids), None)
-    if name is None or len(study.sizes) == len(study.tuning) == 1 or not (walked := plots.Curve.of(results.curve(name))).x:
+    if name is None or len(study.sizes) == len(study.tuning) == 1 or not results.curve(name):
         return ""
-    labels = {label: f"{label}\n({say.size_text(size)})" if size else "each point" for label, size in study.sizes.items()}
-    curves = [(labels[study.base], None, walked)]
+    labels = {
+        label: f"{label}\n({wording.size_text(size)})" if size else "each point" for label, size in study.sizes.items()
+    }
+    curves = [(labels[study.base], None, results.curve(name))]
     for rule in study.rules if len(study.sizes) > 1 else ():
         losses = [r["loss"] for r in results.carried(study.target, rule)]
         value = results.row(rule)["transferred"][name]
-        label = f"{labels[study.target]}\n{say.rule_name(rule)}"
-        curves.append((label, rule, plots.Curve.of({value: losses} if losses else {})))
+        label = f"{labels[study.target]}\n{wording.rule_name(rule)}"
+        curves.append((label, rule, {value: losses} if losses else {}))
     plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_score(results), title=title)
-    return f"![Loss against {say.name_of(name)}: the base's curve, and what was trained with its best]({name}.png)"
+    return f"![Loss against {wording.name_of(name)}: the base's curve, and what was trained with its best]({name}.png)"

@@ -1,7 +1,5 @@
 """What the records of a study say. Every number that is shown comes from here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +10,6 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, mean_and_std, score
 from neuralop_mup.lab.records import params_key
 from neuralop_mup.lab.search import edge_of, is_number
-from neuralop_mup.lab.statistics import find_optimum
 from neuralop_mup.lab.study import Study, the
 
 Record = dict[str, Any]
@@ -49,7 +46,7 @@ class Results:
     folder: Path
 
     @classmethod
-    def load(cls, folder: str | Path) -> Results:
+    def load(cls, folder: str | Path) -> "Results":
         """The study that was run last in ``folder``.
 
         Parameters
@@ -204,10 +201,8 @@ class Results:
         rows = []
         for group in sorted(self._points(size, rule).values(), key=lambda group: score(group, len(self.study.seeds))):
             loss, std = mean_and_std([r["loss"] for r in group if is_complete(r)])
-            failed = sum(not is_complete(r) for r in group)
-            rows.append(
-                {"params": group[0]["params"], "loss": loss, "std": std, "failed": failed, "seconds": seconds(group)}
-            )
+            row = {"params": group[0]["params"], "loss": loss, "std": std}
+            rows.append({**row, "failed": sum(not is_complete(r) for r in group), "seconds": seconds(group)})
         return rows
 
     def curve(self, name: str = "lr", rule: str | None = None) -> dict[Any, list[float | None]]:
@@ -249,10 +244,10 @@ class Results:
         Returns
         -------
         list of dict
-            ``rule``, ``size``; ``best``: the base's best point, None at the target; ``optimum``: its learning rate between
-            grid points (None where there is no parabola); ``at_edge``: whether one of its values is the first or last of its
-            grid; ``transferred``: what the base carries; ``transferred_loss``, ``_std`` and ``_test``, the error on test
-            data: of that at this size, at the base those of its best point (infinite and nan where no seed completed);
+            ``rule``, ``size``; ``best``: the base's best point, None at the target; ``at_edge``: whether one of its values
+            is the first or last of its grid; ``transferred``: what the base carries; ``transferred_loss``, ``_std`` and
+            ``_test``, the error on test data: of that at this size, at the base those of its best point (infinite and nan
+            where no seed completed);
             ``failed`` and ``trials``: runs of it that did not complete, and all; ``seconds`` of all runs at this size.
 
         Examples
@@ -288,12 +283,10 @@ class Results:
         loss, std = mean_and_std([r["loss"] for r in done])
         tests = [r["metrics"]["test_loss"] for r in done if is_number(r["metrics"].get("test_loss"))]
         best = carried[0]["params"] if carried and size == study.base else {}
-        optimum = find_optimum(self.curve(rule=rule)) if best else None
         return {
             "rule": rule,
             "size": size,
             "best": best or None,
-            "optimum": optimum and optimum.value,
             "at_edge": any(edge_of(value, study.space.get(name)) for name, value in best.items()),
             "transferred": self._centres.get(rule),
             "transferred_loss": loss,
@@ -303,25 +296,6 @@ class Results:
             "trials": len(carried),
             "seconds": seconds(self.cell(size, rule)),
         }
-
-    def price(self) -> float | None:
-        """What tuning took, as a share of one training of the target; None where a time is not known or nothing was tuned.
-
-        Returns
-        -------
-        float or None
-            Seconds of all runs of the base over those of one run of the target, under the first rule.
-
-        Examples
-        --------
-        >>> results.price() > 0
-        True
-        """
-        rule = self.study.rules[0]
-        if self.study.base == self.study.target:
-            return None
-        trained = [r for r in self.carried(self.study.target, rule) if is_complete(r)]
-        return seconds(self.cell(self.study.base, rule)) * len(trained) / seconds(trained) if seconds(trained) else None
 
 
 def seconds(records: Iterable[Mapping[str, Any]]) -> float:

@@ -4,8 +4,6 @@ What a run gave is in the folder before the next one is planned, so a kill at an
 way.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter, deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -68,8 +66,8 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
     [0.0625, 0.0]
     """
     records = Records(folder, known)
-    name, costs = getattr(plan, "name", records.folder.name), getattr(plan, "costs", {})
-    with closing(engine), closing(Progress(name, costs, progress)) as display, records.held():
+    display = Progress(getattr(plan, "name", records.folder.name), getattr(plan, "costs", {}), progress)
+    with closing(engine), closing(display), records.held():
         loop = _Loop(plan, records, engine, display)
         try:
             loop.run()

@@ -2,8 +2,6 @@
 what a model predicts in the units of the data.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.data import ProblemData, advanced
 
 AT_ONCE = 64  # samples that go through the model together
@@ -164,10 +162,10 @@ def score_of(score: Any) -> Score | None:
         return None
     if isinstance(score, str):
         name, _, steps = score.partition(":")
-        if name != "rollout":
-            raise MupError(f"There is no score {score!r}; {nearest(name, ['rollout'])} Write rollout:50 for fifty steps.")
-        if not steps.isdecimal() or int(steps) < 1:
-            raise MupError(f"score={score!r} must say over how many steps, 1 or more, such as rollout:50.")
+        if name != "rollout" or not steps.isdecimal() or int(steps) < 1:
+            raise MupError(
+                f"There is no score {score!r}; write rollout:50 for fifty steps, of which there must be 1 or more."
+            )
         name = f"rollout:{int(steps)}"
         return Score(name, partial(rollout_error, steps=int(steps)), name)
     if not callable(score):

@@ -1,7 +1,5 @@
 """Search spaces: grids, and the checks on them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -91,7 +89,8 @@ def checked(
     """
     fixed = dict(fixed or {})
     if not isinstance(space, Mapping) or not space:
-        raise MupError(f"The space is {space!r}; give a dict such as {{'lr': log2_grid(2**-12, 2**-5)}}.")
+        values = list(space) if isinstance(space, (list, tuple)) else [0.01, 0.02, 0.04]
+        raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
     for key in [*space, *fixed]:
         if not isinstance(key, str):
             raise MupError(f"The space has the key {key!r}; keys must be strings, such as 'lr'.")

@@ -1,7 +1,5 @@
 """The settings of one training run: typed, completed once, and what is wrong with them said once."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import re
@@ -15,19 +13,15 @@ import torch
 from neuralop.training import AdamW
 from torch import nn
 
-from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers, length_factor
+from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.search import log2_grid
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
-from neuralop_mup.optim.musoap.optimizer import AUX_LR, MuSOAP, usual_lr
-from neuralop_mup.optim.musoap.optimizer import LR as SOAP_LR
-from neuralop_mup.optim.musoap.optimizer import WEIGHT_DECAY as SOAP_DECAY
+from neuralop_mup.optim.musoap import optimizer as musoap
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 _MASTERS = ("lr_mult", "init_mult")
-#: Names of kernel initialisations, and what they make of neuralop's own.
-KERNEL_INITS = {"default": 1.0, "small": SMALL_KERNELS["kernel"]}
 #: Ends of a search under Adam, whose best learning rate no law gives.
 ADAM_LRS = (1e-3, 6.4e-2)
 
@@ -51,9 +45,9 @@ class Choice:
         check.
     aux_lr : float, optional
         Default of the learning rate of what is no map between widths; None: it has none.
-    kernel_init : str
-        Kernel initialisation that was measured to be best with it (docs/evidence/optimizers.md); searches use it under
-        every rule.
+    init_mult : dict
+        How large parameters start in μP, by role, where nobody says it: what was measured to be best with it
+        (docs/evidence/optimizers.md).
     arguments : frozenset of str
         Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "soap", "soap": {"period": 2}}``.
     is_own : bool
@@ -66,13 +60,13 @@ class Choice:
     weight_decay: float = 0.0
     by_steps: bool = False
     aux_lr: float | None = None
-    kernel_init: str = "default"
+    init_mult: Mapping[str, float] = field(default_factory=dict)
     arguments: frozenset[str] = frozenset()
     is_own: bool = False
 
     def usual(self, steps: int) -> float:
         """The learning rate of a run of so many steps for which nothing is searched: by the law, or the default."""
-        return usual_lr(steps, self.lr) if self.by_steps else self.lr
+        return musoap.usual_lr(steps, self.lr) if self.by_steps else self.lr
 
     def lrs(self, steps: int) -> list[float]:
         """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""
@@ -89,12 +83,12 @@ OPTIMIZERS: dict[str, Choice] = {
     "neuralop-adamw": Choice(partial(MuAdamW, impl=AdamW)),
     "sgd": Choice(partial(MuSGD, momentum=0.9), betas=False),
     "soap": Choice(
-        MuSOAP,
-        lr=SOAP_LR,
-        weight_decay=SOAP_DECAY,
+        musoap.MuSOAP,
+        lr=musoap.LR,
+        weight_decay=musoap.WEIGHT_DECAY,
         by_steps=True,
-        aux_lr=AUX_LR,
-        kernel_init="small",
+        aux_lr=musoap.AUX_LR,
+        init_mult=SMALL_KERNELS,
         arguments=frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"}),
     ),
 }
@@ -138,7 +132,7 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
     return name, {**OPTIMIZERS, name: Choice(make, betas=False, is_own=True)}
 
 
-def optimizer_arguments(s: Settings) -> dict[str, Any]:
+def optimizer_arguments(s: "Settings") -> dict[str, Any]:
     """Every argument of a run's optimizer, those that nobody gave among them; none of the user's own."""
     if s.choice.is_own:
         return {}
@@ -179,10 +173,6 @@ class Settings:
         torch's name of it, or ``"auto"``.
     lr_mult, init_mult : dict
         Master multipliers by role; a run may give ``lr_mult.spectral`` and the like.
-    kernel_init : str
-        How large Fourier kernels start: ``"default"`` or ``"small"``.
-    training : dict
-        How the training differs from the base's, as :func:`neuralop_mup.parametrize` takes it.
     optimizers : dict
         Name → :class:`Choice`; what a run's configuration may name.
     """
@@ -204,8 +194,6 @@ class Settings:
     device: str = "cpu"
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     init_mult: Mapping[str, float] = field(default_factory=dict)
-    kernel_init: str = "default"
-    training: Mapping[str, Any] = field(default_factory=dict)
     optimizers: Mapping[str, Choice] = field(default_factory=lambda: OPTIMIZERS, repr=False, compare=False)
 
     @property
@@ -214,7 +202,7 @@ class Settings:
         return self.optimizers[self.optimizer]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], optimizers: Mapping[str, Choice] = OPTIMIZERS) -> Settings:
+    def of(cls, config: Mapping[str, Any], optimizers: Mapping[str, Choice] = OPTIMIZERS) -> "Settings":
         """The settings that a flat configuration means, checked.
 
         Raises
@@ -270,7 +258,7 @@ class Settings:
         if not set(self.arguments) <= choice.arguments:
             wrong = next(name for name in self.arguments if name not in choice.arguments)
             raise MupError(f"The optimizer {self.optimizer} has no argument {wrong!r}; {nearest(wrong, choice.arguments)}")
-        init_multipliers(self.init_mult, self.kernel_init)
+        check_multipliers(self.init_mult, "init_mult", OF_INIT)
         halvings(self.schedule)
         if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", str(self.device)):
             raise MupError(f"device must be torch's name of one, such as cpu or cuda:0, or auto; it is {self.device!r}.")
@@ -291,32 +279,16 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
         Of the run, for an optimizer of the user's own.
     """
     choice = s.choice
-    # Learning rates of base's length, carried to this run's; lr · weight_decay in all steps together stays what it is there.
-    carries = s.training and s.rule != "standard" and s.optimizer != "sgd" and not choice.is_own  # which have no rule for it
-    carried = length_factor(*reversed(s.training["steps"])) if carries else 1.0
-    given = {"lr": s.lr * carried, "weight_decay": s.weight_decay * carried, "lr_mult": dict(s.lr_mult), **s.arguments}
+    given = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
     if choice.aux_lr is not None:
-        given["aux_lr"] = (choice.aux_lr if s.aux_lr is None else s.aux_lr) * carried
+        given["aux_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
     optimizer = choice.make(model, s.lr, steps) if choice.is_own else choice.make(model, **given)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise MupError(f"The optimizer {s.optimizer} makes {optimizer!r}, and must make a torch.optim.Optimizer.")
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer
-
-
-def init_multipliers(init_mult: Mapping[str, float], kernel_init: str) -> dict[str, float]:
-    """What ``parametrize`` takes as ``init_mult``: a run says how large kernels start at every size."""
-    if kernel_init not in KERNEL_INITS:
-        raise MupError(f"kernel_init is {kernel_init!r}; {nearest(str(kernel_init), KERNEL_INITS)}")
-    mults = check_multipliers(init_mult, "init_mult", OF_INIT)
-    if kernel_init != "default" and "kernel" in mults:
-        raise MupError(
-            f"kernel_init = {kernel_init!r} and init_mult['kernel'] = {mults['kernel']} both say how large kernels "
-            "start; give one of them."
-        )
-    return {"kernel": KERNEL_INITS[kernel_init], **mults}
 
 
 def halvings(schedule: str) -> list[int]:

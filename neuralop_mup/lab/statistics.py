@@ -1,7 +1,5 @@
 """What losses of a few seeds say: where a loss is least over a hyperparameter, and whether one way is worse than another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ SEEDS = 3
 _NEAR = 1.05  # in factors of 2: what the parabola is fitted to; rates are rounded
 _STEEP = math.log(2)  # and no loss more than twice the least one: beyond, curves are no parabolas
 _FLAT = 1e-9  # a curvature that rounding makes
-_MOST = 700.0  # exp of more is no float
 
 
 @dataclass(frozen=True)
@@ -74,25 +71,12 @@ def find_optimum(losses: Mapping[float, Sequence[float | None]], near: float = _
     return Optimum(float(2.0**vertex), float(2 * a), values[fitted[0]], values[fitted[-1]])
 
 
-@dataclass(frozen=True)
-class Regret:
-    """What one way costs over another, as a fraction of the other's loss, and its 95 % interval over seeds."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the seeds tell it from nothing."""
-        return not self.low <= 0 <= self.high
-
-
-def regret_between(ours: Sequence[float], other: Sequence[float]) -> Regret | None:
-    """How much larger the losses of one way are than those of another, paired by seed.
+def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float, float, float] | None:
+    """How many times as large the losses of one way are as those of another, paired by seed, and the ends of its 95 %
+    interval over seeds.
 
     The mean of the logarithms of their ratios, ± Student's t times its standard error, so that a seed that ends far off
-    counts as a factor. Where nothing differs, one is told in 5 % of cases.
+    counts as a factor. Where nothing differs, 1 lies outside in 5 % of cases.
 
     Parameters
     ----------
@@ -101,7 +85,7 @@ def regret_between(ours: Sequence[float], other: Sequence[float]) -> Regret | No
 
     Returns
     -------
-    Regret or None
+    tuple of float or None
         None with fewer than three seeds, where a run failed (a loss that is not finite) and where a loss is zero or below.
     """
     every = [*ours, *other]
@@ -110,17 +94,18 @@ def regret_between(ours: Sequence[float], other: Sequence[float]) -> Regret | No
     ratios = [math.log(a) - math.log(b) for a, b in zip(ours, other, strict=True)]
     mean = fmean(ratios)
     reach = student(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
-    return Regret(*(math.expm1(min(end, _MOST)) for end in (mean, mean - reach, mean + reach)))
+    ratio, low, high = (math.exp(min(end, 700.0)) for end in (mean, mean - reach, mean + reach))  # of more it is no float
+    return ratio, low, high
 
 
 def told_apart(ours: Sequence[float], other: Sequence[float]) -> str:
-    """What :func:`regret_between` finds, as the end of a sentence that names the two; empty where it finds nothing."""
-    found = regret_between(ours, other)
+    """What :func:`ratio_between` finds, as the end of a sentence that names the two; empty where it finds nothing."""
+    found = ratio_between(ours, other)
     if found is None:
         return ""
-    if not found.is_told:
+    ratio, low, high = found
+    if low <= 1 <= high:
         return f", which {len(ours)} seeds do not tell apart"
-    ratio, low, high = (1 + share for share in (found.value, found.low, found.high))
     return f", {ratio:.2f} times (95 % interval over {len(ours)} seeds {low:.2f} to {high:.2f})"
 
 

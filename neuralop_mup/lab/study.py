@@ -1,15 +1,14 @@
 """What a study is: sizes, hyperparameters, rules and seeds, and from records the runs that it still wants. Nothing runs
 here.
 
-A *point* is one set of hyperparameters at one size under one rule, trained with every seed.
+A *point* is one set of hyperparameters at one size under one rule: a run for each seed.
 """
 
-from __future__ import annotations
-
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,43 +17,12 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.lab.records import Records, Run, described, params_key
-from neuralop_mup.lab.search import edge_of, points
+from neuralop_mup.lab.search import points
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
 #: What is written down of a study, beside its sizes: as much as its results need.
 _KEPT = ("name", "space", "seeds", "rules", "fixed", "between", "notes")
-
-
-@dataclass(frozen=True)
-class Point:
-    """One set of hyperparameters at one size under one rule.
-
-    Attributes
-    ----------
-    size, rule : str or None
-        Label of the size, and the rule under which it is trained; None where the study has none.
-    params : dict
-        The hyperparameters.
-    keep : bool, default False
-        Whether the weights of its runs are wanted.
-
-    Examples
-    --------
-    >>> from neuralop_mup.lab import Point
-    >>> Point("target", "operator-norm", {"lr": 1}).key == Point("target", "operator-norm", {"lr": 1.0}).key
-    True
-    """
-
-    size: str | None
-    rule: str | None
-    params: dict[str, Any]
-    keep: bool = False
-
-    @cached_property
-    def key(self) -> tuple:
-        """Equal for equal points."""
-        return self.size, self.rule, params_key(self.params)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +55,6 @@ class Study:
         Label of a size → settings that its runs have besides, ``base`` among them where that is no size of the study.
     between : bool, default False
         Whether the best learning rate is taken between grid points, where a parabola has one (:func:`find_optimum`).
-    extends : mapping of str to int, optional
-        Hyperparameter → by how many values its grid may grow at the base, one at a time, while the best one lies at an
-        edge.
     notes : tuple of str, default ()
         What a reader must know besides.
     keeps : bool, default False
@@ -101,8 +66,8 @@ class Study:
     --------
     >>> from neuralop_mup.lab import Study
     >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1), fixed={"epochs": 5})
-    >>> study.config(study.tuning[0], seed=1)
-    {'epochs': 5, 'lr': 0.25, 'seed': 1}
+    >>> [run.config for run in study.tuning[0]]
+    [{'epochs': 5, 'lr': 0.25, 'seed': 0}, {'epochs': 5, 'lr': 0.25, 'seed': 1}]
     """
 
     name: str
@@ -115,7 +80,6 @@ class Study:
     under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     at: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     between: bool = False
-    extends: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     keeps: bool = False
     costs: Mapping[Any, float] = field(default_factory=dict, compare=False)
@@ -137,18 +101,6 @@ class Study:
         """The rule under which a size is trained for ``rule``."""
         return self.rules[0] if size == self.base != self.target else rule
 
-    def point(self, size: str | None, rule: str | None, params: Params, keep: bool = False) -> Point:
-        """The point that answers for these hyperparameters at a size under a rule."""
-        return Point(size, self.trained_as(size, rule), dict(params), keep)
-
-    def config(self, point: Point, seed: int) -> dict[str, Any]:
-        """What ``train`` is given."""
-        model = {}
-        if self.sizes[point.size] is not None:
-            model = {"model": dict(self.sizes[point.size]), "base": dict(self.sizes[self.base]), "rule": point.rule}
-        own = {**self.under.get(point.rule, {}), **self.at.get(point.size, {})}
-        return {**self.fixed, **model, **own, **point.params, "seed": seed}
-
     def content(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Everything that the result of a run depends on."""
         if hasattr(self.train, "content"):
@@ -157,34 +109,34 @@ class Study:
             self._made["train"] = described(self.train)
         return {"train": self._made["train"], **config}
 
-    def runs(self, point: Point) -> list[Run]:
-        """A run for each seed."""
-        key = (*point.key, point.keep)
+    def point(self, size: str | None, rule: str | None, params: Params, keep: bool = False) -> list[Run]:
+        """The runs that answer for these hyperparameters at a size under a rule; ``keep``: whether weights are wanted."""
+        rule = self.trained_as(size, rule)
+        key = (size, rule, params_key(params), keep)
         if key not in self._made:
-            labels = {"size": point.size, "rule": point.rule, "params": plain(point.params)}
-            configs = {seed: self.config(point, seed) for seed in self.seeds}
+            model = {}
+            if self.sizes[size] is not None:
+                model = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
+            given = {**self.fixed, **model, **self.under.get(rule, {}), **self.at.get(size, {}), **params}
+            labels = {"size": size, "rule": rule, "params": plain(params)}
             self._made[key] = [
-                Run(self.content(config), config, point.keep, train=self.train, **labels, seed=seed)
-                for seed, config in configs.items()
+                Run(self.content(config), config, keep, train=self.train, **labels, seed=config["seed"])
+                for config in ({**given, "seed": seed} for seed in self.seeds)
             ]
         return self._made[key]
 
     @cached_property
-    def tuning(self) -> list[Point]:
+    def tuning(self) -> list[list[Run]]:
         """The points on which everything else depends: the base's grid."""
         keep = self.keeps and self.base == self.target
         found = [self.point(self.base, rule, params, keep) for rule in self.rules for params in points(self.space)]
-        return list({point.key: point for point in found}.values())
+        return list({id(runs): runs for runs in found}.values())
 
-    def rest(self, centre: Params) -> list[Point]:
+    def rest(self, centre: Params) -> list[list[Run]]:
         """What is trained once the base's best point is known: that one at the target, under each rule."""
         if self.base == self.target:
             return []
         return [self.point(self.target, rule, centre, self.keeps and rule == self.rules[0]) for rule in self.rules]
-
-    def as_given(self, params: Params) -> Params:
-        """The point of the grid that JSON shows so: it turns tuples into lists."""
-        return next((p for p in points(self.space) if params_key(p) == params_key(params)), params)
 
     @property
     def example(self) -> Params:
@@ -193,10 +145,9 @@ class Study:
 
     # What records say
 
-    def ends(self, point: Point, records: Records) -> list[dict[str, Any]] | None:
+    def ends(self, runs: Sequence[Run], records: Records) -> list[dict[str, Any]] | None:
         """The records of a point that is done: every seed ended, or one did not complete; None for one that is not."""
-        runs = self.runs(point)
-        known, key = getattr(records, "ended", {}), (point.keep, *[run.id for run in runs])
+        known, key = getattr(records, "ended", {}), (runs[0].keep, *[run.id for run in runs])
         if key not in known:
             found = [record for run in runs if (record := records.get(run)) is not None]
             if len(found) < len(runs) and all(map(is_complete, found)):
@@ -204,38 +155,25 @@ class Study:
             known[key] = found
         return known[key]
 
+    def _found(self, records: Records) -> list[tuple[Params, list[dict[str, Any]]]]:
+        """The base's points that are done, and their records."""
+        ends = [(runs[0].config, self.ends(runs, records)) for runs in self.tuning]
+        return [({name: config[name] for name in self.space}, own) for config, own in ends if own is not None]
+
     def centre(self, records: Records) -> Params | None:
         """What is carried from the base; None where no point completed with every seed."""
-        return self.carried([(point.params, self.ends(point, records) or []) for point in self.tuning])
+        return self.carried(self._found(records))
 
-    def carried(self, found: Iterable[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
+    def carried(self, found: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """What is carried from points and their records: the best of them, with ``between`` at its learning rate's
         optimum.
         """
-        found = list(found)
         best, _ = lowest(found, len(self.seeds))
         if best is None or not self.between:
             return best
         beside = {p["lr"]: ends for p, ends in found if {**p, "lr": 0} == {**best, "lr": 0}}
         optimum = find_optimum({lr: [r["loss"] for r in ends] for lr, ends in beside.items()})
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
-
-    def extended(self, records: Records) -> Study:
-        """The study with as many values beyond the edges of its grid as the base's best points have asked for so far."""
-        for name, more in self.extends.items():
-            found = [(point.params, self.ends(point, records)) for point in self.tuning]
-            if more < 1 or None in [ends for _, ends in found]:
-                continue
-            values = sorted(self.space[name])
-            best, _ = lowest(found, len(self.seeds))
-            edge = edge_of((best or {}).get(name), values)
-            if edge is not None:
-                new = values[0] ** 2 / values[1] if edge == "lowest" else values[-1] ** 2 / values[-2]
-                space = {**self.space, name: sorted([*values, float(f"{new:.12g}")])}
-                study = replace(self, space=space, extends={**self.extends, name: more - 1})
-                object.__setattr__(study, "_made", self._made)
-                return study.extended(records)
-        return self
 
     def wanted(self, records: Records) -> list[Run]:
         """The runs that may start now and are not done, in the order in which they should: first the base, then the rest.
@@ -266,42 +204,38 @@ class Study:
         ...     [run.config for run in study.wanted(records)]
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
-        study = self.extended(records)
-        open_ones = study._open(study.tuning, records)
+        open_ones = self._open(self.tuning, records)
         if open_ones or self.base == self.target:
             return open_ones
-        centre = study.centre(records)
+        centre = self.centre(records)
         if centre is None:
-            ends = [end for point in study.tuning for end in study.ends(point, records) or ()]
+            failures = first_failure([end for _, ends in self._found(records) for end in ends])
             raise MupError(
-                f"No point of {the(study.base)} completed with every seed, so nothing can be carried over."
-                f"{first_failure(ends)}"
+                f"No point of {the(self.base)} completed with every seed, so nothing can be carried over.{failures}"
             )
-        return study._open(study.rest(centre), records)
+        return self._open(self.rest(centre), records)
 
-    def _open(self, wanted: Iterable[Point], records: Records) -> list[Run]:
-        left = []
-        for point in wanted:
-            if self.ends(point, records) is None:
-                runs = self.runs(point)
-                left.append(runs if records.get(runs[0]) is not None else runs[:1])
-        return [runs[i] for i in range(len(self.seeds)) for runs in left if i < len(runs) and records.get(runs[i]) is None]
+    def _open(self, wanted: Iterable[list[Run]], records: Records) -> list[Run]:
+        """Runs of these points that may start: all seeds once the first completed."""
+        left = [runs for runs in wanted if self.ends(runs, records) is None]
+        begun = [runs if records.get(runs[0]) is not None else runs[:1] for runs in left]
+        return [
+            run for seed in itertools.zip_longest(*begun) for run in seed if run is not None and records.get(run) is None
+        ]
 
-    def points(self, records: Records, guess: bool = False) -> list[Point]:
+    def points(self, records: Records, guess: bool = False) -> list[list[Run]]:
         """The points that are asked for so far, in their order; ``guess``: with any in the place of the best one."""
         centre = self.centre(records) or (self.example if guess else None)
         return [*self.tuning, *([] if centre is None else self.rest(centre))]
 
     def left(self, records: Records) -> Counter:
         """Size → number of runs that are not done, as far as can be told."""
-        study = self.extended(records)
-        wanted = [point for point in study.points(records, guess=True) if study.ends(point, records) is None]
-        return Counter(p.size for p in wanted for run in study.runs(p) if records.get(run) is None)
+        wanted = [runs for runs in self.points(records, guess=True) if self.ends(runs, records) is None]
+        return Counter(run.labels["size"] for runs in wanted for run in runs if records.get(run) is None)
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """A record for each run of the study that ended, with what the study calls it; points in their order."""
-        study = self.extended(records)
-        runs = [run for point in study.points(records) for run in study.runs(point)]
+        runs = itertools.chain.from_iterable(self.points(records))
         return [{**run.labels, **record} for run in runs if (record := records.read(run)) is not None]
 
     # What is written down
@@ -326,15 +260,14 @@ class Study:
         >>> with Records("runs").held() as records:
         ...     study.save(records)
         """
-        study = self.extended(records)
-        table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in study.rows(records))
-        asked = {name: plain(getattr(study, name)) for name in _KEPT}
-        asked |= {"sizes": [[size, plain(arguments)] for size, arguments in study.sizes.items()]}
+        table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows(records))
+        asked = {name: plain(getattr(self, name)) for name in _KEPT}
+        asked |= {"sizes": [[size, plain(arguments)] for size, arguments in self.sizes.items()]}
         put(records.folder, records.folder / "results.jsonl", table)
         put(records.folder, records.folder / "study.json", json.dumps(asked, indent=2) + "\n")
 
     @classmethod
-    def load(cls, folder: str | Path) -> tuple[Study, list[dict[str, Any]]]:
+    def load(cls, folder: str | Path) -> tuple["Study", list[dict[str, Any]]]:
         """The study that was saved last in a folder, and its rows, to be looked at; tuples in params are lists.
 
         Parameters

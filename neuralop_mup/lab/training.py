@@ -1,11 +1,8 @@
 """One training run: a configuration in, a record out, through neuralop's ``Trainer``."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +20,8 @@ from torch import nn
 from neuralop_mup.core.parametrize import WIDER, parametrize
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
-from neuralop_mup.lab.checkpoint import Checkpoint, keep_weights
-from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.files import Checkpoint, keep_weights
+from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import ProblemData, advanced
@@ -37,7 +34,6 @@ from neuralop_mup.lab.settings import (
     Settings,
     build_optimizer,
     build_scheduler,
-    init_multipliers,
     optimizer_arguments,
 )
 
@@ -68,11 +64,10 @@ class FNOs:
         MupError
             If the constructor refuses the arguments.
         """
-        kwargs = {"in_channels": self.in_channels, "out_channels": self.out_channels, **size}
-        n_modes = kwargs.get("n_modes")
+        n_modes = size.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
             raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
-        return build_model(FNO, kwargs)
+        return build_model(FNO, {"in_channels": self.in_channels, "out_channels": self.out_channels, **size})
 
 
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
@@ -121,10 +116,8 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     if isinstance(loss, Mapping) and loss:
         named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
         return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
-    if not isinstance(loss, str):
+    if not isinstance(loss, str) or loss not in ("l2", "h1"):
         raise MupError(f"loss={loss!r} must be 'l2', 'h1', a function loss(y_pred, y, **batch), or a dict of such.")
-    if loss not in ("l2", "h1"):
-        raise MupError(f"There is no loss {loss!r}; expected l2 or h1.")
     own = own or {"data": (1.0, LpLoss(d=n_dim, p=2))}
     return own if loss == "l2" else {**own, "data": (own["data"][0], H1Loss(d=n_dim))}
 
@@ -241,7 +234,7 @@ class Training:
         optimizers: Mapping[str, Choice] = OPTIMIZERS,
     ) -> None:
         self.build, self.source, self.losses, self.told, self.score = build, source, losses, told, score
-        self.optimizers, self._data, self._given = optimizers, data, processor
+        self.optimizers, self._data, self.processor_given = optimizers, data, processor
         made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
         self.processor = made(data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
@@ -252,7 +245,7 @@ class Training:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_data": None}  # each process loads it, and knows what tells runs apart
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Training:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
         """With functions and a processor of its own, whose state then is one run's; the data is shared."""
         made = copy.copy(self)
         made._data = self._data
@@ -283,20 +276,26 @@ class Training:
     @cached_property
     def fingerprints(self) -> dict[str, Any]:
         """Of all that a run depends on besides its settings."""
-        own = {name: choice.make for name, choice in self.optimizers.items() if choice.is_own}
-        parts = {"build": self.build, "data": self.data, "loss": self.told, "processor": self._given}
-        parts |= {"score": self.score and self.score.given, "optimizers": own or None}
-        return {name: _printed(part) for name, part in parts.items() if part is not None} | {"samples": self.data.counts()}
+        parts = {
+            "build": self.build,
+            "data": self.data,
+            "loss": self.told,
+            "processor": self.processor_given,
+            "score": self.score and self.score.given,
+            "optimizers": {name: choice.make for name, choice in self.optimizers.items() if choice.is_own} or None,
+        }
+        given = {name: part for name, part in parts.items() if part is not None}
+        printed = {name: part if isinstance(part, str) else fingerprint_or_new(part) for name, part in given.items()}
+        return {**printed, "samples": self.data.counts()}
 
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that the result of a run depends on, but for rounding; its device is not among it."""
         s = Settings.of({k: v for k, v in config.items() if k != "device"}, self.optimizers)
-        left_out = ("device", "arguments", "optimizers")
         return {
             "train": "neuralop_mup",
             "version": {"training": VERSION, "rules": RULE_VERSION},
             **self.fingerprints,
-            **{f.name: getattr(s, f.name) for f in fields(s) if f.name not in left_out},
+            **{f.name: getattr(s, f.name) for f in fields(s) if f.name not in ("device", "arguments", "optimizers")},
             "optimizer_arguments": optimizer_arguments(s),
         }
 
@@ -310,7 +309,7 @@ class Training:
                 self.build(**s.model),
                 base=None if s.base is None else lambda: self.build(**s.base),
                 rule=s.rule,
-                init_mult=init_multipliers(s.init_mult, s.kernel_init),
+                init_mult={"kernel": 1.0, **s.init_mult},  # which else is small at the reference size
             )
 
     def __call__(self, config: Mapping[str, Any], place: str | None = None, keep: bool = False) -> dict[str, Any]:
@@ -379,10 +378,16 @@ class Training:
                 raise Diverged(f"The score {self.score.name} of the trained model is {value}: lower lr, or train longer.")
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
         data.check_unchanged()
-        more = {"train_loss": float(metrics["avg_loss"]), "seconds": trainer.seconds, "notes": notes}
+        took = trainer.seconds
         if keep and folder is not None:
             keep_weights(model, self.processor, folder / WEIGHTS)
-        return {**measured, **more, "n_params": n_params(model), "steps": steps}
+        of_training = {
+            "train_loss": float(metrics["avg_loss"]),
+            "n_params": n_params(model),
+            "steps": steps,
+            "seconds": took,
+        }
+        return {**measured, **of_training, "notes": notes}
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""
@@ -394,14 +399,3 @@ class Training:
                 key = "loss" if name == "data" else f"{name}_loss"
                 measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
         return measured
-
-
-def _printed(value: Any) -> str:
-    """The fingerprint of what was given, or a name; of what has no fingerprint one that nothing else has."""
-    if isinstance(value, str):
-        return value
-    try:
-        return fingerprint(value)
-    except MupError as error:
-        warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
-        return f"unknown {uuid.uuid4().hex}"

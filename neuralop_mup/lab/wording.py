@@ -1,7 +1,5 @@
 """How numbers, hyperparameters, rules and sizes are written in sentences and tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,7 +47,7 @@ def cell(value: Any, joined: str = " ") -> str:
         return ", ".join(f"{name} {cell(inner, joined)}" for name, inner in value.items()) or "–"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return joined.join(map(cell, value)) or "–"
-    return number(value) if isinstance(value, float) else str(value)
+    return number(value)
 
 
 def line(text: Any) -> str:
@@ -57,8 +55,9 @@ def line(text: Any) -> str:
     return " ".join(str(text).split())[:600].replace("|", "\\|")
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table whose columns also line up in a terminal, the header first."""
-    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+def aligned(rows: Sequence[Sequence[Any]]) -> str:
+    """A markdown table whose columns also line up in a terminal, the header first; numbers are written by :func:`number`."""
+    written = [list(map(number, row)) for row in rows]
+    widths = [max(3, *map(len, column)) for column in zip(*written, strict=True)]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in written]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -1,0 +1,311 @@
+"""``Tuned``, a trained target that is ready to predict: written into a study's folder, and read from there."""
+
+import copy
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from neuralop.models import FNO
+from torch import nn
+
+from neuralop_mup._version import __version__
+from neuralop_mup.core.parametrize import set_plan
+from neuralop_mup.core.plan import Plan
+from neuralop_mup.errors import MupError
+from neuralop_mup.integrations.plan_files import fit_plan
+from neuralop_mup.lab.files import put, read_weights
+from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.outcome import is_complete, plain
+from neuralop_mup.lab.records import WEIGHTS, Records
+from neuralop_mup.lab.report import verdict
+from neuralop_mup.lab.results import Results
+from neuralop_mup.lab.score import Predictor
+from neuralop_mup.lab.settings import Settings
+from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
+from neuralop_mup.validation import check_count
+
+_FILE = "target.json"
+_FORMAT = 5
+
+
+@dataclass(frozen=True, repr=False)
+class Tuned:
+    """The trained target of a study: what :func:`tune` and :func:`load_tuned` return.
+
+    Attributes
+    ----------
+    lr : float
+        The base's best learning rate.
+    params : dict
+        All that was searched, at its best: ``lr`` and, for example, ``lr_mult.spectral``.
+    model : torch.nn.Module
+        The target, parametrized and trained with them: of all seeds the one with the lowest ``loss``, in eval mode.
+        It takes and gives what training did, which are normalised fields wherever there is a processor.
+    loss : float
+        Its validation loss, or what was chosen by instead, its score.
+    results : Results
+        Every run; ``.summary()`` and ``.best`` are computed from them.
+    report : Path
+        ``report.md``.
+    processor : neuralop DataProcessor or None
+        Between fields in your units and what the model takes, in eval mode. None where the data came as loaders or data
+        sets and no processor was given: then the model takes batches as those give them.
+    split : dict of str to numpy.ndarray
+        "train", "val" and "test" → which samples (of trajectories: which of these) the target was trained, chosen and tested
+        on: their numbers in the data that was given, or in the part of it that was given for that split. Empty for loaders.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> def build(**size):
+    ...     return FNO(in_channels=1, out_channels=1, **size)
+    >>> x, target = torch.randn(120, 1, 16), {"hidden_channels": 32, "n_modes": (8,)}
+    >>> how = {"space": {"lr": [0.03]}, "epochs": 2, "n_workers": 1, "progress": False}
+    >>> tuned = nm.tune(build, (x, x.roll(1, -1)), target=target, folder="runs", **how)
+    >>> list(tuned.params), {name: len(samples) for name, samples in tuned.split.items()}
+    (['lr'], {'train': 96, 'val': 12, 'test': 12})
+    """
+
+    lr: float
+    params: dict[str, Any]
+    model: nn.Module
+    loss: float
+    results: Results
+    report: Path
+    processor: Any
+    split: dict[str, np.ndarray]
+    _made: dict[str, Any] = field(compare=False)
+
+    def predict(self, x: Any, batch_size: int = 64) -> Any:
+        """The target's prediction, from fields in your units to fields in your units; no gradients.
+
+        Parameters
+        ----------
+        x : torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
+            Channels after the samples, whatever they were in a file. Not normalised; any real or complex type and device.
+        batch_size : int, default 64
+            Samples that go through the model at once.
+
+        Returns
+        -------
+        torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
+            As ``x`` was given, on its device, in the model's precision. The model is left in the mode it was in.
+
+        Raises
+        ------
+        MupError
+            If there is no processor, so that the model's units are not known here, or if ``x`` has other channels or axes.
+
+        Examples
+        --------
+        >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
+        (torch.Size([2, 1, 16]), 'ndarray')
+        """
+        if self.processor is None:  # one of the user's own, whose numbers no file holds, or of loaders
+            own = self._made["processor"]
+            raise MupError(
+                f"The target was trained with a processor of your own ({own}), which the folder cannot hold: give it, "
+                "nm.load_tuned(folder, build, processor=…)."
+                if own
+                else "The target was trained on batches as your loaders or data sets gave them, so what units they have is "
+                "not known here. Call tuned.model on fields prepared as in these batches, or tune with processor=…, or with "
+                "arrays (x, y), which are normalised here."
+            )
+        check_count("batch_size", batch_size, "samples")
+        fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
+        shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
+        fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
+        if not fits:
+            raise MupError(
+                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which "
+                "the grid may differ and n is 1 or more: x[None] is one sample, x[:, None] has the axis of one channel, and "
+                "x.movedim(-1, 1) (np.moveaxis for an array) channels that were last."
+            )
+        dtype = next(self.model.parameters()).dtype.to_real()
+        dtype = dtype.to_complex() if fields.is_complex() else dtype
+        modes = [(module, module.training) for module in self.model.modules()]
+        predict = Predictor(self.model, self.processor)
+        with quiet():
+            out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
+        for module, training in modes:
+            module.training = training
+        if not torch.isfinite(out).all() and torch.isfinite(fields).all():
+            raise MupError(
+                f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
+                "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
+            )
+        return out if isinstance(x, torch.Tensor) else out.numpy()
+
+    def __repr__(self) -> str:
+        made, size = self._made, _arguments(self._made["size"])
+        base = "" if made["base"] is None else f"base={made['base']}, "
+        said = verdict(self.results)
+        return "\n".join(
+            (
+                *said,
+                f"This model, {made['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as its "
+                f"{made['score'] or 'validation loss'} and is kept in {self.results.folder}:",
+                f"nm.parametrize({made['build']}({size}), {base}rule={made['rule']!r}, init_mult={made['init_mult']})",
+            )
+        )
+
+
+def write_target(results: Results, training: Training, x_shape: Sequence[int] | None) -> dict[str, Any] | None:
+    """Write down which run is the target and how its model is built; also returned. None where no run is complete."""
+    study = results.study
+    done = [r for r in results.carried(study.target, study.rules[0]) if is_complete(r)]
+    if not done:
+        return None
+    record = min(done, key=lambda r: r["loss"])
+    run = study.point(study.target, study.rules[0], record["params"], keep=True)[study.seeds.index(record["seed"])]
+    config, build = run.config, training.build
+    settings = Settings.of({k: v for k, v in config.items() if k != "device"}, training.optimizers)
+    is_fno = isinstance(build, FNOs)
+    channels = {"in_channels": build.in_channels, "out_channels": build.out_channels} if is_fno else {}
+    made = {
+        "format": _FORMAT,
+        "version": __version__,
+        "build": name_of(build),
+        "is_fno": is_fno,
+        "build_is": training.fingerprints["build"],
+        "size": {**channels, **config["model"]},
+        "base": config["base"] and dict(config["base"]),
+        "rule": study.rules[0],
+        "init_mult": {"kernel": 1.0, **settings.init_mult},
+        "params": record["params"],
+        "seed": record["seed"],
+        "loss": record["loss"],
+        "n_params": record["metrics"]["n_params"],
+        "score": training.score and training.score.name,
+        "weights": f"workspace/{run.id}/{WEIGHTS}",
+        "processor": None if training.processor is None else type(training.processor).__qualname__,
+        "x_shape": None if x_shape is None else list(x_shape),
+        "split": training.split(),
+    }
+    put(results.folder, results.folder / _FILE, json.dumps(plain(made), indent=2) + "\n")
+    return made
+
+
+def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None, *, processor: Any = None) -> Tuned:
+    """The trained target of a finished study, read from its folder: what :func:`tune` returned there last.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Of :func:`tune`, or of ``neuralop-mup tune`` (``--folder``).
+    build : callable, optional
+        The function that :func:`tune` was given. Without it neuralop's FNO is built, which the command trains.
+    processor : neuralop DataProcessor, optional
+        Needed where :func:`tune` was given one of a class of your own; numbers of neuralop's are in the folder.
+
+    Returns
+    -------
+    Tuned
+        What :func:`tune` returned, read from files.
+
+    Raises
+    ------
+    MupError
+        If the folder holds no study or one that is not finished, if its files are of another version or damaged, or if
+        ``build`` is missing, fails or gives another model.
+
+    Warns
+    -----
+    UserWarning
+        If ``build`` is not as it was: its code, or what it uses, is another one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> def build(**size):
+    ...     return FNO(in_channels=1, out_channels=1, **size)
+    >>> x, target = torch.randn(120, 1, 16), {"hidden_channels": 32, "n_modes": (8,)}
+    >>> how = {"space": {"lr": [0.03]}, "epochs": 2, "n_workers": 1, "progress": False}
+    >>> tuned = nm.tune(build, (x, x.roll(1, -1)), target=target, folder="runs", **how)
+    >>> again = nm.load_tuned("runs", build)
+    >>> torch.equal(again.predict(x), tuned.predict(x))
+    True
+    """
+    folder = Path(folder)
+    Records(folder)  # one of an earlier version is told
+    again = "Run the same call or command again, which resumes there."
+    if not (folder / _FILE).is_file():
+        raise MupError(
+            f"{folder} holds no trained target: its study is not finished, its target failed, or it is another "
+            f"folder. {again}"
+        )
+    try:
+        made = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        version = made["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MupError(f"{folder / _FILE} is damaged ({type(error).__name__}: {error}). {again}") from error
+    if version != _FORMAT:
+        raise MupError(
+            f"The target in {folder} was written by neuralop_mup {made.get('version')} in the format {version}, and this is "
+            f"{__version__} with the format {_FORMAT}: load it with the version that wrote it, or tune in another folder."
+        )
+    results = Results.load(folder)
+    kept = {name: made[name] for name in ("seed", "loss", "params")}
+    if not any(kept.items() <= record.items() for record in results.carried(results.study.target, results.study.rules[0])):
+        raise MupError(
+            f"The study that ran last in {folder} is not the one whose target is kept there: it has gone on since, is not "
+            f"finished, or its target failed. {again}"
+        )
+    with suppress(MupError):  # of what cannot be looked into nothing is known
+        if not made["is_fno"] and build is not None and fingerprint(build) != made["build_is"]:
+            warnings.warn(
+                f"The function {name_of(build)} is not as it was when {folder} was tuned: its code, what it uses or the "
+                "version of a package is another one. Its target may predict otherwise; give the function as it was.",
+                stacklevel=2,
+            )
+    return load_target(results, made, build, processor)
+
+
+def load_target(results: Results, made: Mapping[str, Any], build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
+    """The target that was written down, read; see :func:`load_tuned`."""
+    folder = results.folder
+    if build is None and not made["is_fno"]:
+        raise MupError(
+            f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
+            f"nm.load_tuned({str(folder)!r}, {made['build'].rpartition('.')[2]})."
+        )
+    path, builder = folder / made["weights"], FNO if made["is_fno"] else build
+    content = read_weights(path)
+    made = {**made, **{name: tuples(made[name]) for name in ("size", "base")}}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model = builder(**made["size"]).eval()
+        set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))))
+        model.load_state_dict(content["weights"])
+    except Exception as error:  # the function is the user's
+        raise MupError(
+            f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {folder}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Give the function that was tuned, as it was."
+        ) from error
+    used = content["processor"] or copy.deepcopy(processor)
+    if used is not None:
+        used.to(next(model.parameters()).device)
+        used.eval()
+    params, split = dict(made["params"]), {name: np.asarray(numbers) for name, numbers in made["split"].items()}
+    return Tuned(params["lr"], params, model, made["loss"], results, folder / "report.md", used, split, dict(made))
+
+
+def _arguments(size: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in size.items())
+
+
+def tuples(value: Any) -> Any:
+    """JSON has lists where arguments were tuples."""
+    if isinstance(value, Mapping):
+        return {name: tuples(inner) for name, inner in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
