@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems import OwnData
-from neuralop_mup.lab.problems.own import as_source
+from neuralop_mup.lab.problems.given import as_source
 from test_own_data import array, write
 
 
