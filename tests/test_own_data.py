@@ -15,6 +15,7 @@ from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.plan import data_notes
 from neuralop_mup.lab.problems import OwnData, get_problem
+from neuralop_mup.lab.problems import data as problems_data
 from neuralop_mup.lab.problems.given import as_source
 
 RNG = np.random.default_rng(0)
@@ -160,6 +161,31 @@ def test_data_larger_than_memory_is_read_batch_by_batch(tmp_path):
     )
     torch.testing.assert_close(one, other)
     assert torch.equal(lazy.sample()["x"], whole.train[0][::2])
+
+
+def test_blocks_of_a_file_come_in_a_random_order_and_each_sample_once_an_epoch(tmp_path, monkeypatch):
+    """Ten blocks of 8 samples, three at once; the order follows from the generator's state before the epoch alone."""
+    monkeypatch.setattr(problems_data, "_BLOCK", 8 * 32)
+    monkeypatch.setattr(problems_data, "_WINDOW", 24 * 32)
+    x = np.broadcast_to(np.arange(80.0)[:, None], (80, 16))
+    file = write(tmp_path / "big.h5", x=x, y=x)
+    one, other = (OwnData(files={"train": file, "val": file}, in_memory=1e-9).load().loaders(4, seed)[0] for seed in (3, 3))
+
+    def epoch(loader):
+        batches = list(loader)
+        assert len(batches) == len(loader) == 20 and all(torch.equal(batch["x"], batch["y"]) for batch in batches)
+        return torch.cat([batch["x"][:, 0, 0] for batch in batches]).int().tolist()
+
+    first, state = epoch(one), one.generator.get_state()
+    assert sorted(first) == list(range(80)) and first == epoch(other)
+    for start in (0, 24, 48):
+        blocks = {number // 8 for number in first[start : start + 24]}
+        assert len(blocks) == 3 and first[start : start + 24] != sorted(first[start : start + 24])
+    second = epoch(one)
+    assert second != first
+    other.generator.set_state(state)  # as a checkpoint has it, between epochs
+    assert epoch(other) == second
+    assert sorted(blocks) != [6, 7, 8]
 
 
 def test_a_file_that_is_read_batch_by_batch_may_not_change_and_is_never_kept_open(tmp_path):

@@ -107,6 +107,41 @@ def test_arrays_that_have_no_name():
     assert list(read_file("nested.pt").arrays) == ["train/x"]
 
 
+def test_groups_and_the_order_of_keys():
+    """NetCDF and Zarr with groups, once read without them; Zarr's keys once came in another order each time."""
+    for name, how in (("g.nc", {"engine": "h5netcdf"}), ("g.zarr", {"zarr_format": 2, "consolidated": False})):
+        write = xarray.Dataset.to_zarr if name == "g.zarr" else xarray.Dataset.to_netcdf
+        write(dataset(A, U), name, **how)
+        write(dataset(A, U + 1), name, group="deep", mode="a", **how)
+        content = read_file(name)
+        keys = ["a", "deep/a", "deep/lat", "deep/lon", "deep/u", "lat", "lon", "u"]
+        assert list(content.arrays) == keys and content.is_axis("deep/lat")
+        source = named(content, {"x": "deep/a", "y": "deep/u"})
+        assert np.array_equal(source.take(1, np.array([2]), np.array([3]))[0, 0].numpy(), U[2, 3] + 1)
+    zarr.save("p.zarr", **dict.fromkeys("hgfedcba", A))
+    assert list(read_file("p.zarr").arrays) == list("abcdefgh")
+
+
+def test_many_groups_open_quickly(monkeypatch):
+    """A group a sample: the first one is looked at, the others are known by their names."""
+    hdf5("d.h5", **{f"{i:04d}/{key}": U[i] for i in range(5) for key in ("data", "grid/x")})
+    looked, whole = [], h5py.Group.__getitem__
+    monkeypatch.setattr(h5py.Group, "__getitem__", lambda *a: looked.append(a[1]) or whole(*a))
+    content = read_file("d.h5")
+    assert len(content.arrays) == 10 and all(name.startswith("0000") for name in looked) and len(looked) == 4
+
+
+def test_one_sample_of_its_own_beside_many():
+    """With a time axis: the same for all samples, and for those of a part of the file."""
+    u, forcing = RNG.standard_normal((10, 4, 16)), RNG.standard_normal((1, 4, 16))
+    axes = ("sample", "time", "space0")
+    source = source_of("d", [Variable("f", forcing, axes)], [Variable("u", u, axes)])
+    for some, first in ((source, 0), (replace(source, start=6, n=4), 6)):
+        samples, times = np.array([3, 0, 3]), np.array([1, 3, 0])
+        assert np.array_equal(some.take(0, samples, times)[:, 0].numpy(), forcing[0, times])
+        assert np.array_equal(some.take(1, samples, times)[:, 0].numpy(), u[first + samples, times])
+
+
 def test_objects_in_memory():
     data = dataset(A, U)
     frame = content_of(data["u"])

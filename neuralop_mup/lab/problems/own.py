@@ -13,7 +13,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.data import SPLITS, ProblemData, check_single, spread
 from neuralop_mup.lab.problems.fields import Source, named, option
 from neuralop_mup.lab.problems.formats import known
-from neuralop_mup.lab.problems.readers import Lazy, content_of, files_of, read_file
+from neuralop_mup.lab.problems.readers import Lazy, content_of, contents_of, files_of
 from neuralop_mup.lab.problems.splits import by_name, by_split, drawn
 from neuralop_mup.lab.problems.windows import Pairs
 from neuralop_mup.validation import check_count, check_number, is_number
@@ -153,7 +153,7 @@ class OwnData:
         if self.arrays is not None:
             found = {split: [named(content_of(part), read)] for split, part in self.arrays.items()}
         else:
-            found = known(self.files, read) or {k: [named(read_file(f), read) for f in v] for k, v in self.files.items()}
+            found = known(self.files, read) or {k: [named(c, read) for c in contents_of(v)] for k, v in self.files.items()}
         found = by_split(found)
         first = next(iter(found.values()))[0]
         for group in found.values():

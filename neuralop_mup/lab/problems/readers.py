@@ -65,7 +65,7 @@ def reading() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lazy:
     """An array in a file.
 
@@ -97,10 +97,11 @@ class Lazy:
             closing, files = _OPEN.get()
             if self.file not in files:
                 files[self.file] = closing.enter_context(self.file())
-            array = files[self.file][self.key]
-            if array.shape[::order] != self.shape:
-                raise ValueError(f"its shape is {array.shape[::order]}, where {self.shape} was expected")
-            values = np.asarray(array[tuple(whole[::order])])
+            if self not in files:
+                files[self] = files[self.file][self.key]
+                if (shape := files[self].shape[::order]) != self.shape:
+                    raise ValueError(f"its shape is {shape}, where {self.shape} was expected")
+            values = np.asarray(files[self][tuple(whole[::order])])
         return values.T if self.turned else values
 
 
@@ -212,7 +213,7 @@ def _read_hdf5(path: Path) -> Content:
     def look(name: bytes) -> None:
         key = name.decode()
         # Of groups that are a sample each the first one stands for all: there may be ten thousand.
-        kind = re.sub(r"^\d+/", "0/", key)
+        kind = re.sub(r"^\d+(?=/|$)", "0", key)
         if kind not in alike:
             entry = root[key]
             alike[kind] = None
@@ -311,6 +312,25 @@ def read_file(path: str | Path) -> Content:
         state = "it is damaged, cut short" if path.is_dir() or path.stat().st_size else "it is empty"
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise MupError(f"The file {path} cannot be read: {state}, or no {path.suffix} of arrays ({reason}).") from error
+
+
+def contents_of(files: Sequence[str]) -> list[Content]:
+    """What files hold, one content each; an array alone in a file named x and one in a file named y are one content.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.problems.readers import contents_of
+    >>> np.save("x.npy", np.zeros((40, 16)))
+    >>> np.save("y.npy", np.zeros((40, 16)))
+    >>> [list(content.arrays) for content in contents_of(["x.npy", "y.npy"])]
+    [['x', 'y']]
+    """
+    found = {Path(file).stem: read_file(file) for file in files}
+    if sorted(found) == ["x", "y"] and all(list(content.arrays) == [THE_ONE] for content in found.values()):
+        arrays = {key: content.arrays[THE_ONE] for key, content in found.items()}
+        return [Content(str(Path(files[0]).parent), arrays)]
+    return [read_file(file) for file in files]
 
 
 def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
