@@ -309,7 +309,8 @@ def _arena_folder():
 def _mat(problem):
     keys = ("coeff", "sol") if problem == "darcy" else ("a", "u")
     shape = (12, 8) if problem == "burgers" else (12, 8, 6)
-    savemat(f"{problem}.mat", {keys[0]: array(*shape), keys[1]: array(*shape, *[5] * (problem == "navier-stokes"))})
+    solution = array(*shape, *[5] * (problem == "navier-stokes"))
+    savemat(f"{problem}.mat", {keys[0]: array(*shape), keys[1]: solution, "t": np.arange(5.0)[None]})
     return f"{problem}.mat"
 
 
@@ -366,7 +367,7 @@ def test_from_files_to_a_report_in_one_command(name, capsys):
     data = OwnData(files=path)
     assert (channels is None or (data.in_channels, data.out_channels) == channels) and data.load().counts() == counts
     assert told in data.readings.get("format", "")
-    small = ["--target.hidden_channels", "8", "--target.n_modes", "4", "--target.n_layers", "1"]
+    small = ["--target.hidden_channels", "8", "--target.n_modes", "4", "--target.n_layers", "1", "--batch_size", "5"]
     assert main(["train", "--data", path, *small, "--epochs", "1", "--folder", "r"]) == 0, capsys.readouterr().err
     assert told in Path("r", "report.md").read_text()
 

@@ -73,7 +73,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         For what is in none of these forms, and for arrays that cannot be what they are given as.
     """
     if not isinstance(read or {}, Mapping):
-        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'channels': 'last'}}.")
+        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'time_step': 1}}.")
     read = dict(read or {})
     known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
     if wrong := [name for name in read if name not in known]:
