@@ -19,7 +19,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.problems.data import Loaders
-from neuralop_mup.lab.problems.own import as_source
+from neuralop_mup.lab.problems.given import as_source
 
 
 def fields(n=60, points=16, seed=0):
@@ -345,11 +345,11 @@ def test_the_whole_of_a_large_file_is_never_held(tmp_path):
     """20 GB, of which nothing is written: read batch by batch in less memory than a tenth of it."""
     code = """
 import resource, h5py
-from neuralop_mup.lab.problems.own import as_source
+from neuralop_mup.lab.problems.given import as_source
 with h5py.File("big.h5", "w") as file:
     for key in "xy":
         file.create_dataset(key, (76000, 2, 128, 128), "f4", chunks=(1, 2, 128, 128), fillvalue=1.5)
-data = as_source("big.h5", {"channels": "first"}).load()
+data = as_source("big.h5", {"dims": "sample channel x y"}).load()
 batch, _ = next(iter(data.loaders(8, 0)[0])), data.sample()
 assert batch["x"].shape == (8, 2, 128, 128) and float(batch["y"].mean()) == 1.5
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

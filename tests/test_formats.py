@@ -10,11 +10,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from neuralop.models import FNO
+import torch
 from scipy.io import savemat
 
-import neuralop_mup as nm
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.formats import known
 
@@ -61,10 +61,6 @@ def well(path, fields, scalars=(), dims=("x", "y"), **root):
         attrs[f"t{order}_fields"] = {"field_names": [name for name, (own, *_) in fields.items() if own == order]}
     attrs |= {"scalars": {"field_names": list(dict(scalars))}, "dimensions": {"spatial_dims": list(dims)}}
     return write(path, arrays, attrs)
-
-
-def build(channels, **size):
-    return FNO(in_channels=channels[0], out_channels=channels[1], n_layers=1, **size)
 
 
 def taken(source, which, sample=0, time=None):
@@ -253,14 +249,9 @@ def test_what_only_looks_like_a_format(name):
 
 
 def test_the_user_is_right():
-    """Keys that are named count for more than a format, and a format that is named must be the one."""
+    """Keys that are named count for more than a format."""
     savemat("a.mat", {"a": array(12, 8), "u": array(12, 8)})
     assert known({"all": ["a.mat"]}, {"x": "u", "y": "a"}) is None
-    assert known({"all": ["a.mat"]}, {"format": "FNO paper", "channels": "none"})["all"][0].format == "FNO paper"
-    with pytest.raises(MupError, match="a.mat is no file of PDEBench, as format says"):
-        known({"all": ["a.mat"]}, {"format": "PDEBench"})
-    with pytest.raises(MupError, match="no format 'PDEbench'.*PDEBench"):
-        known({"all": ["a.mat"]}, {"format": "PDEbench"})
 
 
 def _without(key, name):
@@ -289,8 +280,8 @@ WRONG = {
         "t0_fields/u in a.hdf5 has the shape .4, 5, 8.",
     ),
     "steady": (lambda: well("a.hdf5", {"u": (0, array(4, 8, 6), True, False)}), "a.hdf5 has no field that varies in time"),
-    "a group": (_short_group, "0021/data in a.hdf5 has the shape .4, 8, 2., and 0000/data"),
-    "another": (_another, "b.hdf5 is no file of The Well, as the first one says"),
+    "a group": (_short_group, r"data in a.hdf5 cannot be read: .* its shape is \(4, 8, 2\), where \(5, 8, 2\) was expected"),
+    "another": (_another, "b.hdf5 is no file of The Well, as the first one is"),
 }
 
 
@@ -299,7 +290,7 @@ def test_what_is_wrong_with_a_file(wrong):
     make, message = WRONG[wrong]
     make()
     with pytest.raises(MupError, match=message):
-        known({"all": sorted(map(str, Path().glob("*.hdf5")))}, {})
+        OwnData(files=sorted(map(str, Path().glob("*.hdf5")))).load()
 
 
 def _well_folder():
@@ -315,29 +306,69 @@ def _arena_folder():
     return "."
 
 
-def _mat():
-    savemat("ns.mat", {"a": array(12, 8, 6), "u": array(12, 8, 6, 5), "t": np.arange(5.0)[None]})
-    return "ns.mat"
+def _mat(problem):
+    keys = ("coeff", "sol") if problem == "darcy" else ("a", "u")
+    shape = (12, 8) if problem == "burgers" else (12, 8, 6)
+    solution = array(*shape, *[5] * (problem == "navier-stokes"))
+    savemat(f"{problem}.mat", {keys[0]: array(*shape), keys[1]: solution, "t": np.arange(5.0)[None]})
+    return f"{problem}.mat"
+
+
+def _generic(name):
+    x, y = array(20, 1, 8, 6), array(20, 1, 8, 6)
+    if name == "npy":
+        Path("d").mkdir()
+        np.save("d/x.npy", x)
+        np.save("d/y.npy", y)
+        return "d"
+    if name in ("nc", "zarr"):
+        xarray = pytest.importorskip("xarray")
+        pytest.importorskip("zarr")
+        made = xarray.Dataset({key: (("sample", "channel", "p", "q"), v) for key, v in (("x", x), ("y", y))})
+        made.to_netcdf("d.nc", engine="h5netcdf") if name == "nc" else made.to_zarr("d.zarr", zarr_format=2)
+    elif name == "7.3":
+        return write("d.mat", {"x": x.T, "y": y.T}, dict.fromkeys("xy", {"MATLAB_class": "double"}))
+    elif name == "pt":
+        torch.save({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, "d.pt")
+    else:
+        {"npz": np.savez, "mat": lambda p, **a: savemat(p, a), "h5": lambda p, **a: write(p, a)}[name](f"d.{name}", x=x, y=y)
+    return f"d.{name}"
 
 
 # What makes it, channels of input and output, pairs of each split, and what is told.
+SPLIT = {"train": 16, "val": 2, "test": 2}
+IN_TIME = {"train": 64, "val": 8, "test": 8}
 REPORTS = {
     "The Well": (_well_folder, (11, 8), {"train": 24, "val": 12, "test": 12}, "The Well, without energy"),
-    "PDEBench": (lambda: write("a.h5", cfd(8, 6)), (4, 4), {"train": 64, "val": 8, "test": 8}, "tests on samples 0 to 1"),
+    **{
+        f"PDEBench {name}": (
+            partial(write, "a.h5", arrays),
+            None,
+            {"train": 16, "val": 2, "test": 2} if name == "darcy" else IN_TIME,
+            "tests on samples 18 to 19" if "groups" in name else "tests on samples 0 to 1",
+        )
+        for name, (arrays, *_) in PDEBENCH.items()
+    },
     "PDEArena": (_arena_folder, (3, 3), {"train": 24, "val": 12, "test": 12}, "PDEArena"),
-    "FNO paper": (_mat, (1, 1), {"train": 40, "val": 4, "test": 4}, "FNO paper, without a"),
+    "FNO paper burgers": (partial(_mat, "burgers"), (1, 1), {"train": 10, "val": 1, "test": 1}, "FNO paper"),
+    "FNO paper darcy": (partial(_mat, "darcy"), (1, 1), {"train": 10, "val": 1, "test": 1}, "FNO paper"),
+    "FNO paper flow": (partial(_mat, "navier-stokes"), (1, 1), {"train": 40, "val": 4, "test": 4}, "FNO paper, without a"),
+    **{
+        name: (partial(_generic, name), (1, 1), SPLIT, "") for name in ("npz", "npy", "pt", "h5", "mat", "7.3", "nc", "zarr")
+    },
 }
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_from_files_to_a_report_without_a_word(name):
-    """One call, in which nothing is said of the files: one step to the next, and the format's own splits."""
+def test_from_files_to_a_report_in_one_command(name, capsys):
+    """Every layout that has a name and every kind of file, without an option about how it is read."""
     make, channels, counts, told = REPORTS[name]
-    data = OwnData(files=make())
-    assert (data.in_channels, data.out_channels) == channels and data.load().counts() == counts
-    assert told in data.readings["format"] and "frames 0 → 1 of 5" in data.readings["time"]
-    size = {"hidden_channels": 4, "n_modes": (2, 2)}
-    nm.tune(partial(build, channels), make(), target=size, epochs=1, space={"lr": [0.01]}, folder="r", n_workers=1)
+    path = make()
+    data = OwnData(files=path)
+    assert (channels is None or (data.in_channels, data.out_channels) == channels) and data.load().counts() == counts
+    assert told in data.readings.get("format", "")
+    small = ["--target.hidden_channels", "8", "--target.n_modes", "4", "--target.n_layers", "1", "--batch_size", "5"]
+    assert main(["train", "--data", path, *small, "--epochs", "1", "--folder", "r"]) == 0, capsys.readouterr().err
     assert told in Path("r", "report.md").read_text()
 
 
@@ -360,7 +391,7 @@ def test_a_format_without_a_name_takes_two_tries():
     for split, n in (("train", 6), ("valid", 3), ("test", 3)):
         fields = {"u": (axes, array(n, 5, 2, 8, 6)), "pres": ((*axes[:2], *axes[3:]), array(n, 5, 8, 6))}
         xarray.Dataset(fields).to_zarr(f"sea/{split}.zarr", zarr_format=2)
-    with pytest.raises(MupError, match=r"in time read={.*'time_step': 1}; a plus") as error:
+    with pytest.raises(MupError, match=r"in time read={.*'time_step': 1} .in the shell: --read.y .*; a plus") as error:
         OwnData(files="sea").load()
     line = re.search(r"in time read=({.*?})", str(error.value))[1]
     data = OwnData(files="sea", **ast.literal_eval(line))

@@ -15,7 +15,8 @@ from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.plan import data_notes
 from neuralop_mup.lab.problems import OwnData, get_problem
-from neuralop_mup.lab.problems.own import as_source
+from neuralop_mup.lab.problems import data as problems_data
+from neuralop_mup.lab.problems.given import as_source
 
 RNG = np.random.default_rng(0)
 
@@ -52,7 +53,6 @@ def elsewhere(tmp_path, monkeypatch):
         ((20, 1, 32), (20, 1, 32), (1, 1)),
         ((20, 32, 3), (20, 32, 2), (3, 2)),
         ((20, 16, 16), (20, 16, 16), (1, 1)),
-        ((20, 2, 16, 24), (20, 16, 24, 3), (2, 3)),
         ((20, 3, 16, 24), (20, 2, 16, 24), (3, 2)),
         ((20, 16, 24), (20, 16, 24, 2), (1, 2)),
         ((20, 16, 24), (20, 2, 16, 24), (1, 2)),
@@ -93,9 +93,7 @@ def test_one_array_in_time(tmp_path):
     file = write(tmp_path / "advection.hdf5", u=u, t=array(12), s=array(32))
     with pytest.raises(MupError, match=r"or for one state in time read={'y': 'u', 'dims': 'sample time x', 'time_step': 1}"):
         OwnData(files=file).load()
-    two = (
-        r"u \(sample time x\) with 11 frames in time; .*each step to the next, read={'time_step': 1}, .*'time_step': 'last'}"
-    )
+    two = r"u \(sample time x\) with 11 frames in time; .* next, read={'time_step': 1} .in the shell: .*'time_step': 'last'}"
     with pytest.raises(MupError, match=two):  # once it was the first to the last, without a word
         OwnData(files=file, y="u").load()
     data = OwnData(files=file, y="u", time_step="last", shuffle=False).load()
@@ -152,15 +150,42 @@ def test_data_larger_than_memory_is_read_batch_by_batch(tmp_path):
     file = write(tmp_path / "big.h5", x=u, y=u[:, :1] * 3 + 1)
     whole, lazy = OwnData(files=file).load(), OwnData(files=file, in_memory=1e-9).load()
     assert torch.is_tensor(whole.train[0]) and not torch.is_tensor(lazy.train[0])
-    assert fingerprint(whole) == fingerprint(lazy) == fingerprint(pickle.loads(pickle.dumps(lazy)))
-    for a, b in zip(whole.loaders(5, 1)[0], lazy.loaders(5, 1)[0], strict=True):
-        assert torch.equal(a["x"], b["x"]) and torch.equal(a["y"], b["y"])
+    assert fingerprint(lazy) == fingerprint(pickle.loads(pickle.dumps(lazy)))
+    assert fingerprint(whole) != fingerprint(lazy)  # whose samples come in another order
+    for split in ("val", "test"):
+        for a, b in zip(whole.loaders(5, 1)[1][split], lazy.loaders(5, 1)[1][split], strict=True):
+            assert torch.equal(a["x"], b["x"]) and torch.equal(a["y"], b["y"])
     one, other = (
         [(n.mean, n.std) for n in (processor.in_normalizer, processor.out_normalizer)]
         for processor in (whole.processor(), lazy.processor())
     )
     torch.testing.assert_close(one, other)
     assert torch.equal(lazy.sample()["x"], whole.train[0][::2])
+
+
+def test_blocks_of_a_file_come_in_a_random_order_and_each_sample_once_an_epoch(tmp_path, monkeypatch):
+    """Ten blocks of 8 samples, three at once; the order follows from the generator's state before the epoch alone."""
+    monkeypatch.setattr(problems_data, "_BLOCK", 8 * 32)
+    monkeypatch.setattr(problems_data, "_WINDOW", 24 * 32)
+    x = np.broadcast_to(np.arange(80.0)[:, None], (80, 16))
+    file = write(tmp_path / "big.h5", x=x, y=x)
+    one, other = (OwnData(files={"train": file, "val": file}, in_memory=1e-9).load().loaders(4, seed)[0] for seed in (3, 3))
+
+    def epoch(loader):
+        batches = list(loader)
+        assert len(batches) == len(loader) == 20 and all(torch.equal(batch["x"], batch["y"]) for batch in batches)
+        return torch.cat([batch["x"][:, 0, 0] for batch in batches]).int().tolist()
+
+    first, state = epoch(one), one.generator.get_state()
+    assert sorted(first) == list(range(80)) and first == epoch(other)
+    for start in (0, 24, 48):
+        blocks = {number // 8 for number in first[start : start + 24]}
+        assert len(blocks) == 3 and first[start : start + 24] != sorted(first[start : start + 24])
+    second = epoch(one)
+    assert second != first
+    other.generator.set_state(state)  # as a checkpoint has it, between epochs
+    assert epoch(other) == second
+    assert sorted(blocks) != [6, 7, 8]
 
 
 def test_a_file_that_is_read_batch_by_batch_may_not_change_and_is_never_kept_open(tmp_path):
@@ -176,9 +201,9 @@ def test_a_file_that_is_read_batch_by_batch_may_not_change_and_is_never_kept_ope
     assert fingerprint(OwnData(files=file, in_memory=0.0).load()) != before
 
 
-def test_of_a_trajectory_only_what_a_batch_needs_is_read(tmp_path, monkeypatch):
+def test_of_a_trajectory_only_what_is_asked_for_is_read(tmp_path, monkeypatch):
     """Once 140 times as many bytes."""
-    data = OwnData(files=write(tmp_path / "t.h5", u=array(20, 50, 64)), y="u", time_step=1, in_memory=0.0).load()
+    data = OwnData(files=write(tmp_path / "t.h5", u=array(20, 50, 24576)), y="u", time_step=1, in_memory=0.0).load()
     read, whole = [], h5py.Dataset.__getitem__
     monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *a: read.append(np.asarray(whole(*a)).nbytes) or whole(*a))
     x = data.train[0][np.random.RandomState(0).permutation(len(data.train[0]))[:20]]
@@ -204,15 +229,15 @@ def test_what_single_precision_would_lose_is_refused(tmp_path, offset, size, kep
     ("said", "grid", "readings"),
     [
         ({}, (16, 16, 16), ("x (sample x y z)", "y (sample x y z)")),
-        ({"channels": "first"}, (16, 16), ("x (sample channel x y)", "y (sample channel x y)")),
-        ({"channels": "last"}, (16, 16), ("x (sample x y channel)", "y (sample x y channel)")),
+        ({"dims": "sample channel x y"}, (16, 16), ("x (sample channel x y)", "y (sample channel x y)")),
+        ({"dims": "sample x y channel"}, (16, 16), ("x (sample x y channel)", "y (sample x y channel)")),
     ],
 )
 def test_the_channel_axis_can_be_said_where_sizes_do_not_tell(tmp_path, said, grid, readings):
     problem = OwnData(files=write(tmp_path / "d.npz", x=array(12, 16, 16, 16), y=array(12, 16, 16, 16)), **said)
     assert (problem.grid_shape, problem.in_channels) == (grid, 16 if said else 1)
     assert (problem.readings["input"], problem.readings["output"]) == readings
-    one = OwnData(files=write(tmp_path / "one.npz", x=array(12, 16, 24), y=array(12, 16, 24, 5)), channels="last")
+    one = OwnData(files=write(tmp_path / "one.npz", x=array(12, 16, 24), y=array(12, 16, 24, 5)), dims="sample x y channel")
     assert (one.in_channels, one.out_channels, one.grid_shape) == (1, 5, (16, 24))  # said of both, there in one
 
 
@@ -283,17 +308,21 @@ def spoiled(**change):
             {},
             "x in .* is no field, complex.*the real and imaginary parts of complex ones are two channels",
         ),
-        (spoiled(x=np.array([["a"] * 16] * 20)), {}, "x in .* is no field, <U1 of shape"),
-        (spoiled(y=array(20)), {}, "d.npz holds .*y .20,. float32: with sample first they are no fields"),
+        (spoiled(x=np.full((20, 16, 16), "a")), {}, "x in .* is no field, <U1 of shape"),
+        (spoiled(y=array(20)), {}, "d.npz holds .*y .20,. float32: with sample first they are no fields with"),
         (spoiled(), {"y": "z", "x": "x"}, "d.npz holds .*: there is no 'z'; expected one of x, y"),
         (spoiled(), {"x": "x"}, "which is the input and which the output"),
         (spoiled(x=array(3, 16, 16), y=array(3, 16, 16)), {}, "d has 3 samples in all, .* at least 10"),
         (spoiled(x=array(0, 16, 16), y=array(0, 16, 16)), {}, r"y in .*d.npz is no field, float32 of shape \(0, 16, 16\)"),
-        (spoiled(y=array(19, 16, 16)), {}, "with 20 and 19 along sample: input and output need one grid, as many samples"),
-        (spoiled(y=array(20, 16, 18)), {"channels": "none"}, "with sample first they are no fields on one grid"),
-        (spoiled(x=array(20, 8, 24), y=array(20, 8, 24)), {}, "channels is not certain. Say where .*'channels': 'first'"),
+        (spoiled(y=array(19, 16, 16)), {}, "with sample first they are no fields with as many samples each on one grid"),
+        (spoiled(y=array(20, 16, 18)), {"dims": "sample x y"}, "with 16 and 18 along y: input and output need one grid"),
+        (
+            spoiled(x=array(20, 8, 24), y=array(20, 8, 24)),
+            {},
+            "channels is not certain. Say what its axes are, read={'dims': 'sample x y'} .*'sample channel x'}",
+        ),
         (spoiled(x=array(20, 2), y=array(20, 2)), {}, "one to three axes of 4 points or more"),
-        (spoiled(x=None, y=None, u=array(20, 16)), {"y": "u"}, "with sample and time first they are no fields on one grid"),
+        (spoiled(x=None, y=None, u=array(20, 16)), {"y": "u"}, "with sample and time first they are no fields"),
         (
             spoiled(x=None, y=None, u=array(20, 6, 16)),
             {"y": "u", "time_step": 6},
@@ -301,7 +330,6 @@ def spoiled(**change):
         ),
         (spoiled(), {"time_step": 2}, "time_step, history and rollout are for data with a time axis, and .*d.npz has none"),
         (spoiled(), {"split": (0.9, 0.2, 0.1)}, "with the sum 1"),
-        (spoiled(), {"channels": "second"}, "channels is 'second'; expected one of first, last, none"),
         (spoiled(x=None, y=None, t=array(20)), {}, "holds t .20,. float32: which is the input"),
         (spoiled(), {"files": "nowhere.npz"}, "no file nowhere.npz that can be read here"),
         (spoiled(), {"files": "data.csv"}, r"no file data.csv .*ends in .npz, .npy, .pt"),

@@ -9,7 +9,8 @@ from torch.utils.data import TensorDataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems import OwnData
-from neuralop_mup.lab.problems.own import as_source
+from neuralop_mup.lab.problems.given import as_source
+from neuralop_mup.lab.score import Validation
 from test_own_data import array, write
 
 
@@ -119,6 +120,33 @@ def test_a_split_may_have_a_grid_of_its_own(tmp_path):
     assert source.load().val[0].shape == (8, 1, 32) and "val on 32 points" in source.readings["splits"]
     with pytest.raises(MupError, match="files that are joined must agree"):
         as_source([tmp_path / "train.npz", write(tmp_path / "more.npz", x=array(8, 32), y=array(8, 32))]).load()
+
+
+def test_a_split_may_have_trajectories_of_its_own_length(tmp_path):
+    """Once refused, though each could be used: short ones to train on, a long one to roll out."""
+    for name, times in (("train", 5), ("val", 9), ("test", 7)):
+        write(tmp_path / f"{name}.npz", u=np.cumsum(array(6, times, 16), 1))
+    source = as_source(tmp_path, {"y": "u", "time_step": 1})
+    data = source.load()
+    assert data.counts() == {"train": 24, "val": 48, "test": 36} and "val with 9 frames" in source.readings["splits"]
+    assert [data.pairs_of(split) for split in data.counts()] == [4, 8, 6]
+    seen = Validation(data)
+    whole = np.load(tmp_path / "val.npz")["u"]
+    assert seen.n_states == 9 and all(np.array_equal(seen.states(t)[:, 0], whole[:, t]) for t in range(9))
+    with pytest.raises(MupError, match="files that are joined must agree"):
+        as_source({"train": [tmp_path / "train.npz", tmp_path / "val.npz"]}, {"y": "u", "time_step": 1}).load()
+
+
+def test_files_that_are_called_x_and_y_are_input_and_output(tmp_path):
+    """Once joined as samples of one array, or refused."""
+    x, y = numbered(0), numbered(100)
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        np.save(tmp_path / split / "x.npy", x)
+        np.save(tmp_path / split / "y.npy", y)
+    data = as_source(tmp_path).load()
+    assert data.counts() == {"train": 18, "val": 2, "test": 20}
+    assert np.array_equal(data.test[0][:, 0], x) and np.array_equal(data.test[1][:, 0], y)
 
 
 def test_other_channels_are_told(tmp_path):

@@ -22,7 +22,7 @@ from neuralop_mup.lab.files import keep_weights, read_weights
 from neuralop_mup.lab.plan import data_notes
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.problems.data import normalizer_of
-from neuralop_mup.lab.problems.own import as_source
+from neuralop_mup.lab.problems.given import as_source
 from neuralop_mup.lab.settings import optimizer_of
 from support import differing
 
@@ -785,7 +785,7 @@ def test_how_a_file_is_read_can_be_said_and_is_told(tmp_path, capsys):
     np.savez(tmp_path / "shot.npz", a=x.numpy(), b=y.numpy(), c=y.numpy())
     with pytest.raises(nm.MupError, match=r"which is the input .*such as read={'x': 'a', 'y': 'c', 'dims'"):
         tuned_on(tmp_path / "s", tmp_path / "shot.npz")
-    read = {"x": "a", "y": "c", "channels": "first", "shuffle": False}
+    read = {"x": "a", "y": "c", "dims": "sample channel x", "shuffle": False}
     tuned = tuned_on(tmp_path / "s", tmp_path / "shot.npz", read=read, progress=True)
     told = ("input    a (sample channel x)", "output   c (sample channel x)", "splits   train, val, test from all in")
     out = capsys.readouterr().out

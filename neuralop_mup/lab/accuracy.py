@@ -42,7 +42,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
         return ""
     far, size = np.swapaxes(squares, 0, 1)  # (samples, channels)
     errors = np.sqrt(far.sum(1) / size.sum(1))
-    names = _names(data, split.get(which, ()), len(errors))
+    names = _names(Validation(data, which).pairs, split.get(which, ()), len(errors))
     order = np.argsort(-errors, kind="stable")
     of_channels = zip(np.sqrt(far.sum(0) / size.sum(0)), np.sqrt(far.mean(0)), strict=True)
     tables = {
@@ -86,16 +86,16 @@ def _square(field: np.ndarray) -> np.ndarray:
     return np.square(np.abs(field)).reshape(len(field), -1).mean(1)
 
 
-def _names(data: Any, numbers: Sequence[int], count: int) -> Sequence[Any]:
+def _names(pairs: int, numbers: Sequence[int], count: int) -> Sequence[Any]:
     """What samples are called: by their numbers in the data, or where these are not known by their place in the split."""
-    if pairs := getattr(data, "trajectory", 0):
+    if pairs:
         return [f"{step} of trajectory {number}" for number in numbers for step in range(1, pairs + 1)]
     return numbers if len(numbers) else range(count)
 
 
 def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
     """The table by step of a trajectory; nothing where samples are no steps of one."""
-    pairs = getattr(data, "trajectory", 0)
+    pairs = Validation(data, which).pairs
     if pairs < 2:
         return []
     columns = {

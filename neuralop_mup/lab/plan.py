@@ -20,8 +20,8 @@ from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checks import check_batch, check_data, looking
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
+from neuralop_mup.lab.problems.given import as_source
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
-from neuralop_mup.lab.problems.own import as_source
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.search import checked

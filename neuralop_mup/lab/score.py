@@ -69,10 +69,14 @@ class Validation:
         return map(dict, self.data.loaders(AT_ONCE, 0)[1][self.split])
 
     @property
+    def pairs(self) -> int:
+        """Pairs that each trajectory gave; 0 where samples are no trajectories."""
+        return self.data.pairs_of(self.split) if isinstance(self.data, ProblemData) else 0
+
+    @property
     def n_states(self) -> int:
         """States of each trajectory that are a step apart; 0 where samples are no trajectories."""
-        pairs = self.data.trajectory if isinstance(self.data, ProblemData) else 0
-        return pairs + self.data.history if pairs else 0
+        return self.pairs + self.data.history if self.pairs else 0
 
     def states(self, number: int) -> torch.Tensor:
         """The state of this number, from 0 on, of every trajectory: ``(n, channels, *grid)``."""
@@ -87,7 +91,7 @@ class Validation:
         return getattr(self.data, self.split)[0][self._pairs(number)]
 
     def _pairs(self, number: int) -> list[int]:
-        return list(range(number, len(getattr(self.data, self.split)[0]), self.data.trajectory))
+        return list(range(number, len(getattr(self.data, self.split)[0]), self.pairs))
 
 
 @dataclass(frozen=True)

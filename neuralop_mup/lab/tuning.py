@@ -416,7 +416,7 @@ def tune(
         Arguments of ``build`` for the proxy; without them the target's with a quarter of its width (16 at least) and, where
         ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
     read : mapping, optional
-        How files or arrays are read: ``x`` and ``y`` (keys), ``dims``, ``channels``, ``format``, ``time_step``, ``history``,
+        How files or arrays are read: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``,
         ``rollout``, ``pushforward``, ``split``, ``shuffle``, ``crop``, ``in_memory``, as in
         :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands in the report.
     loss : str, callable or dict, default "l2"

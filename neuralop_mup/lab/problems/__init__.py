@@ -3,8 +3,6 @@
 ``get_problem("burgers", viscosity=0.1)`` describes a problem, ``.load()`` gives its data.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from neuralop_mup.lab.problems.base import Problem, named

@@ -1,7 +1,5 @@
 """What every problem is: a frozen description, from which data is made, once, and kept in a cache."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -19,7 +17,7 @@ from tqdm import tqdm
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData, chunks_of
+from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData
 from neuralop_mup.validation import check_count, check_number
 
 
@@ -217,7 +215,9 @@ class Problem(ABC):
                 torch.set_num_threads(1)
                 for number, split in enumerate(SPLITS):
                     chunks = []
-                    for indices in chunks_of(getattr(self, f"n_{split}"), self.chunk):
+                    samples = range(getattr(self, f"n_{split}"))
+                    for start in samples[:: self.chunk]:
+                        indices = samples[start : start + self.chunk]
                         chunks.append(self.solve([np.random.default_rng((self.seed, number, i)) for i in indices]))
                         bar.update(len(indices))
                     for letter, parts in zip("xy", zip(*chunks, strict=True), strict=True):

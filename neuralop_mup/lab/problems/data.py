@@ -1,7 +1,5 @@
 """What every data set is: pairs of fields or loaders, each split told from others through what training gets of it."""
 
-from __future__ import annotations
-
 import copy
 import math
 import uuid
@@ -22,6 +20,7 @@ from torch.utils.data import (
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.problems.readers import reading
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 SPLITS = ("train", "val", "test")
@@ -29,6 +28,8 @@ _SOME = 256  # samples that stand for all where a spectrum is taken,
 _MANY = 2**24  # or fewer, so that they are no more numbers than this
 _CHUNK = 64  # samples read at once in a pass over all,
 _MUCH = 2**23  # or fewer, likewise
+_BLOCK = 2**20  # numbers of a block: pairs that follow each other in a file; here 4 MB,
+_WINDOW = 2**25  # and of the blocks that are read at once, from which batches are drawn: here 128 MB
 
 
 class _Splits:
@@ -93,6 +94,8 @@ class ProblemData(_Splits):
         As ``train``; None where there is no test data.
     trajectory : int, default 0
         Pairs that each trajectory gave, one after the other, the y of each the x of the next; 0 for no trajectories.
+    lengths : mapping of str to int
+        The same for splits where it is another number.
     history : int, default 1
         Frames of a trajectory in each x, as its first channels, the oldest first.
     rollout : int, default 1
@@ -117,12 +120,13 @@ class ProblemData(_Splits):
     val: Pair
     test: Pair | None = None
     trajectory: int = 0
+    lengths: Mapping[str, int] = field(default_factory=dict)
     history: int = 1
     rollout: int = 1
     pushforward: bool = False
     readings: Mapping[str, str] = field(default_factory=dict)
 
-    def loaders(self, batch_size: int, seed: int) -> tuple[DataLoader, dict[str, DataLoader]]:
+    def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
         """Loaders of batches ``{"x": …, "y": …}`` as neuralop's Trainer takes them.
 
         Parameters
@@ -134,9 +138,9 @@ class ProblemData(_Splits):
 
         Returns
         -------
-        train_loader : DataLoader
-            Shuffled anew each epoch.
-        eval_loaders : dict of DataLoader
+        train_loader : DataLoader or Windows
+            Shuffled anew each epoch: all samples of data in memory; those in files as :class:`Windows` says.
+        eval_loaders : dict of DataLoader or Windows
             ``{"val": …, "test": …}``, in the stored order.
 
         Examples
@@ -150,6 +154,9 @@ class ProblemData(_Splits):
             is_train = name == "train"
             pairs = _Pairs(x, y, self.rollout if is_train else 1, self.trajectory)
             drawn = order if is_train else None
+            if hasattr(x, "pairs"):
+                made[name] = Windows(pairs, int(batch_size), drawn)
+                continue
             samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
             # A whole batch is one indexing, where torch's default would collate sample by sample.
             batches = BatchSampler(samples, int(batch_size), drop_last=False)
@@ -204,6 +211,16 @@ class ProblemData(_Splits):
         """
         return batch_of(*self.train, spread(self.train[0]))
 
+    def pairs_of(self, split: str) -> int:
+        """Pairs that each trajectory of a split gave; 0 for no trajectories.
+
+        Examples
+        --------
+        >>> data.pairs_of("val")
+        0
+        """
+        return self.lengths.get(split, self.trajectory)
+
     def counts(self) -> dict[str, int | None]:
         """Samples of each split.
 
@@ -224,22 +241,25 @@ class ProblemData(_Splits):
         getattr(self.train[0], "check_unchanged", super().check_unchanged)()
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """The content of every split, in memory or in files, and over how many steps a model is trained."""
-        several = {"rollout": (self.rollout, self.history, self.pushforward)} if self.rollout > 1 else {}
-        return {**super().fingerprint_content(), "trajectory": self.trajectory, **several}
+        """The content of every split, its order where it is read in blocks, and over how many steps a model is trained."""
+        more: dict[str, Any] = {"rollout": (self.rollout, self.history, self.pushforward)} if self.rollout > 1 else {}
+        if hasattr(self.train[0], "pairs"):
+            more["blocks"] = (_BLOCK, _WINDOW)
+        return {**super().fingerprint_content(), "trajectory": self.trajectory, **more}
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         for name, (x, y) in self._pairs().items():
-            size = max(1, min(_CHUNK, _MUCH // _numbers(x, y)))
-            yield name, (batch_of(x, y, numbers) for numbers in chunks_of(len(x), size))
+            with reading():
+                yield name, (batch_of(x, y, numbers) for numbers in chunks_of(x, y))
 
     def _pairs(self) -> dict[str, Pair]:
         return {name: pair for name in SPLITS if (pair := getattr(self, name)) is not None}
 
 
-def chunks_of(count: int, size: int = _CHUNK) -> Iterator[range]:
-    """The numbers below ``count``, ``size`` at a time."""
-    return (range(count)[start : start + size] for start in range(0, count, size))
+def chunks_of(*fields: Any) -> Iterator[range]:
+    """The numbers of all samples, some dozen MB at a time."""
+    every, size = range(len(fields[0])), max(1, min(_CHUNK, _MUCH // _numbers(*fields)))
+    return (every[start : start + size] for start in every[::size])
 
 
 def spread(values: Any) -> range:
@@ -256,7 +276,7 @@ def _numbers(*fields: Any) -> int:
 class _Pairs(Dataset):
     """Pairs of fields, a batch at a time; over several steps those that have as many after them in their trajectory."""
 
-    def __init__(self, x: Any, y: Any, steps: int, trajectory: int) -> None:
+    def __init__(self, x: Any, y: Any, steps: int = 1, trajectory: int = 0) -> None:
         self.x, self.y, self.steps = x, y, steps
         self.numbers = [n for n in range(len(x)) if steps == 1 or n % trajectory <= trajectory - steps]
 
@@ -267,10 +287,57 @@ class _Pairs(Dataset):
         return batch_of(self.x, self.y, [self.numbers[i] for i in index], self.steps)
 
 
+class Windows:
+    """Batches of pairs in files, of which many are read at once: each pair once an epoch, nearly in the order of the files.
+
+    Shuffled, the blocks of pairs that follow each other come in a random order. As many as fit a window are read at once,
+    and batches are drawn at random from them: of 128 MB of fields, in blocks of 4 MB or of two chunks of the file. The order
+    follows from the state of the generator before an epoch alone.
+
+    Parameters
+    ----------
+    pairs : _Pairs
+    batch_size : int
+    generator : torch.Generator, optional
+        None for the stored order.
+    """
+
+    def __init__(self, pairs: _Pairs, batch_size: int, generator: torch.Generator | None = None) -> None:
+        self.pairs, self.batch_size, self.generator = pairs, batch_size, generator
+        size = _numbers(pairs.x, pairs.y)
+        self.window = max(1, _WINDOW // size // batch_size) * batch_size
+        self.block = max(1, min(self.window, max(_BLOCK // size, 2 * pairs.x.pairs.chunk)))
+
+    def __len__(self) -> int:
+        return -(-len(self.pairs) // self.batch_size)
+
+    def order(self) -> torch.Tensor:
+        """Numbers of all pairs in the order of the next epoch."""
+        order = torch.arange(len(self.pairs))
+        if self.generator is None:
+            return order
+        starts = self.block * torch.randperm(-(-len(order) // self.block), generator=self.generator)
+        order = (starts[:, None] + torch.arange(self.block)).flatten()
+        windows = order[order < len(self.pairs)].split(self.window)
+        return torch.cat([window[torch.randperm(len(window), generator=self.generator)] for window in windows])
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        numbers = torch.tensor(self.pairs.numbers)
+        for window in self.order().split(self.window):
+            fields = self.pairs.x.pairs.read(numbers[window], (0, 1), self.pairs.steps)
+            for x, y in zip(*(part.split(self.batch_size) for part in fields), strict=True):
+                yield _batch(x, y)
+
+
+def _batch(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of ``y``, in which steps are the second axis, those of the first one come first."""
+    return {"x": x.float(), "y": y.transpose(0, 1).flatten(0, 1).float()}
+
+
 def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
     """Pairs of these numbers, read once for both; ``y`` of several steps, those of the first one first."""
     if hasattr(x, "pairs"):  # they lie in files
-        return {letter: part.float() for letter, part in zip("xy", x.pairs.read(numbers, (0, 1), steps), strict=True)}
+        return _batch(*x.pairs.read(numbers, (0, 1), steps))
     ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
     return {"x": x[numbers], "y": y[ahead]}
 
@@ -335,13 +402,14 @@ def normalizer_of(values: Any, name: str = "") -> Any:
     from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 
     count, shift, total, squares = 0, None, 0.0, 0.0
-    for numbers in chunks_of(len(values), max(1, min(_CHUNK, _MUCH // _numbers(values)))):
-        part = values[numbers]
-        wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
-        # About a large mean squares have no digits left.
-        shift = wide.mean(1, keepdim=True) if shift is None else shift
-        wide = wide - shift
-        count, total, squares = count + wide.shape[1], total + wide.sum(1), squares + wide.abs().square().sum(1)
+    with reading():
+        for numbers in chunks_of(values):
+            part = values[numbers]
+            wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
+            # About a large mean squares have no digits left.
+            shift = wide.mean(1, keepdim=True) if shift is None else shift
+            wide = wide - shift
+            count, total, squares = count + wide.shape[1], total + wide.sum(1), squares + wide.abs().square().sum(1)
     mean = shift[:, 0] + total / count
     std = ((squares - (total / count).abs().square() * count) / max(1, count - 1)).clamp_min(0).sqrt()
     constant = std <= 4 * torch.finfo(part.dtype).eps * mean.abs()

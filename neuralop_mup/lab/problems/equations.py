@@ -1,7 +1,5 @@
 """Viscous Burgers on the periodic unit interval, Darcy flow on the unit square: their random fields, solvers and data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

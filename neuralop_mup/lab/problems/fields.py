@@ -1,13 +1,13 @@
 """Input and output: arrays whose axes are known, read as fields of shape ``(n, channels, *grid)``."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,17 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.data import check_finite
-from neuralop_mup.lab.problems.readers import Content, Stacked, opened
+from neuralop_mup.lab.problems.readers import Content, Stacked
 
 SPACES = ("space0", "space1", "space2")
-PLACES = ("none", "first", "last")  # of the channel axis
 _ORDER = ("sample", "time", "channel", *SPACES)
 _LETTERS = dict(zip(SPACES, "xyz", strict=True))
+_ABSENT = ((), ("time",), ("channel",), ("time", "channel"))  # what an array may lack of the words that are said for all
+_NUMBERS = (("sample",), ("sample", "channel"))  # axes of what is no field
 _LEAST = 4  # points on an axis of a grid
 _CLASSES = 16  # whole numbers so few are names of classes
 _TOLD = 12  # arrays of a file in a message
+_BETWEEN = 2**16  # bytes that are read sooner than a second reading begins
 
 # Words for axes, in files and in ``dims``; any other is an axis of the grid.
 _USUAL = {
@@ -78,41 +80,43 @@ class Variable:
         return sizes
 
     @property
+    def chunk(self) -> int:
+        """Fields that the file holds together, so that reading one of them costs as much as all."""
+        chunks = getattr(self.array, "chunks", None) or ()
+        return math.prod(n for word, n in zip(self.axes, chunks, strict=False) if word in ("sample", "time"))
+
+    @property
     def told(self) -> str:
         """``u (sample channel x y)``: its axes in the words that say them."""
         return f"{self.name} ({' '.join(_LETTERS.get(word, word) for word in self.axes)})"
 
-    def read(self, samples: np.ndarray, times: np.ndarray | None, grid: tuple[int, ...]) -> np.ndarray:
-        """Fields of these samples, each at its time, ``(len(samples), channels, *grid)``; each piece is read once."""
-        sizes, numbers = self.sizes, {"sample": samples, "time": times}
-        moving = [word for word in numbers if sizes.get(word, 1) > 1]
-        # Frames of a trajectory are read at once, or all trajectories at each of a few times.
-        if len(moving) == 2 and 4 * len(np.unique(times)) < len(np.unique(samples)):
-            moving.reverse()
-        flat = np.zeros(len(samples), int)
-        for word in moving:
-            flat = flat * sizes[word] + numbers[word]
-        wanted, back = np.unique(flat, return_inverse=True)
-        last = sizes[moving[-1]] if moving else 1
+    def read(self, out: np.ndarray, samples: np.ndarray, times: np.ndarray | None) -> None:
+        """Fill ``out``, ``(len(samples), channels, *grid)``, with the fields of these samples, each at its time."""
+        sizes = self.sizes
         order = sorted(range(len(self.axes)), key=lambda place: _ORDER.index(self.axes[place]))
-        shape = (sizes["channel"], *(min(sizes.get(word, 1), n) for word, n in zip(SPACES, grid, strict=False)))
-        at: dict[str, Any] = {word: slice(n) for word, n in zip(SPACES, grid, strict=False)}
-        pieces = []
-        with opened(self.array) as array:
-            for group in np.split(wanted, np.flatnonzero(np.diff(wanted // last)) + 1):
-                if len(moving) == 2:
-                    at[moving[0]] = slice(int(group[0] // last), int(group[0] // last) + 1)
-                if moving:
-                    at[moving[-1]] = _slice_of(group % last)
-                values = np.asarray(array[tuple(at.get(word, slice(None)) for word in self.axes)])
-                pieces.append(values.transpose(order).reshape(len(group), *shape))
-        return np.broadcast_to(np.concatenate(pieces)[back], (len(samples), sizes["channel"], *grid))
+        points = {word: n for word, n in zip(SPACES, out.shape[2:], strict=False) if word in sizes}
+        shape = (sizes["channel"], *(min(sizes.get(word, 1), n) for word, n in zip(SPACES, out.shape[2:], strict=False)))
+        moving = [word for word in ("sample", "time") if sizes.get(word, 1) > 1] or ["sample"]
+        numbers = {"sample": samples if sizes.get("sample", 1) > 1 else 0 * samples, "time": times}
+        gap = 1 + _BETWEEN // (math.prod(shape) * self.array.dtype.itemsize)
+        # Frames of a trajectory are read at once, or trajectories at one time, whichever makes fewer pieces.
+        ways = {words: _pieces([numbers[word] for word in words], gap) for words in permutations(moving)}
+        words = min(ways, key=lambda words: len(ways[words]))
+        for piece in ways[words]:
+            at = {word: slice(int(numbers[word][piece].min()), int(numbers[word][piece].max()) + 1) for word in words}
+            spaces = {word: slice(n) for word, n in points.items()}
+            values = np.asarray(self.array[tuple({**at, **spaces}.get(word, slice(None)) for word in self.axes)])
+            values = values.transpose(order).reshape(-1, *shape)
+            inside = numbers[words[-1]][piece] - at[words[-1]].start
+            every = len(inside) == len(values) and (np.diff(inside) == 1).all()
+            out[piece] = values if every else values[inside]
 
 
-def _slice_of(numbers: np.ndarray) -> slice | np.ndarray:
-    """Ascending numbers as a slice where they follow each other, which a file gives at once."""
-    first, end = int(numbers[0]), int(numbers[-1]) + 1
-    return slice(first, end) if end - first == len(numbers) else numbers
+def _pieces(numbers: Sequence[np.ndarray], gap: int) -> list[np.ndarray]:
+    """Places of numbers that are read at once: equal in all but the last, which goes up with gaps that are not larger."""
+    order = np.lexsort(numbers[::-1])
+    ends = [np.diff(each[order]) > most for each, most in zip(numbers[::-1], (gap, 0), strict=False)]
+    return np.split(order, np.flatnonzero(np.logical_or.reduce(ends)) + 1)
 
 
 @dataclass(frozen=True)
@@ -178,20 +182,18 @@ class Source:
             For what cannot be read, and for entries that are complex or not finite.
         """
         variables, samples = (self.inputs, self.outputs)[which], np.asarray(samples) + self.start
-        parts = [np.zeros((len(samples), 0, *self.grid), np.float32)]
-        for variable in variables:
+        # Whole numbers become real ones that hold them, and bytes stand in this machine's order.
+        kind = np.result_type(np.float32, *(variable.array.dtype for variable in variables))
+        ends = np.cumsum([variable.sizes["channel"] for variable in variables])
+        out = np.empty((len(samples), self.channels[which], *self.grid), kind)
+        for variable, part in zip(variables, np.split(out, ends, axis=1), strict=False):
             try:
-                parts.append(variable.read(samples, times, self.grid))
+                variable.read(part, samples, times)
             except Exception as error:  # of a damaged file, in as many ways as zip and HDF5 know
                 what = f"{variable.name} in {self.file} cannot be read: {type(error).__name__}: {error}"
                 raise MupError(f"{what}; write or copy the file again.") from error
-            _check_real(variable.name, self.file, parts[-1])
-        # Whole numbers become real ones that hold them, and bytes stand in this machine's order.
-        kind = np.result_type(*(part.dtype for part in parts))
-        values = torch.from_numpy(np.concatenate(parts, axis=1, dtype=kind))
-        for variable, part in zip(variables, values.split([part.shape[1] for part in parts[1:]], dim=1), strict=True):
-            check_finite(f"{variable.name} in {self.file}", part, samples)
-        return values
+            check_finite(f"{variable.name} in {self.file}", torch.from_numpy(part), samples)
+        return torch.from_numpy(out)
 
 
 def _check_real(name: str, file: str, array: Any) -> None:
@@ -218,6 +220,27 @@ def source_of(file: str, inputs: Sequence[Variable], outputs: Sequence[Variable]
     MupError
         If they are no fields of real numbers on one grid with as many samples and times each, or if the output is classes.
     """
+    for variable in (*outputs, *inputs):
+        _check_real(variable.name, file, variable.array)
+    sizes, grid = _agreed(file, inputs, outputs)
+    grid = tuple(points - points % 2 for points in grid) if crop else grid
+    source = Source(file, tuple(inputs), tuple(outputs), sizes.get("sample", 1), sizes.get("time", 0), grid)
+    some = np.arange(min(source.n, _CLASSES))
+    for variable in (v for v in outputs if np.dtype(v.array.dtype).kind in "biu"):
+        values = np.empty((len(some), variable.sizes["channel"], *grid), variable.array.dtype)
+        variable.read(values, some, 0 * some)
+        values = np.unique(values)
+        if len(values) <= _CLASSES:
+            told = ", ".join(map(str, values))
+            raise MupError(
+                f"{variable.name} in {file} holds the whole numbers {told}: they look like classes, and an output is real "
+                f"numbers; where they are such write them so, {variable.name}.astype('float32')."
+            )
+    return source
+
+
+def _agreed(file: str, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Points along each axis by its word, and those of the grid; MupError where they are not the same in all."""
     sizes: dict[str, int] = {}
     for variable in (*outputs, *inputs):
         for word, points in variable.sizes.items():
@@ -236,18 +259,7 @@ def source_of(file: str, inputs: Sequence[Variable], outputs: Sequence[Variable]
             f"{', '.join(v.told for v in outputs)} in {file} has the grid {grid}: it needs one to three axes with {_LEAST} "
             "points or more on each."
         )
-    grid = tuple(points - points % 2 for points in grid) if crop else grid
-    source = Source(file, tuple(inputs), tuple(outputs), sizes.get("sample", 1), sizes.get("time", 0), grid)
-    some = np.arange(min(source.n, _CLASSES))
-    for variable in (v for v in outputs if np.dtype(v.array.dtype).kind in "biu"):
-        values = np.unique(variable.read(some, np.zeros_like(some), grid))
-        if len(values) <= _CLASSES:
-            told = ", ".join(map(str, values))
-            raise MupError(
-                f"{variable.name} in {file} holds the whole numbers {told}: they look like classes, and an output is real "
-                f"numbers; where they are such write them so, {variable.name}.astype('float32')."
-            )
-    return source
+    return sizes, grid
 
 
 def named(content: Content, read: Mapping[str, Any]) -> Source:
@@ -277,7 +289,7 @@ def named(content: Content, read: Mapping[str, Any]) -> Source:
     (40, 11, (16, 16), (1, 1))
     """
     x, y, dims = (read.get(name) for name in ("x", "y", "dims"))
-    fields = [key for key in content.arrays if content.dims.get(key) != (key,)]  # a coordinate is called like its only axis
+    fields = [key for key in content.arrays if not content.is_axis(key)]
     if x is None and y is None:
         alone = fields[0] if len(fields) == 1 and len(content.arrays[fields[0]].shape) > 2 else None
         x, y = ("x", "y") if {"x", "y"} <= set(fields) else (None, alone)
@@ -287,39 +299,44 @@ def named(content: Content, read: Mapping[str, Any]) -> Source:
     arrays = {key: _array(content, key) for key in (*outputs, *inputs)}
     if wrong := [key for key in (dims if isinstance(dims, Mapping) else ()) if key not in (*content.arrays, *arrays)]:
         raise _unclear(content, f"dims says what the axes of {wrong[0]!r} are, which is not there.")
+
+    def made(words: Mapping[str, Sequence[str]]) -> tuple[list[Variable], list[Variable]]:
+        every = _variables(content, arrays, words)
+        in_time = any("time" in every[key].axes for key in outputs)
+        if not inputs and not in_time:
+            raise _unclear(content, f"{y} has neither an input nor a time axis, whose earlier times would be its input.")
+        # In time its own earlier frames are the input.
+        return [every[k] for k in inputs if not (in_time and k in outputs)], [every[k] for k in outputs]
+
     words = {key: _said(content, key, dims) for key in arrays}
-    if any(words.values()) and read.get("channels"):
-        raise _unclear(content, "words say what its axes are, so that channels has nothing to say.")
-    if not any(words.values()):
-        lead = ("sample",) if x else ("sample", "time")
-        words = _guessed(content, arrays, outputs, lead, read.get("channels"))
-    axes = _axes(content, arrays, words)
-    made = {key: Variable(key, array, axes[key], _labels(content, words[key])) for key, array in arrays.items()}
-    in_time = any("time" in axes[key] for key in outputs)
-    if not inputs and not in_time:
-        raise _unclear(content, f"{y} has neither an input nor a time axis, whose earlier times would be its input.")
-    # In time its own earlier frames are the input.
-    beside = [key for key in inputs if not (in_time and key in outputs)]
-    return source_of(content.name, [made[k] for k in beside], [made[k] for k in outputs], read.get("crop", False))
+    found = made(words) if any(words.values()) else _guessed(content, arrays, made, ("sample",) if x else ("sample", "time"))
+    return source_of(content.name, *found, read.get("crop", False))
+
+
+def option(**read: Any) -> str:
+    """How files are to be read, as it is written in Python and in the shell."""
+    shell = " ".join(f"--read.{name} {shlex.quote(str(value))}" for name, value in read.items())
+    return f"read={read} (in the shell: {shell})"
 
 
 def _unclear(content: Content, why: str, line: str = "") -> MupError:
     """The error that lists what there is, and what to write."""
     told = [f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()]
     more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
-    wide = {k: a.shape for k, a in content.arrays.items() if len(a.shape) > 1 and content.dims.get(k) != (k,)}
+    wide = {k: a.shape for k, a in content.arrays.items() if len(a.shape) > 1 and not content.is_axis(k)}
     wide = wide or {"u": (1, 1, 1)}
     y = max(wide, key=lambda key: (math.prod(wide[key]), list(wide).index(key)))  # the last of the largest
     x = next(key for key in wide if wide[key][0] == wide[y][0])
-    plain = f", 'dims': 'sample {'channel ' * (len(wide[y]) > 4)}{' '.join('xyz'[: len(wide[y]) - 1])}'"
-    in_time = f", 'dims': 'sample time {' '.join('xyz'[: max(1, len(wide[y]) - 2)])}'"
+    plain = {"dims": f"sample {'channel ' * (len(wide[y]) > 4)}{' '.join('xyz'[: len(wide[y]) - 1])}"}
+    in_time = {"dims": f"sample time {' '.join('xyz'[: max(1, len(wide[y]) - 2)])}"}
     states = [key for key in wide if "time" in (_USUAL.get(word.lower()) for word in content.dims.get(key, ()))]
     if y in content.dims:  # the file says what its axes are
-        plain = in_time = ""
-    pair = f"such as read={{'x': {x!r}, 'y': {y!r}{plain}}}," if x != y else "with both in one file,"
+        plain = in_time = {}
+    pair = f"such as {option(x=x, y=y, **plain)}," if x != y else "with both in one file,"
+    series = option(y="+".join(states or [y]), **in_time, time_step=1)
     line = line or (
-        f"Say so, {pair} or for one state in time read={{'y': {'+'.join(states or [y])!r}{in_time}, 'time_step': 1}}; a "
-        "plus joins keys, and any word but sample, time and channel is an axis of the grid."
+        f"Say so, {pair} or for one state in time {series}; a plus joins keys, and any word but sample, time and channel is "
+        "an axis of the grid."
     )
     return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}")
 
@@ -330,7 +347,6 @@ def _array(content: Content, key: str) -> Any:
     if not set(found) <= set(content.arrays) or not found:
         raise _unclear(content, f"there is no {key!r}; {nearest(key, content.arrays)}")
     parts = [content.arrays[name] for name in found]
-    _check_real(key, content.name, parts[0])
     if len({tuple(part.shape) for part in parts}) > 1:
         raise _unclear(content, f"those of {key!r} have different shapes, so that they are not samples of one field.")
     return Stacked(parts) if "*" in key else parts[0]
@@ -345,67 +361,53 @@ def _said(content: Content, key: str, dims: Any) -> tuple[str, ...]:
     return () if any(re.fullmatch(r"(phony_)?dim_\d+", word) for word in words) else words
 
 
-def _axes(content: Content, arrays: Mapping[str, Any], words: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """What each axis is, by its word; of an array with fewer axes than words it is constant in time, or numbers."""
-    most, places = max(words.values(), key=len), dict(_USUAL)
+def _variables(content: Content, arrays: Mapping[str, Any], said: Mapping[str, Sequence[str]]) -> dict[str, Variable]:
+    """Arrays with what each axis is, from its word; one with fewer axes than words has no time, no channels, or numbers."""
+    most, places, words = max(said.values(), key=len), dict(_USUAL), {}
     for key, array in arrays.items():
-        rank, own = len(array.shape), words[key] or most
-        constant = tuple(word for word in own if _USUAL.get(word.lower()) != "time")
-        fits = [each for each in (own, constant, ("sample",), ("sample", "channel")) if len(each) == rank]
-        if not fits:
-            raise _unclear(content, f"{key} has {rank} axes, and the words for them are {' '.join(own)!r}.")
-        words[key], meant = fits[0], [_USUAL.get(word.lower(), word) for word in fits[0]]
+        own = tuple(said[key] or most)
+        kept = [tuple(w for w in own if _USUAL.get(w.lower()) not in left) for left in _ABSENT]
+        words[key] = next((each for each in (*kept, *_NUMBERS) if len(each) == len(array.shape)), None)
+        if words[key] is None:
+            raise _unclear(content, f"{key} has {len(array.shape)} axes, and the words for them are {' '.join(own)!r}.")
+        meant = [_USUAL.get(word.lower(), word) for word in words[key]]
         if any(meant.count(word) > 1 for word in meant if word != "channel"):
-            raise _unclear(content, f"two axes of {key} mean the same, {' '.join(fits[0])!r}.")
-        for word in map(str.lower, fits[0]):
+            raise _unclear(content, f"two axes of {key} mean the same, {' '.join(words[key])!r}.")
+        for word in map(str.lower, words[key]):
             places.setdefault(word, f"space{len(set(places.values()) & set(SPACES))}")
     if len(set(places.values())) > len(_ORDER):
         raise _unclear(content, "these are more than three axes of a grid.")
-    return {key: tuple(places[word.lower()] for word in own) for key, own in words.items()}
+    return {
+        key: Variable(key, arrays[key], tuple(places[word.lower()] for word in own), _labels(content, own))
+        for key, own in words.items()
+    }
 
 
 def _labels(content: Content, words: Sequence[str]) -> tuple[str, ...]:
     """Names of channels, where the file has a coordinate that gives them."""
-    own = [word for word in words if _USUAL.get(word.lower()) == "channel" and content.dims.get(word) == (word,)]
+    own = [word for word in words if _USUAL.get(word.lower()) == "channel" and content.is_axis(word)]
     return tuple(map(str, np.asarray(content.arrays[own[0]][:]))) if len(own) == 1 else ()
 
 
-def _guessed(
-    content: Content, arrays: Mapping[str, Any], outputs: Sequence[str], lead: tuple[str, ...], said: str | None
-) -> dict[str, tuple[str, ...]]:
-    """Words where none are said: after samples (and times), channels where they alone leave all fields one grid.
+def _guessed(content: Content, arrays: Mapping[str, Any], made: Callable[..., Any], lead: tuple[str, ...]) -> Any:
+    """Variables where no words are said: after samples (and times) all axes are the grid's, or channels come first or last.
 
-    What was said of all in one word need not be there in all. Of fields with as many points on each axis all axes are the
-    grid's, and arrays that are joined are a channel each. Numbers beside fields are what cannot be a field.
+    One of these must leave all fields one grid. Of a grid with as many points on each axis all axes are the grid's, and
+    arrays that are joined are a channel each.
     """
-    joined = {"none"} if len(arrays) > 2 or len(outputs) > 1 else PLACES
-    fits = []
-    for layouts in product(*(_layouts(array.shape, lead, (said, "none") if said else joined) for array in arrays.values())):
-        grids = [grid for _, grid in layouts]  # those of the outputs first
-        if set(grids) <= {grids[0], ()} and all(grids[: len(outputs)]) and len(grids[0]) < 4 and min(grids[0]) >= _LEAST:
-            fits.append(layouts)
-    fits = [layouts for layouts in fits if all(grid for _, grid in layouts)] or fits
-    cubes = [layouts for layouts in fits if not any("channel" in words and grid for words, grid in layouts)]
-    if not said and fits and len(set(fits[0][0][1])) == 1:
-        fits = cubes or fits
+    inner = max(0, max(len(array.shape) for array in arrays.values()) - len(lead))
+    spaces = tuple("xyzw"[: inner - 1] if inner else "")
+    fits = {}
+    every = [(*lead, *"xyzw"[:inner]), (*lead, "channel", *spaces), (*lead, *spaces, "channel")]
+    for words in every[:1] if len(arrays) > 2 else every:
+        with suppress(MupError):
+            found = made(dict.fromkeys(arrays, words))
+            fits[" ".join(words)] = found, _agreed(content.name, *found)[1]
     if not fits:
-        what = f"no fields on one grid of one to three axes of {_LEAST} points or more"
+        what = f"no fields with as many samples each on one grid of one to three axes of {_LEAST} points or more"
         raise _unclear(content, f"with {' and '.join(lead)} first they are {what}.")
-    if len(fits) > 1 and not said:
-        line = "Say where the channels are, read={'channels': 'first'}, last or none."
+    grid, ranks = next(iter(fits.values()))[1], {len(array.shape) for array in arrays.values()} - {1}
+    if len(fits) > 1 and (len(ranks) > 1 or len(set(grid)) > 1 or len(grid) < inner):
+        line = f"Say what its axes are, {' or '.join(option(dims=words) for words in fits)}."
         raise _unclear(content, "which of their axes is that of the channels is not certain.", line)
-    return dict(zip(arrays, (words for words, _ in fits[0]), strict=True))
-
-
-def _layouts(
-    shape: Sequence[int], lead: tuple[str, ...], places: Iterable[str]
-) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
-    """Words and grid of an array with its channels in one of some places; a single axis may be either."""
-    lead, inner = lead[: len(shape)], shape[len(lead) :]
-    found = {}
-    for place in PLACES if len(inner) == 1 else places:
-        spaces = tuple("xyzw"[: len(inner) - (place != "none")])
-        words = {"first": ("channel", *spaces), "last": (*spaces, "channel"), "none": spaces}[place]
-        if len(words) == len(inner):
-            found[(*lead, *words)] = tuple(n for n, word in zip(inner, words, strict=True) if word != "channel")
-    return list(found.items())
+    return next(found for found, _ in fits.values())

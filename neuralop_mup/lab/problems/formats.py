@@ -3,8 +3,6 @@
 A format looks at what a file holds and gives its fields, or nothing where the file is of another kind.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.fields import SPACES, Source, Variable, source_of
-from neuralop_mup.lab.problems.readers import Content, Rows, Stacked, read_file
+from neuralop_mup.lab.problems.readers import Content, Stacked, read_file
 
 _LETTERS = {"b": "sample", "t": "time", "c": "channel", "1": "channel", **dict(zip("xyz", SPACES, strict=True))}
 
@@ -157,16 +155,9 @@ def _pdebench(content: Content) -> list[Fields]:
     """pdebench/PDEBench: arrays of samples, or a group a sample; parameters of the equation are attributes."""
     arrays = content.arrays
     if groups := sorted(key for key in arrays if re.fullmatch(r"\d+/data", key)):
-        parts = tuple(arrays[key] for key in groups)
-        odd = [key for key, part in zip(groups, parts, strict=True) if part.shape != parts[0].shape]
-        if odd:
-            raise MupError(
-                f"{odd[0]} in {content.name} has the shape {arrays[odd[0]].shape}, and {groups[0]} {parts[0].shape}: "
-                "samples of one file must agree."
-            )
         first = groups[0].removesuffix("data")
         inside = {key.removeprefix(first): array for key, array in arrays.items() if key.startswith(first)}
-        arrays = {**inside, "data": Stacked(parts)}
+        arrays = {**inside, "data": Stacked([arrays[key] for key in groups])}
     fields, attrs = _first(_PDEBENCH, arrays), content.attrs.get("", {})
     numbers = [_number(name, attrs[name]) for name in ("beta", "Nu", "rho", "eta", "zeta", "M") if name in attrs]
     return [replace(fields, numbers=numbers)] if fields and not fields.left else []
@@ -222,8 +213,7 @@ def known(files: Mapping[str, Sequence[str]], read: Mapping[str, Any]) -> dict[s
     files : mapping
         What they are for, "all" (to be split), "train", "val" or "test", to their paths.
     read : mapping
-        ``format``: a name in ``FORMATS``, where another would be wrong. ``crop``: as in OwnData. With ``x``, ``y``, ``dims``
-        or ``channels`` the user says what is what, and no format is looked for.
+        ``crop``: as in OwnData. With ``x``, ``y`` or ``dims`` the user says what is what, and no format is looked for.
 
     Returns
     -------
@@ -233,7 +223,7 @@ def known(files: Mapping[str, Sequence[str]], read: Mapping[str, Any]) -> dict[s
     Raises
     ------
     MupError
-        If they are not of the format that is given, and for files that do not agree.
+        For files that do not agree, and for one that is not of the first one's format.
 
     Examples
     --------
@@ -245,12 +235,9 @@ def known(files: Mapping[str, Sequence[str]], read: Mapping[str, Any]) -> dict[s
     >>> source.format, source.labels(0), source.labels(1), source.n
     ('FNO paper', ('coeff',), ('sol',), 20)
     """
-    wanted = read.get("format")
-    if wanted is None and any(read.get(word) is not None for word in ("x", "y", "dims", "channels")):
+    if any(read.get(word) is not None for word in ("x", "y", "dims")):
         return None
-    if wanted not in (None, *FORMATS):
-        raise MupError(f"There is no format {wanted!r}; {nearest(str(wanted), FORMATS)}")
-    name, found = wanted, []
+    name, found = None, []
     for split, file in [(split, file) for split, part in files.items() for file in part]:
         content = read_file(file)
         name = name or next((each for each in FORMATS if _fields(each, content)), None)
@@ -259,8 +246,8 @@ def known(files: Mapping[str, Sequence[str]], read: Mapping[str, Any]) -> dict[s
         fields = _fields(name, content)
         if not fields:
             raise MupError(
-                f"{file} is no file of {name}, as {'format' if wanted else 'the first one'} says: take it out of the "
-                "folder, name the files of the data alone, or say with x, y and dims which array is what."
+                f"{file} is no file of {name}, as the first one is: take it out of the folder, name the files of the data "
+                "alone, or say with x, y and dims which array is what."
             )
         found += [(each.split if each.split and split == "all" else split, file, each) for each in fields]
     values: dict[str, set[float]] = {}
@@ -271,7 +258,7 @@ def known(files: Mapping[str, Sequence[str]], read: Mapping[str, Any]) -> dict[s
         # A parameter that is the same everywhere tells a model nothing.
         inputs = [*each.inputs, *(number for number in each.numbers if len(values[number.name]) > 1)]
         source = source_of(file, inputs, each.outputs, read.get("crop", False))
-        told = f"{name}, without {', '.join(each.left)}" if each.left else str(name)
+        told = f"{name}, without {', '.join(each.left)}" if each.left else name
         sources.setdefault(split, []).append(replace(source, format=told))
     return _own_test(sources["all"]) if name == "PDEBench" and set(sources) == {"all"} else sources
 
@@ -296,13 +283,5 @@ def _own_test(sources: Sequence[Source]) -> dict[str, list[Source]]:
             cuts = {"train": range(int(0.1 * source.n), source.n), "test": range(int(0.1 * source.n))}
         told = f"{source.format}, which tests on samples {cuts['test'].start} to {cuts['test'].stop - 1}"
         for split, samples in cuts.items():
-            parts[split] += [replace(_some(source, samples), format=told)] if samples else []
+            parts[split] += [replace(source, start=samples.start, n=len(samples), format=told)] if samples else []
     return parts if all(parts.values()) else {"all": list(sources)}
-
-
-def _some(source: Source, samples: range) -> Source:
-    inputs, outputs = (
-        tuple(replace(v, array=Rows(v.array, samples.start, samples.stop)) if "sample" in v.axes else v for v in part)
-        for part in (source.inputs, source.outputs)
-    )
-    return replace(source, inputs=inputs, outputs=outputs, n=len(samples))

@@ -6,8 +6,6 @@ targets' energy. The fields are taken as they are, real or complex, periodic or 
 them so; each channel without its mean and over its standard deviation, as the model sees them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,15 +4,14 @@ Libraries read the files; ours is the table. What opens a file reads only names,
 open only while something is read from it.
 """
 
-from __future__ import annotations
-
 import glob
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ THE_ONE = "data"  # the key of an array that is alone in its file and has no nam
 
 @dataclass(frozen=True)
 class Content:
-    """What one file, or a dict of arrays in memory, holds; of a file nothing is read yet.
+    """What one file, or a dict of arrays in memory, holds; of a file that can be read in parts nothing is read yet.
 
     Attributes
     ----------
@@ -36,8 +35,7 @@ class Content:
         The path as given, or "the data given".
     arrays : dict
         Key (in HDF5 the path in the file, without a slash in front) → array: ``shape``, ``dtype``, and ``array[index]``
-        with a tuple of slices, ints and at most one sorted array of numbers, which reads only that and gives what
-        ``np.asarray`` takes.
+        with a slice or a tuple of slices, which reads only that and gives what ``np.asarray`` takes.
     dims : dict
         Key → names of the axes, one each, for the arrays of which the file says them (NetCDF, Zarr, xarray).
     attrs : dict
@@ -50,8 +48,24 @@ class Content:
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     attrs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def is_axis(self, key: str) -> bool:
+        """Whether an array is a coordinate, called like its only axis."""
+        return self.dims.get(key) == (key.rpartition("/")[2],)
 
-@dataclass(frozen=True)
+
+#: The files that are open, by what opens them, and what closes them.
+_OPEN: ContextVar[tuple[ExitStack, dict[Any, Any]]] = ContextVar("open files")
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """What is read within opens each file once; all are closed at the end."""
+    with ExitStack() as files:
+        files.callback(_OPEN.reset, _OPEN.set(_OPEN.get(None) or (files, {})))
+        yield
+
+
+@dataclass(frozen=True, eq=False)
 class Lazy:
     """An array in a file.
 
@@ -60,27 +74,35 @@ class Lazy:
     shape, dtype
         As of an ``np.ndarray``.
     file : callable
-        Opens the file and gives, as a context, its arrays by their keys.
+        Opens the file and gives, as a context, its arrays by their keys. Arrays of one file have one.
     key : str
-    view : callable
-        Makes of that array one which is indexed by slices, ints and numbers.
+    turned : bool, default False
+        Whether the file has its axes in reverse order, as MATLAB writes, column by column.
+    chunks : tuple of int, optional
+        Shape of the pieces in which the file holds it.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     file: Callable[[], AbstractContextManager[Mapping[str, Any]]]
     key: str
-    view: Callable[[Any], Any] = np.asarray
-
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """What is indexed so, with its file open."""
-        with self.file() as arrays:
-            yield self.view(arrays[self.key])
+    turned: bool = False
+    chunks: tuple[int, ...] | None = None
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        with self.open() as array:
-            return np.asarray(array[index])
+        order = -1 if self.turned else 1
+        whole = [*index] if isinstance(index, tuple) else [index]
+        whole += [slice(None)] * (len(self.shape) - len(whole))
+        with reading():
+            closing, files = _OPEN.get()
+            if self.file not in files:
+                files[self.file] = closing.enter_context(self.file())
+            if self not in files:
+                files[self] = files[self.file][self.key]
+                if (shape := files[self].shape[::order]) != self.shape:
+                    raise ValueError(f"its shape is {shape}, where {self.shape} was expected")
+            values = np.asarray(files[self][tuple(whole[::order])])
+        return values.T if self.turned else values
 
 
 class Stacked:
@@ -89,82 +111,8 @@ class Stacked:
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts, self.dtype, self.shape = parts, parts[0].dtype, (len(parts), *parts[0].shape)
 
-    def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
-        first, inside = index[0], index[1:]
-        if isinstance(first, int):
-            return self.parts[first][inside]
-        return np.stack([self.parts[number][inside] for number in np.arange(len(self.parts))[first]])
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Some of the samples of an array, whose first axis they are."""
-
-    array: Any
-    start: int
-    stop: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """With fewer samples."""
-        return (self.stop - self.start, *self.array.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype:
-        """As of all."""
-        return self.array.dtype
-
-    @contextmanager
-    def open(self) -> Iterator[Rows]:
-        """The same with its file open."""
-        with opened(self.array) as array:
-            yield replace(self, array=array)
-
-    def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:
-        first, *inside = index
-        if isinstance(first, slice):
-            first = slice(*(end + self.start for end in first.indices(self.stop - self.start)[:2]))
-        else:
-            first = first + self.start
-        return np.asarray(self.array[(first, *inside)])
-
-
-class _DataSet:
-    """One of HDF5 that is indexed by numbers quickly, and turned where MATLAB wrote it, column by column."""
-
-    def __init__(self, array: h5py.Dataset) -> None:
-        self.array, self.turned = array, "MATLAB_class" in array.attrs
-        self.shape = array.shape[::-1] if self.turned else array.shape
-
-    def __getitem__(self, index: Any) -> np.ndarray:
-        index = index if isinstance(index, tuple) else (index,)
-        for place, at in enumerate(index):
-            if isinstance(at, np.ndarray):  # HDF5 is slow with lists: what follows each other is read at once
-                runs = np.split(at, np.flatnonzero(np.diff(at) != 1) + 1)
-                parts = (slice(int(run[0]), int(run[-1]) + 1) for run in runs)
-                return np.concatenate([self[(*index[:place], part, *index[place + 1 :])] for part in parts], axis=place)
-        if self.turned:
-            index = (*index, *[slice(None)] * (len(self.shape) - len(index)))[::-1]
-        return np.asarray(self.array[index]).T if self.turned else self.array[index]
-
-
-class _Once(dict):
-    """Arrays that cannot be read in parts, each read when it is first used, and kept; another process reads for itself."""
-
-    def __init__(self, read: Callable[[Path, str], np.ndarray], path: Path) -> None:
-        self.read, self.path = read, path
-
-    def __missing__(self, key: str) -> np.ndarray:
-        self[key] = self.read(self.path, key)
-        return self[key]
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.read, self.path)
-
-
-def opened(array: Any) -> AbstractContextManager[Any]:
-    """The array with its file open, for several readings in a row."""
-    return array.open() if hasattr(array, "open") else nullcontext(array)
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+        return np.stack([part[index[1:]] for part in self.parts[index[0]]])
 
 
 def numpy_of(values: Any) -> Any:
@@ -194,52 +142,33 @@ def content_of(data: Any, name: str = "the data given") -> Content:
     if hasattr(data, "to_dataset"):  # a DataArray of xarray, which need not be installed
         data = data.to_dataset(name=data.name or THE_ONE)
     attrs = {"": dict(data.attrs)} if hasattr(data, "attrs") else {}
-    data = {key: data[key] for key in getattr(data, "variables", data)}
-    known = {key: values for key, values in data.items() if hasattr(values, "coords")}
+    data = {key: getattr(values, "variable", values) for key, values in getattr(data, "variables", data).items()}
+    known = {key: values for key, values in data.items() if hasattr(values, "to_base_variable")}
     attrs |= {key: dict(values.attrs) for key, values in known.items() if values.attrs}
     dims = {key: tuple(map(str, values.dims)) for key, values in known.items()}
     return Content(name, {key: numpy_of(values) for key, values in data.items()}, dims, attrs)
 
 
-def _lazy(path: Path, file: Callable[[Path], Any], view: Callable[[Any], Any] = np.asarray) -> Content:
+def _lazy(path: Path, file: Callable[[Path], Any]) -> Content:
     """The arrays that a function opens."""
-    with file(path) as arrays:
-        found = {key: Lazy(tuple(a.shape), a.dtype, partial(file, path), key, view) for key, a in arrays.items()}
-    return Content(str(path), found)
+    opens = partial(file, path)
+    with opens() as arrays:
+        whole = content_of(arrays, str(path))
+        chunks = {k: getattr(a, "encoding", {}).get("chunks") or getattr(a, "chunks", None) for k, a in whole.arrays.items()}
+        found = {k: Lazy(tuple(a.shape), a.dtype, opens, k, chunks=chunks[k]) for k, a in whole.arrays.items()}
+        return replace(whole, arrays=found)
 
 
 def _read_npz(path: Path) -> Content:
-    arrays: dict[str, Any] = {}
-    once = partial(nullcontext, _Once(_npz_member, path))
-    with zipfile.ZipFile(path) as members:
-        for member in members.namelist():
-            with members.open(member) as head:
-                version, _ = np.lib.format.read_magic(head)
-                shape, _, dtype = getattr(np.lib.format, f"read_array_header_{version}_0")(head)
-            key = member.removesuffix(".npy")
-            arrays[key] = Lazy(shape, dtype, once, key)
-    return Content(str(path), arrays)
-
-
-def _npz_member(path: Path, key: str) -> np.ndarray:
-    return np.load(path, allow_pickle=False)[key]
+    with np.load(path, allow_pickle=False) as arrays:
+        return Content(str(path), dict(arrays))
 
 
 def _read_mat(path: Path) -> Content:
     if h5py.is_hdf5(path):
         return _read_hdf5(path)
-    kinds = {"double": "f8", "single": "f4", "logical": "?"}
-    once = partial(nullcontext, _Once(_mat_variable, path))
-    found = [
-        (key, shape, kinds.get(kind, kind))
-        for key, shape, kind in scipy.io.whosmat(str(path))
-        if kind in kinds or "int" in kind
-    ]
-    return Content(str(path), {key: Lazy(shape, np.dtype(kind), once, key) for key, shape, kind in found})
-
-
-def _mat_variable(path: Path, key: str) -> np.ndarray:
-    return scipy.io.loadmat(str(path), variable_names=[key])[key]
+    numbers = {k: v for k, v in scipy.io.loadmat(path).items() if isinstance(v, np.ndarray) and v.dtype.kind in "biufc"}
+    return Content(str(path), numbers)
 
 
 def _npy(path: Path) -> Any:
@@ -273,44 +202,61 @@ def _read_pt(path: Path) -> Content:
     return content
 
 
-def _read_hdf5(path: Path) -> Content:
-    content = Content(str(path), {})
-    file = partial(h5py.File, path, "r")
+def _plain(attrs: Any) -> dict[str, Any]:
+    return {name: getattr(v, "tolist", lambda v=v: v)() for name, v in attrs.items()}
 
-    def look(key: str, entry: Any) -> None:
-        if len(entry.attrs):
-            content.attrs[key] = {name: getattr(v, "tolist", lambda v=v: v)() for name, v in entry.attrs.items()}
-        if isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#"):  # MATLAB's own
-            content.arrays[key] = Lazy(_DataSet(entry).shape, entry.dtype, file, key, _DataSet)
-            scales = tuple(axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims)
+
+def _read_hdf5(path: Path) -> Content:
+    content, alike = Content(str(path), {}), {}
+    opens = partial(h5py.File, path, "r")
+
+    def look(name: bytes) -> None:
+        key = name.decode()
+        # Of groups that are a sample each the first one stands for all: there may be ten thousand.
+        kind = re.sub(r"^\d+(?=/|$)", "0", key)
+        if kind not in alike:
+            entry = root[key]
+            alike[kind] = None
+            if len(entry.attrs):
+                content.attrs[key] = _plain(entry.attrs)
+            if isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#"):  # MATLAB's own
+                turned = "MATLAB_class" in entry.attrs
+                scales = tuple(axis[0].name.rpartition("/")[2] if len(axis) else axis.label for axis in entry.dims)
+                shape, chunks = (part and part[:: -1 if turned else 1] for part in (entry.shape, entry.chunks))
+                alike[kind] = Lazy(shape, entry.dtype, opens, key, turned, chunks), scales
+        if alike[kind]:
+            array, scales = alike[kind]
+            content.arrays[key] = replace(array, key=key)
             if all(scales):
                 content.dims[key] = scales
 
-    with file() as root:
-        look("", root)
-        root.visititems(look)
+    with opens() as root:
+        content.attrs[""] = _plain(root.attrs)
+        h5py.h5o.visit(root.id, look)
     return content
 
 
-def _xarray(path: Path) -> Any:
+@contextmanager
+def _xarray(path: Path) -> Iterator[dict[str, Any]]:
+    """The variables of NetCDF and Zarr, in a steady order, each behind the path of its group."""
     import xarray
 
-    options = {"engine": "zarr", "consolidated": False} if path.is_dir() else {}
-    return xarray.open_dataset(path, decode_times=False, cache=False, **options)
-
-
-def _read_xarray(path: Path) -> Content:
-    with _xarray(path) as dataset:
-        named, view = content_of(dataset, str(path)), attrgetter("variable")
-        arrays = {key: Lazy(a.shape, a.dtype, partial(_xarray, path), key, view) for key, a in named.arrays.items()}
-    return replace(named, arrays=arrays)
+    opened = xarray.open_groups if path.is_dir() or h5py.is_hdf5(path) else xarray.open_dataset
+    how = {"engine": "zarr", "consolidated": False} if path.is_dir() else {}
+    found = opened(path, decode_times=False, cache=False, **how)
+    groups = found if isinstance(found, dict) else {"/": found}
+    with ExitStack() as files:
+        for group in groups.values():
+            files.enter_context(group)
+        every = {f"{group}/{key}".strip("/"): v for group, part in groups.items() for key, v in part.variables.items()}
+        yield dict(sorted(every.items()))
 
 
 def _zarr(path: Path) -> Any:
     import zarr
 
     found = zarr.open(str(path), mode="r")
-    arrays = [(THE_ONE, found)] if hasattr(found, "shape") else found.members(max_depth=None)
+    arrays = [(THE_ONE, found)] if hasattr(found, "shape") else sorted(found.members(max_depth=None))
     return nullcontext({key: array for key, array in arrays if hasattr(array, "shape")})
 
 
@@ -318,7 +264,7 @@ def _read_zarr(path: Path) -> Content:
     with _zarr(path) as arrays:
         named = ["_ARRAY_DIMENSIONS" in a.attrs or getattr(a.metadata, "dimension_names", None) for a in arrays.values()]
     # xarray knows of packed numbers and of those that stand for none; it cannot open arrays whose axes have no names.
-    return _read_xarray(path) if named and all(named) else _lazy(path, _zarr, attrgetter("oindex"))
+    return _lazy(path, _xarray if named and all(named) else _zarr)
 
 
 #: Suffix → function from a path to its content.
@@ -328,7 +274,7 @@ READERS: dict[str, Callable[[Path], Content]] = {
     **dict.fromkeys((".pt", ".pth"), _read_pt),
     **dict.fromkeys((".h5", ".hdf5"), _read_hdf5),
     ".mat": _read_mat,
-    **dict.fromkeys((".nc", ".nc4"), _read_xarray),
+    **dict.fromkeys((".nc", ".nc4"), partial(_lazy, file=_xarray)),
     ".zarr": _read_zarr,
 }
 
@@ -366,6 +312,25 @@ def read_file(path: str | Path) -> Content:
         state = "it is damaged, cut short" if path.is_dir() or path.stat().st_size else "it is empty"
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise MupError(f"The file {path} cannot be read: {state}, or no {path.suffix} of arrays ({reason}).") from error
+
+
+def contents_of(files: Sequence[str]) -> list[Content]:
+    """What files hold, one content each; an array alone in a file named x and one in a file named y are one content.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.problems.readers import contents_of
+    >>> np.save("x.npy", np.zeros((40, 16)))
+    >>> np.save("y.npy", np.zeros((40, 16)))
+    >>> [list(content.arrays) for content in contents_of(["x.npy", "y.npy"])]
+    [['x', 'y']]
+    """
+    found = {Path(file).stem: read_file(file) for file in files}
+    if sorted(found) == ["x", "y"] and all(list(content.arrays) == [THE_ONE] for content in found.values()):
+        arrays = {key: content.arrays[THE_ONE] for key, content in found.items()}
+        return [Content(str(Path(files[0]).parent), arrays)]
+    return [read_file(file) for file in files]
 
 
 def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
