@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 import neuralop_mup
 
-#: Where the repository is, such as "https://github.com/NAME/neuralop_mup". Pages link to their sources there; "": no links.
+#: Where the repository is, such as "https://github.com/NAME/neuralop_mup". Pages link to it, to its issues and to their own
+#: sources there; "": no links.
 REPOSITORY = ""
 
 project = "neuralop_mup"
@@ -43,8 +44,14 @@ html_theme_options = (
     else {"top_of_page_buttons": []}
 )
 
-myst_enable_extensions = ["dollarmath", "deflist"]
+myst_enable_extensions = ["dollarmath", "deflist", "substitution"]
 myst_heading_anchors = 3
+myst_substitutions = {
+    "repository": f"[Repository]({REPOSITORY})" if REPOSITORY else "Repository: where this package came from",
+    "where_to_report": f"[Open an issue]({REPOSITORY}/issues)."
+    if REPOSITORY
+    else "Open an issue in the repository that this package came from.",
+}
 
 autodoc_typehints = "none"
 python_maximum_signature_line_length = 88  # beyond that an argument a line, with its default
