@@ -47,7 +47,7 @@ html_theme_options = (
 myst_enable_extensions = ["dollarmath", "deflist", "substitution"]
 myst_heading_anchors = 3
 myst_substitutions = {
-    "repository": f"[Repository]({REPOSITORY})" if REPOSITORY else "Repository: where this package came from",
+    "repository": f"[the repository]({REPOSITORY})" if REPOSITORY else "the repository",
     "where_to_report": f"[Open an issue]({REPOSITORY}/issues)."
     if REPOSITORY
     else "Open an issue in the repository that this package came from.",
