@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 import neuralop_mup
 
-#: Where the repository is, such as "https://github.com/NAME/neuralop_mup". Pages link to it, to its issues and to their own
-#: sources there; "": no links.
+#: Where the repository is, such as "https://github.com/NAME/neuralop_mup". The home page links to it, and pages to
+#: their sources there; "": no links.
 REPOSITORY = ""
 
 project = "neuralop_mup"
@@ -48,9 +48,6 @@ myst_enable_extensions = ["dollarmath", "deflist", "substitution"]
 myst_heading_anchors = 3
 myst_substitutions = {
     "repository": f"[the repository]({REPOSITORY})" if REPOSITORY else "the repository",
-    "where_to_report": f"[Open an issue]({REPOSITORY}/issues)."
-    if REPOSITORY
-    else "Open an issue in the repository that this package came from.",
 }
 
 autodoc_typehints = "none"
