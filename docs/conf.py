@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 import neuralop_mup
 
-#: Where the repository is, such as "https://github.com/NAME/neuralop_mup". Pages link to their sources there; "": no links.
+#: Where the repository is, such as "https://github.com/NAME/neuralop_mup". The home page links to it, and pages to
+#: their sources there; "": no links.
 REPOSITORY = ""
 
 project = "neuralop_mup"
@@ -43,8 +44,11 @@ html_theme_options = (
     else {"top_of_page_buttons": []}
 )
 
-myst_enable_extensions = ["dollarmath", "deflist"]
+myst_enable_extensions = ["dollarmath", "deflist", "substitution"]
 myst_heading_anchors = 3
+myst_substitutions = {
+    "repository": f"[the repository]({REPOSITORY})" if REPOSITORY else "the repository",
+}
 
 autodoc_typehints = "none"
 python_maximum_signature_line_length = 88  # beyond that an argument a line, with its default

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from matplotlib.lines import Line2D
+
 from neuralop_mup.lab import plots as style
 
-#: Optimizer → how it is drawn, and where its errors are written beside it; others are left out, for a figure of few marks.
-_DRAWN: dict[str, tuple[str, str]] = {
-    "MuSOAP, untuned": ("soap", "MuSOAP, untuned"),
-    "stock SOAP": ("sgd", "stock SOAP, tuned"),
-    "MuMuon": ("muon", "MuMuon, tuned"),
-    "torch's Muon and AdamW": ("adamw", "torch's Muon, tuned"),
-    "APEBench's FNO": ("neuralop-adamw", "APEBench's own FNO"),
+#: Optimizer → how it is drawn and called; others are left out, for a figure of few marks. Colours have a contrast of at
+#: least 3 on white, which the palette's orange has not.
+_DRAWN: dict[str, tuple[str, str, str]] = {
+    "MuSOAP, untuned": ("#C25E00", "X", "MuSOAP, untuned"),
+    "stock SOAP": (style.GREY, "<", "stock SOAP, tuned"),
+    "APEBench's FNO": (style.PALETTE[2], "D", "APEBench's own FNO"),
 }
+_ADAM = style.LOOKS["adam"][0]
+# Letters are 9 px high where the figure is shown at a width of 400 px.
+_WIDTH, _LETTERS, _ROW = 6.4, 10.5, 0.27
+_TICKS = {"near": (0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25), "far": (0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8)}
 
 
 def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: Path) -> None:
     """A row a problem of which Adam is done, a mark an optimizer; left of the line is better than tuned Adam.
+
+    A mark is the median of the seeds, a line through it their range. All are divided by the median of Adam's errors.
 
     Parameters
     ----------
@@ -30,47 +38,53 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
         Problem → what the figure calls it; in the order of the rows.
     """
     rows = [name for name in names if name in ends.get("Adam", {})]
-    figure, axes = style.new_figure(6.4, 0.42 * len(rows) + 1.5)
-    axes.axvline(1.0, color=style.LOOKS["adam"][0], linewidth=2)
-    axes.annotate(
-        "tuned Adam",
-        (1.0, -0.75),
-        ha="center",
-        va="bottom",
-        color=style.LOOKS["adam"][0],
-        fontsize=style.TEXT,
-        annotation_clip=False,
-    )
+    units = [median(ends["Adam"][name].errors) for name in rows]
+    figure, axes = style.new_figure(_WIDTH, _ROW * len(rows) + 1.0, layout="constrained")
+    figure.set_dpi(150)
+    axes.axvline(1.0, color=_ADAM, linewidth=1.2)
+    key = []
     drawn = [1.0]
-    for who, (kind, label) in _DRAWN.items():
-        own = {
-            rows.index(n): median(e.errors) / median(ends["Adam"][n].errors)
-            for n, e in ends.get(who, {}).items()
-            if n in rows
-        }
-        if own:
-            colour, marker = style.LOOKS[kind]
-            drawn += own.values()
-            axes.plot(
-                drawn[-len(own) :],
-                list(own),
-                marker,
-                color=colour,
-                markersize=8,
-                linestyle="none",
-                label=label,
-            )
-    axes.set_yticks(range(len(rows)), [names[n] for n in rows], fontsize=style.TEXT)
-    axes.set_ylim(len(rows) - 0.4, -0.7)
+    for row, (name, unit) in enumerate(zip(rows, units, strict=True)):
+        drawn += _draw_range(axes, row, [error / unit for error in ends["Adam"][name].errors], _ADAM, 5)
+    for who, (colour, marker, label) in _DRAWN.items():
+        for row, (name, unit) in enumerate(zip(rows, units, strict=True)):
+            if name in ends.get(who, {}):
+                ratios = [error / unit for error in ends[who][name].errors]
+                drawn += _draw_range(axes, row, ratios, colour, 2)
+                axes.plot(
+                    median(ratios),
+                    row,
+                    marker,
+                    color=colour,
+                    markersize=8.5,
+                    markeredgecolor="white",
+                    markeredgewidth=0.5,
+                    zorder=3,
+                )
+        if who in ends:
+            key.append(Line2D([], [], color=colour, marker=marker, markersize=8.5, linewidth=2, label=label))
+    key.append(Line2D([], [], color=_ADAM, linewidth=5, label="Adam, tuned"))
+    axes.set_yticks(range(len(rows)), [names[name] for name in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xscale("log")
-    low, high = min(drawn) / 1.15, max(drawn) * 1.15
-    ticks = [tick for tick in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 4, 8) if low <= tick <= high]
+    low, high = min(drawn) / 1.1, max(drawn) * 1.1
+    ticks = [tick for tick in _TICKS["far" if high > 5 * low else "near"] if low <= tick <= high]
     axes.set_xlim(low, high)
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=style.TEXT)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
+    axes.tick_params(labelsize=_LETTERS)
     axes.grid(color=style.FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.set_xlabel("error over that of tuned Adam", fontsize=style.TEXT)
-    figure.legend(fontsize=style.TEXT, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
+    axes.set_xlabel("error over that of tuned Adam (logarithmic)", fontsize=_LETTERS)
+    figure.legend(handles=key, fontsize=_LETTERS, frameon=False, loc="outside upper right", ncols=3 if len(key) < 4 else 2)
     style.bare(axes)
     style.save(figure, path)
+
+
+def _draw_range(axes: Any, row: int, ratios: Sequence[float], colour: str, width: float) -> list[float]:
+    """The range of some seeds, of which those that did not train are left out; its ends."""
+    ends = [ratio for ratio in ratios if math.isfinite(ratio)]
+    if not ends:
+        return []
+    axes.plot([min(ends), max(ends)], [row, row], color=colour, linewidth=width, solid_capstyle="butt", zorder=2)
+    return [min(ends), max(ends)]
