@@ -69,7 +69,11 @@ EXPERIMENTS: dict[str, Any] = {
         APEBENCH,
         TUNED,
         few=dict.fromkeys(set(TUNED) - {"Adam", "stock SOAP"}, SOME),
-        groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")} | {"four": SOME},
+        groups={
+            **{d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")},
+            "four": SOME,
+            "nonlinear": tuple(set(APEBENCH) - {"diff_disp 1D", "diff_hyp_diff 1D", "diff_adv 2D"}),
+        },
         others=FOLDER / "own.jsonl",
     ),
     "apebench-rates": Contest(
