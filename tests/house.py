@@ -39,7 +39,7 @@ PARTS = {
     "errors": "errors, checks of arguments, private names of torch",
 }
 _SMALL = {part for parts in LAYERS[:2] for part in parts}  # single files that any part may use
-_MARK = re.compile(r"(<!-- from the code: (\w+) -->\n).*?(<!-- / -->)", re.S)
+_MARK = re.compile(r"(<!--from-the-code:(\w+)-->\n).*?(<!--/-->)", re.S)
 
 
 # Which part imports which

@@ -358,7 +358,7 @@ def render(records: Mapping[str, Mapping[str, str]]) -> str:
         "* *output* and *step*: entries that differ once a checkpoint is loaded, and parameters after one step more;",
         "* *deepcopy*, *pickle*: rows of the plan that a copy of the model loses.",
         "",
-        "Sizes are small and seeds few: slopes are to find what breaks. [What transfers](transfer.md) has larger sizes.",
+        "Sizes are small and seeds few. [What transfers](transfer.md) has larger sizes.",
     ]
     used = []
     for title, group in GROUPS.items():
