@@ -1,8 +1,8 @@
 """Numbers and tables of pages, written from the records of the experiments that they name.
 
 On a page ``<!-- = law.others.median -->1.3 %<!-- / -->`` is a number, or a table if the text between has lines of its own.
-The marks may have no blanks. Its name is that of an experiment and of what its ``numbers(records)`` gives. ``python benchmarks/run.py pages``
-writes them anew, and with ``--check`` says what would change.
+The marks may have no blanks. Its name is that of an experiment and of what its ``numbers(records)`` gives.
+``python benchmarks/run.py pages`` writes them anew, and with ``--check`` says what would change.
 """
 
 from __future__ import annotations
