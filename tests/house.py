@@ -66,7 +66,7 @@ def table() -> str:
 
 
 def picture() -> str:
-    """The layers as an SVG, from the bottom up, with benchmarks beside them; letters are 13 of 400 units high."""
+    """The layers as an SVG, from the bottom up, with benchmarks beside them; letters are 12 of 400 units high."""
     rows = [[part for part in parts if part in PARTS] for parts in reversed(LAYERS)]
     rows = [row for row in rows if row]
     width, left, height, gap = 400, 66, 46, 8
