@@ -2,11 +2,11 @@
 A layer of your own: AFNO mixing
 ================================
 
-An Adaptive Fourier Neural Operator (AFNO) mixes a sequence of tokens in Fourier space, over both of its axes, sequence and
-hidden (Guibas et al., ICLR 2022). The layer keeps the lowest modes, multiplies them with a learnable complex filter, and
-mixes them with an MLP. Then it goes back, and a residual connection goes around it all. neuralop_mup does not know it.
-This script describes the one parameter that cannot be measured, and checks the result over two sizes that can grow:
-``width``, which is the layer's hidden axis, and ``modes_hidden``.
+How do you bring a layer into μP that neuralop_mup does not know? An Adaptive Fourier Neural Operator (AFNO) mixes a
+sequence of tokens in Fourier space, over both of its axes, sequence and hidden (Guibas et al., ICLR 2022). The layer
+keeps the lowest modes, multiplies them with a learnable complex filter, and mixes them with an MLP. Then it goes back,
+and a residual connection goes around it all. This script describes the one parameter that cannot be measured, and checks
+the result over two sizes that can grow: ``width``, which is the layer's hidden axis, and ``modes_hidden``.
 """
 
 # %%
@@ -135,10 +135,7 @@ for axis, settings in AXES.items():
         print(f"\n{axis}, {way}", *map(slope, checks[axis, way].slopes), sep="\n")
 
 # %%
-# The picture shows by how much the first step changes the output. Under Adam in the standard parametrization (SP) the
-# change grows with ``width``; in μP it stays, under Adam and under ``MuSOAP``. Over modes the output's change is nearly
-# flat for all three. The slopes say more: there the updates of inner layers grow, with ``MuSOAP`` by the power 0.4 after
-# three steps. So let ``width`` be what grows between proxy and target.
+# The picture shows by how much the first step changes the output.
 colours = {"Adam, SP": ("#D55E00", "s"), "Adam, μP": ("#009E73", "D"), "MuSOAP, μP": ("#E69F00", "o")}
 fig, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
 for ax, axis in zip(axes, AXES, strict=True):
@@ -155,6 +152,7 @@ axes[0].set_ylabel("RMS change of the output, one step")
 axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
 axes[0].set_yticks([], minor=True)
 axes[0].legend(frameon=False)
+fig.suptitle("Over width the first step grows in SP, and stays in μP")
 plt.show()
 
 # %%
@@ -165,3 +163,11 @@ plt.show()
 model = parametrized(kernels=0.1, width=64, modes_hidden=16)
 optimizer = nm.MuSOAP(model, steps=3000)
 print(f"{optimizer.param_groups[0]['lr']:.3f}")
+
+# %%
+# The answer
+# ----------
+# One description is enough: the filter's role, axes and initialisation. Under Adam in the standard parametrization (SP)
+# the change of the output grows with ``width``; in μP it stays, under Adam and under ``MuSOAP``. Over modes it is nearly
+# flat for all three, but the slopes say more: there the updates of inner layers grow, with ``MuSOAP`` by the power 0.4
+# after three steps. So let ``width`` be what grows between proxy and target.

@@ -2,9 +2,9 @@
 Why naive transfer fails: the coordinate check
 ==============================================
 
-A learning rate found on a narrow model often ruins a wide one. This script shows the reason in pictures: under the
-standard parametrization (SP) one step of Adam changes the output by more, the wider the model is. In maximal update
-parametrization (μP) the change keeps its size. Measuring this is called a coordinate check.
+Why does a learning rate that was found on a narrow model ruin a wide one? This script measures by how much a few steps of
+Adam change the features of models of several widths: in the standard parametrization (SP), and in maximal update
+parametrization (μP). Measuring this is called a coordinate check.
 
 The optimizer is Adam here because growing steps are what it does to a wide model in SP; to train a model take ``MuSOAP``
 (:doc:`/evidence/optimizers`). ``nm.coord_check(…, optimizer=nm.MuSOAP)`` checks that one.
@@ -62,9 +62,7 @@ for name, result in checks.items():
 # %%
 # In pictures
 # -----------
-# The change of each block's output after the first step. Under SP all of them grow with width, the model's output most. A
-# learning rate that is right at width 16 then moves the model several times too far at width 128. In μP the lines are
-# nearly flat.
+# The change of each block's output after the first step. A line that rises grows with the width.
 colours = {"lifting": "#56B4E9", "fno_blocks.0": "#0072B2", "fno_blocks.1": "#000000", "projection": "#D55E00"}
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
 for ax, (name, result) in zip(axes, checks.items(), strict=True):
@@ -83,4 +81,12 @@ axes[0].set_ylabel("RMS change after one step")
 axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
 axes[0].set_yticks([], minor=True)
 axes[1].legend(frameon=False, fontsize=8)
+figure.suptitle("One step moves the output more, the wider the model, in SP alone")
 plt.show()
+
+# %%
+# The answer
+# ----------
+# Under SP one step changes every block by more, the wider the model is, and its output most. A learning rate that is
+# right at width 16 moves the model several times too far at width 128. In μP the lines are nearly flat, so the rate may
+# stay.

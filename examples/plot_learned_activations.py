@@ -2,9 +2,10 @@
 Activations with learned parameters
 ===================================
 
-AdaGELU has a learned amplitude, scale and shift, a leaky form has two learned slopes. Both are GELU at the start. Their
-parameters do not grow with width, which is measured, so that μP leaves them as they are. A Fourier neural operator is
-trained by ``MuSOAP`` with each of them and with GELU, three times with other starting weights.
+Do activations with learned parameters lower the error? AdaGELU has a learned amplitude, scale and shift, a leaky form has
+two learned slopes. Both are GELU at the start. Their parameters do not grow with width, which is measured, so that μP
+leaves them as they are. A Fourier neural operator is trained by ``MuSOAP`` with each of them and with GELU, three times
+with other starting weights.
 
 The whole script takes about half a minute on a CPU.
 """
@@ -65,7 +66,7 @@ def train(activation: type[nn.Module], seed: int, epochs: int = 20) -> tuple[flo
 # %%
 # What is learned
 # ---------------
-# Nothing is gained on this problem: GELU itself ends lowest in the median, and the errors of the three overlap.
+# Errors of three trainings each:
 runs = {activation: [train(activation, seed) for seed in range(3)] for activation in (nn.GELU, AdaGELU, LeakyGELU)}
 for activation, results in runs.items():
     errors = [error for error, _ in results]
@@ -76,7 +77,7 @@ for activation, results in runs.items():
 
 # %%
 # One activation serves all Fourier blocks (neuralop calls one object for every layer), and lifting and projection have one
-# each. The figure shows what the three trainings added to GELU. It is 0.2 at most, where GELU itself reaches 3.
+# each. The figure shows what the three trainings added to GELU.
 grid = torch.linspace(-3, 3, 200)
 parts = {"lifting": "#56B4E9", "fno_blocks": "#0072B2", "projection": "#D55E00"}
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -92,4 +93,11 @@ for ax, activation in zip(axes, (AdaGELU, LeakyGELU), strict=True):
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("learned activation − GELU")
 axes[0].legend(frameon=False)
+figure.suptitle("What is learned beside GELU is 0.2 at most")
 plt.show()
+
+# %%
+# The answer
+# ----------
+# No, not on this problem: GELU itself ends lowest in the median, and the errors of the three overlap. What is added to
+# GELU is 0.2 at most, where GELU itself reaches 3. In μP nothing had to be said about the new parameters.

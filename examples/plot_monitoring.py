@@ -2,9 +2,9 @@
 Watching a training
 ===================
 
-``nm.Monitor`` measures, every so many steps, what an optimizer step did: how far each kernel moved and how far each
-block's output moved. With ``MuSOAP`` in maximal update parametrization (μP) these curves lie close together at every width.
-That is a check which you can leave switched on in a real training.
+Do the steps of a training have the size that they should have? ``nm.Monitor`` measures, every so many steps, what an
+optimizer step did: how far each kernel moved and how far each block's output moved. You can leave it switched on in a
+real training.
 """
 
 # %%
@@ -63,9 +63,7 @@ for record in runs["MuSOAP", 16][:4]:
 # %%
 # How far a step moves the output
 # -------------------------------
-# Left: under Adam, with the model as neuralop builds it, the wider ones move further in the first steps. Right: with
-# ``MuSOAP`` all widths move alike, so one learning rate does for all. Curves of one seed go up and down, so look at their
-# level and not at single steps. The schedule makes all steps shrink.
+# Curves of one seed go up and down, so look at their level and not at single steps. The schedule makes all steps shrink.
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
 for ax, way, title in zip(axes, ("Adam", "MuSOAP"), ("Adam, as neuralop builds the model", "MuSOAP, in μP"), strict=True):
     for width, colour in zip(WIDTHS, ("#56B4E9", "#0072B2", "#000000"), strict=True):
@@ -76,4 +74,11 @@ for ax, way, title in zip(axes, ("Adam", "MuSOAP"), ("Adam, as neuralop builds t
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("RMS change of the output in one step")
 axes[1].legend(frameon=False)
+figure.suptitle("Wider models move further under Adam, and alike under MuSOAP in μP")
 plt.show()
+
+# %%
+# The answer
+# ----------
+# Under Adam, with the model as neuralop builds it, the wider ones move further in the first steps. With ``MuSOAP`` in
+# maximal update parametrization (μP) all widths move alike, so one learning rate does for all.

@@ -2,8 +2,8 @@
 Is my proxy representative?
 ===========================
 
-The *proxy* is the small model on which the learning rate is tuned. If it keeps too few Fourier modes it cannot learn what
-the large model learns, and its best learning rate may be that of another problem. The data says how many modes are
+How many Fourier modes does a *proxy* need, the small model on which the learning rate is tuned? With too few it cannot
+learn what the large model learns, and its best learning rate may be that of another problem. The data says how many are
 enough, before anything is trained.
 """
 
@@ -55,6 +55,7 @@ axes[1].axvline(enough, color="#555555", linestyle=":", linewidth=1)
 axes[1].set(xlabel="n_modes", ylabel="share of energy left out", title=f"n_modes = {enough} is enough")
 for ax in axes:
     ax.spines[["top", "right"]].set_visible(False)
+figure.suptitle("The spectrum of the targets says how many modes are enough")
 plt.show()
 
 # %%
@@ -89,3 +90,9 @@ with warnings.catch_warnings(record=True) as caught:
 for warning in caught:
     if "spectral energy" in str(warning.message):
         print(warning.message)
+
+# %%
+# The answer
+# ----------
+# As many modes as keep 99.9 % of the targets' energy: 24 for this data, where the target has 64. With fewer the tuned rate
+# may be too high, of which ``nm.tune`` warns.

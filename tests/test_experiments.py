@@ -253,6 +253,9 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
     grouped = dataclasses.replace(experiment, groups={"first": (first,), "none": ()}).numbers(kept)
     assert (grouped["MuSOAP.over.Adam.first.mean"], grouped["MuSOAP.over.Adam.first.of"]) == ("0.50", "1")
     assert "MuSOAP.over.Adam.none.mean" not in grouped
+    # Pages have the medians without ranges, and who all are compared with: the ratio is 0.5 on both problems.
+    assert f"| {0.11 * times:.3g} | {0.11 * times:.3g} | {0.22 * times:.3g} |" in said["medians"]
+    assert "| Adam | 2 | 0.50 | 0.50 to 0.50 | 0.50 to 0.50 |" in said["over"]
     experiment.draw(kept, tmp_path / "who.svg")
     assert "stock SOAP, tuned" in (tmp_path / "who.svg").read_text()
 
@@ -260,8 +263,8 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
 def test_the_interval_of_a_mean_over_problems_is_students():
     """Of 1/2, 1 and 2 the logarithms have mean 0 and standard deviation log 2; t of two degrees of freedom is 4.3027, so
     that the interval reaches 4.3027 · log 2 / √3 = 1.7219 to either side, a factor of 5.595."""
-    assert contests._interval([0.5, 1.0, 2.0]) == " (0.18 to 5.59)"
-    assert contests._interval([0.5]) == contests._interval([0.5, math.inf]) == ""
+    assert contests._interval([0.5, 1.0, 2.0]) == "0.18 to 5.59"
+    assert contests._interval([0.5]) == contests._interval([0.5, math.inf]) == "–"
 
 
 def test_a_contest_that_nobody_wins_says_so():
@@ -314,6 +317,9 @@ def test_drift_and_regret_are_on_the_page():
     assert experiment.curve(kept, cell, 0).best == pytest.approx(math.log2(0.04))
     errors = experiment.curve(kept, cell, 1).errors
     assert {0.004, 0.008, 0.016, 0.032, 0.064} == set(errors) and {len(own) for own in errors.values()} == {3}
+    # Where sizes grow pages have four columns, the last for Adam.
+    heads, _, *lines = said["regret.sizes"].strip().splitlines()
+    assert heads.endswith("| MuSOAP | MuSOAP, untuned | MuAdam | Adam (SP) |") and len(lines) == 7
     fewer = dataclasses.replace(experiment, seeds=(0, 1, 2, 3)).numbers(kept)
     assert fewer["regret"].replace(", seeds: 3", "") == said["regret"] and ", seeds: 3" in fewer["drift"]
 
@@ -482,6 +488,8 @@ def test_pages_hold_what_the_records_say(tmp_path, monkeypatch):
     assert "loses <!-- = law.others.median -->1.3 %<!-- / -->." in done
     assert "<!-- = law.regrets -->\n\n| a |\n| --- |\n\n<!-- / -->" in done
     assert pages.rendered(done, lambda name: numbers(name, {})) == done
+    narrow = pages.rendered("It loses <!--=law.others.median-->9 %<!--/-->.", lambda name: numbers(name, {}))
+    assert narrow == "It loses <!--=law.others.median-->1.3 %<!--/-->."
     for text, told in {
         "a <!-- = law.nothing -->1<!-- / -->": "'law.nothing'.*others.median",
         "a <!-- = price.most -->1<!-- / -->": "'price'.*nothing",

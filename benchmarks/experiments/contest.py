@@ -84,6 +84,8 @@ BASELINE = "the best of Adam and AdamW"
 VARIANTS = ("Adam, 1.4 times the steps", "Adam, eps 1e-6", "Adam, beta2 0.95")
 #: Of which rates are searched everywhere.
 TUNED = tuple(name for name in CONTENDERS if name not in ("MuSOAP, no weight decay", *VARIANTS))
+#: Whose errors a page shows, for a table that is not too wide; the experiment's own text has all of them.
+_ON_PAGES = (THEIRS, "MuSOAP, untuned", "MuSOAP", "Adam", "AdamW", "stock SOAP")
 #: Name in numbers of pages → who all are compared with.
 _AGAINST = {
     "theirs": THEIRS,
@@ -93,6 +95,8 @@ _AGAINST = {
     "SOAP": "stock SOAP",
     "none": "MuSOAP, untuned, no weight decay",
 }
+#: The same, for pages alone.
+_ON_PAGES_AGAINST = {**_AGAINST, "AdamW": "AdamW"}
 
 
 @dataclass(frozen=True)
@@ -321,7 +325,7 @@ class Contest:
                 [
                     who,
                     str(len(over)),
-                    f"{geometric_mean(over):.2f}{_interval(over)}",
+                    f"{geometric_mean(over):.2f} ({_interval(over)})",
                     f"{median(over):.2f}",
                     f"{min(over):.2f} to {max(over):.2f}",
                 ]
@@ -341,6 +345,15 @@ class Contest:
         rows = [[named(n), *(said(own[n]) if n in own else "–" for own in ends.values())] for n in fields]
         return table(["", *ends], rows)
 
+    def _over(self, ends: Mapping[str, Mapping[str, End]], who: str) -> list[str]:
+        """A contender's errors over those of each other one that pages compare it with."""
+        rows = [
+            [other, str(len(over)), f"{geometric_mean(over):.2f}", _interval(over), f"{min(over):.2f} to {max(over):.2f}"]
+            for other in (*_ON_PAGES, _AGAINST["longer"])
+            if not other.startswith("MuSOAP") and who in ends and (over := self.against(ends, who, other))
+        ]
+        return table(["over", "problems", "mean", "interval", "range"], rows)
+
     def draw(self, records: Any, path: Path) -> None:
         """The figure, over tuned Adam."""
         if "Adam" in self.contenders:
@@ -349,13 +362,18 @@ class Contest:
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: the errors, each contender's over those of others, and single runs of a search."""
         ends = self.ends(records)
-        said = {"table": "\n".join(self._errors(ends, lambda end: _spread(end.errors)))}
+        shown = {who: ends[who] for who in _ON_PAGES if who in ends}
+        said = {
+            "table": "\n".join(self._errors(ends, lambda end: _spread(end.errors))),
+            "medians": "\n".join(self._errors(shown, lambda end: f"{median(end.errors):.3g}")),
+            "over": "\n".join(self._over(ends, "MuSOAP, untuned")),
+        }
         for name, who in product(self.fields, self.contenders):
             for lr, error in self.searched(records, name, who)[0].items():
                 called = dotted(f"{name} {who} {lr:g}")
                 one = self.error(records, self.run(name, who, lr, self.seeds[0]), "validation_error") or math.nan
                 said |= {called: f"{error:.2g}", f"{called}.one": f"{one:.2g}"}
-        for who, (short, other) in product(ends, _AGAINST.items()):
+        for who, (short, other) in product(ends, _ON_PAGES_AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
                 called = f"{dotted(who)}.over.{short}"
                 told = {"mean": geometric_mean(over), "median": median(over), "least": min(over), "most": max(over)} | {
@@ -367,12 +385,12 @@ class Contest:
                     if some := self.against(ends, who, other, names):
                         said |= {
                             f"{called}.{group}.mean": f"{geometric_mean(some):.2f}",
-                            f"{called}.{group}.interval": _interval(some).strip(" ()"),
+                            f"{called}.{group}.interval": _interval(some),
                             f"{called}.{group}.of": str(len(some)),
                         }
                 said |= {
                     f"{called}.of": str(len(over)),
-                    f"{called}.interval": _interval(over).strip(" ()"),
+                    f"{called}.interval": _interval(over),
                     f"{called}.lower": str(sum(ratio < 1 for ratio in over)),
                     f"{called}.apart": str(self.apart(ends, who, other)),
                     f"{called}.behind": str(self.apart(ends, other, who)),
@@ -400,12 +418,12 @@ def _spread(errors: Sequence[float]) -> str:
 
 
 def _interval(ratios: Sequence[float]) -> str:
-    """The 95 % interval of a geometric mean over problems, by Student's t of the logarithms.
+    """Where their geometric mean lies with 95 %, were the problems drawn at random: Student's, of the logarithms.
 
-    Nothing of a single ratio, nor of those that are not finite.
+    A dash for a single ratio, and for those that are not finite.
     """
     if len(ratios) < 2 or not all(map(math.isfinite, ratios)):
-        return ""
+        return "–"
     logs = [math.log(ratio) for ratio in ratios]
     reach = student(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
-    return f" ({math.exp(fmean(logs) - reach):.2f} to {math.exp(min(fmean(logs) + reach, 700)):.2f})"
+    return f"{math.exp(fmean(logs) - reach):.2f} to {math.exp(min(fmean(logs) + reach, 700)):.2f}"

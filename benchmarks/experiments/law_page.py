@@ -124,8 +124,7 @@ class LawWithPage(Law):
         chosen, others = _sides(curves)
         searched, ours = searches(others)
         asked = [self.run(s, i, k) for s in self.settings() for i in range(-16, MOST + 1) for k in self.seeds(s)]
-        ends = [f"{side}: {what}" for side in ("chosen on", "others") for what in ("median", "9 of 10", "most")]
-        rows = [[name, *cells] for name, _, *cells in _law_rows(chosen, others)]
+        rows = [[name, *cells[3:]] for name, _, *cells in _law_rows(chosen, others)]
         off = {s: 2 ** (c.best - OURS.predict(s)) for s, c in {**chosen, **others}.items()}
         far = [setting for setting, factor in off.items() if not 0.5 <= factor <= 2]
         said = {
@@ -134,7 +133,7 @@ class LawWithPage(Law):
             "chosen.settings": str(len(chosen)),
             "others.settings": str(len(others)),
             "others.seeded": str(sum(c.seeds > 1 for c in others.values())),
-            "regrets": "\n".join(table(["learning rate", *ends], rows)),
+            "regrets": "\n".join(table(["learning rate", "median", "9 of 10", "most"], rows)),
             "off": str(len(far)),
             "off.darcy": str(sum("darcy" in setting.problem for setting in far)),
         }

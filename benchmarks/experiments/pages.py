@@ -1,8 +1,8 @@
 """Numbers and tables of pages, written from the records of the experiments that they name.
 
 On a page ``<!-- = law.others.median -->1.3 %<!-- / -->`` is a number, or a table if the text between has lines of its own.
-Its name is that of an experiment and of what its ``numbers(records)`` gives. ``python benchmarks/run.py pages``
-writes them anew, and with ``--check`` says what would change.
+The marks may have no blanks. Its name is that of an experiment and of what its ``numbers(records)`` gives.
+``python benchmarks/run.py pages`` writes them anew, and with ``--check`` says what would change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAMES = {
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-_MARK = re.compile(r"<!-- = ([\w.-]+) -->(.*?)<!-- / -->", re.S)
+_MARK = re.compile(r"(<!-- ?= ?([\w.-]+) ?-->)(.*?)(<!-- ?/ ?-->)", re.S)
 
 
 def named(name: str) -> str:
@@ -52,19 +52,19 @@ def rendered(text: str, numbers: Callable[[str], Mapping[str, str]]) -> str:
     """A page with its numbers as the records have them; ``numbers(experiment)`` gives these by name."""
 
     def anew(found: re.Match[str]) -> str:
-        experiment, _, name = found[1].partition(".")
+        experiment, _, name = found[2].partition(".")
         known = numbers(experiment)
         if name not in known:
             raise NoSuchNumber(
-                f"A page names {found[1]!r}, and the experiment {experiment!r} gives "
+                f"A page names {found[2]!r}, and the experiment {experiment!r} gives "
                 f"{', '.join(get_close_matches(name, known, n=8, cutoff=0)) or 'nothing'}."
             )
         value = known[name]
         if "\n" in value:
             value = f"\n\n{value.strip()}\n\n"
         elif not text[text.rfind("\n", 0, found.start()) + 1 : found.start()].strip():
-            raise NoSuchNumber(f"A line begins with {found[1]!r}; Markdown would take it for HTML, so put a word before it.")
-        return f"<!-- = {found[1]} -->{value}<!-- / -->"
+            raise NoSuchNumber(f"A line begins with {found[2]!r}; Markdown would take it for HTML, so put a word before it.")
+        return f"{found[1]}{value}{found[4]}"
 
     return _MARK.sub(anew, text)
 

@@ -202,9 +202,19 @@ class Programs:
         heads = ["program", "epochs", "two lines", "as written", "its own optimizer, tuned", "over as written", "over tuned"]
         return table(heads, rows)
 
+    def _means(self, records: Any) -> list[str]:
+        """The ratios of those that are done, as one number a program."""
+        rows = []
+        for name in self.names:
+            over = [list(self.over(records, name, tuned=tuned).values()) for tuned in (False, True)]
+            if any(over):
+                cells = [f"{geometric_mean(ratios):.2f} ({max(ratios):.2f})" if ratios else "–" for ratios in over]
+                rows.append([f"`{name}`", *cells])
+        return table(["program", "over as written", "over tuned"], rows)
+
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: the mean of the programs' means and the largest ratio, over tuned and over as written."""
-        numbers = {"table": "\n".join(self._rows(records))}
+        numbers = {"table": "\n".join(self._rows(records)), "means": "\n".join(self._means(records))}
         for against, tuned in (("tuned", True), ("written", False)):
             over = [list(self.over(records, name, tuned=tuned).values()) for name in self.names]
             done = [ratios for ratios in over if ratios]

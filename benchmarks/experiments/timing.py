@@ -101,6 +101,11 @@ class Timing:
             which = -1 if kind == "monitor" else 0
             most[kind] = max((m["ratios"][which][0] for m in done.values()), default=math.nan)
         said = {f"{kind}.most": f"{value:.1f}" for kind, value in most.items()}
+        done = metrics_of(records, {case: self.run("optimizer", case) for case in self.cases})
+        rows = [
+            [case, *(f"{ratio[0]:.2f}" for ratio in m["ratios"][:2]), f"{m['memory'][0]:.2f}"] for case, m in done.items()
+        ]
+        said["medians"] = "\n".join(table(["case", *KINDS["optimizer"][1:3], "state"], rows))
         return {**tables, **said, "monitor.share": percent((most["monitor"] - 1) / EVERY)}
 
 

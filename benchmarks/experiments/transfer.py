@@ -44,6 +44,9 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "MuAdam, log-modes": ({"optimizer": "adam", "kernel_init": "small", "rule": "log-modes"}, 8e-3),
 }
 
+#: Columns of the regrets where sizes grow, for a table that is not too wide.
+_ON_PAGES = ("MuSOAP", "MuSOAP, untuned", "MuAdam", "Adam (SP)")
+
 
 @dataclass(frozen=True)
 class Transfer:
@@ -188,7 +191,9 @@ class Transfer:
                 for move, p in dict.fromkeys(key[2:] for key in told)
             ]
             said[measure] = "\n".join(table(["from base to target", "problem", *who], rows))
-        return said
+        sized = dict.fromkeys((move, p) for measure, who, move, p in told if measure == "regret" and who == "Adam (SP)")
+        rows = [[m, NAMES[p], *(told.get(("regret", who, m, p), "–") for who in _ON_PAGES)] for m, p in sized]
+        return {**said, "regret.sizes": "\n".join(table(["from base to target", "problem", *_ON_PAGES], rows))}
 
     def table(self, records: Any) -> str:
         """Regret, drift and least error, each in a table of its own."""

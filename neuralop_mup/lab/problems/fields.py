@@ -271,7 +271,7 @@ def named(content: Content, read: Mapping[str, Any]) -> Source:
     read : mapping
         ``x`` and ``y``: keys, several with a plus; one with a star stands for arrays that are a sample each. ``dims``: a
         word an axis, "sample", "time", "channel", any other being an axis of the grid; one text for all or a dict from key
-        to text. ``channels``: "first", "last" or "none", where no words are said. ``crop``.
+        to text. ``crop``.
 
     Raises
     ------

@@ -76,7 +76,7 @@ class MuSOAP(torch.optim.Optimizer):
     to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
     size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
     mean that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4)
-    times (Σσ⁴)^(1/4), of which the ratio to (Σσ²)^(1/2) is looked for when bases are renewed. A separable kernel's block
+    times (Σσ⁴)^(1/4). The ratio of this to (Σσ²)^(1/2) is computed when bases are renewed. A separable kernel's block
     is diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
     one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
 
