@@ -548,7 +548,7 @@ def test_fine_tuning_tells_what_the_rule_loses():
         return {"loss": loss, "metrics": metrics}
 
     text = experiment.table(filled(experiment, planted))
-    assert rows(text)["the fresh rate times the error at the start, at most 0.06"].endswith("| – | 50 % (50 % to 50 %) |")
+    assert rows(text)["that of MuSOAP"].endswith("| – | 50 % (50 % to 50 %) |")
     assert rows(text)["the first state"] == "| the first state | 10 % (10 % to 10 %) | 0.86 | 2 |"
     assert experiment.numbers(Kept()) == {}
 

@@ -40,7 +40,9 @@ def test_the_rate_by_hand(steps, lr):
     ("given", "lr"),
     [
         ({"steps": 30, "start_error": 0.1}, 0.0173205),  # 0.03 · √(1000/30) · 0.1
-        ({"steps": 4000, "start_error": 0.2}, 0.003),
+        ({"steps": 4000, "start_error": 0.2}, 0.0113389),  # 0.03 · √(1000/7000), above 0.2 · 0.015
+        ({"steps": 1000, "start_error": 0.6}, 0.018),  # 0.6 · 0.03, above 0.03 · √(1000/4000) = 0.015
+        ({"steps": 1000, "start_error": 0.02}, 0.005),  # a quarter of 0.02, below 0.015
         ({"steps": 30, "start_error": 0.5}, 0.06),  # 0.0866, which is too much
         ({"steps": 30}, 0.0172345),  # 0.03 · √(1000/3030)
         ({"steps": 1000}, 0.015),
@@ -59,7 +61,7 @@ def test_the_rates_of_a_trained_model_by_hand(given, lr):
 
 def test_an_error_is_above_zero_and_stands_for_the_rate():
     model = small_fno(width=4)
-    assert nm.MuSOAP(model, steps=1000, start_error=0.1).param_groups[0]["base_lr"] == pytest.approx(0.003)  # by load_plan
+    assert nm.MuSOAP(model, steps=1000, start_error=0.1).param_groups[0]["base_lr"] == pytest.approx(0.015)  # by load_plan
     with pytest.raises(nm.MupError, match="start_error is 0; give a finite number above 0"):
         nm.MuSOAP(model, start_error=0)
     with pytest.raises(nm.MupError, match="start_error is 6, .* give it as a fraction, 0.06 for 6 %"):

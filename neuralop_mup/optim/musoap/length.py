@@ -36,8 +36,8 @@ USUAL_STEPS = 1000
 FLOOR = 0.01
 # Of an unknown length: this much of the rate of a training that ends after so many steps more than there were.
 _SHARE, _MORE = 0.7, 100
-# Of trained weights: the largest rate, and the steps that lie behind those of which no error is known.
-_TRAINED_MOST, _TRAINED_STEPS = 0.06, 3000
+# Of trained weights: the largest rate, the steps that lie behind them, and the largest rate over the error at the start.
+_TRAINED_MOST, _TRAINED_STEPS, _TRAINED_SHARE = 0.06, 3000, 0.25
 _LARGEST_ERROR = 3.0
 # Relative differences that are rounding.
 _ROUNDING = 1e-6
@@ -70,14 +70,18 @@ def usual_lr(steps: int | None = None, lr: float = LR) -> float:
 
 
 def trained_lr(steps: int | None, start_error: float | None) -> float:
-    """The learning rate of a trained model on other data: min(0.06, lr of fresh weights · relative error at the start).
+    """The learning rate of a trained model on other data, from its relative error e there before the first step.
 
-    Where this error is not known it is the rate of a training that has 3,000 steps behind it. The best rate hardly follows
-    the number of steps, but how far the new problem is from the old one (benchmarks/results/fine-tuning.md).
+        min(0.06, e / 4, max(e · lr(steps), lr(steps + 3000))),
+
+    where lr is that of fresh weights. A higher rate than e / 4 throws the model to a multiple of its error. Below that the
+    rate is that of a training that has 3,000 steps behind it, which is the whole rule where e is not known, or a higher one
+    where the new problem is far from the old one and steps are few (benchmarks/results/fine-tuning.md).
     """
+    later = usual_lr((USUAL_STEPS if steps is None else steps) + _TRAINED_STEPS)
     if start_error is None:
-        return usual_lr((USUAL_STEPS if steps is None else steps) + _TRAINED_STEPS)
-    return min(_TRAINED_MOST, usual_lr(steps) * start_error)
+        return later
+    return min(_TRAINED_MOST, _TRAINED_SHARE * start_error, max(start_error * usual_lr(steps), later))
 
 
 def check_start_error(start_error: Any, lr: float | None) -> None:

@@ -104,9 +104,9 @@ class MuSOAP(torch.optim.Optimizer):
         100)) after t steps, until :meth:`cooldown` brings it to zero.
     start_error : float, optional
         Of a trained model that is fine-tuned: its relative error on the new data before the first step, 0.06 for 6 %. ``lr``
-        is what ``steps`` give, times that, at most 0.06. Without it a model of ``parametrize(model, init=False)`` takes the
-        rate of 3,000 steps more, which may be three times too low where the new problem is far from the old one, and too
-        high where there is little left to learn.
+        then follows from both: it is lower where there is little left to learn, and higher where the new problem is far
+        from the old one and ``steps`` are few. Without it a model of ``parametrize(model, init=False)`` takes the rate of
+        3,000 steps more.
     momentum : float, default 0.95
         Decay of m, the running mean of gradients; a step goes along momentum · m + (1 − momentum) · gradient.
     beta2 : float, default 0.95
