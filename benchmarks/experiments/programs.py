@@ -189,28 +189,32 @@ class Programs:
     def _rows(self, records: Any) -> list[str]:
         rows = []
         for name in self.names:
-            ours = [records.get(self.run(name, "two lines", 1.0, seed)) for seed in self.seeds]
-            theirs = [records.get(self.run(name, "own", 1.0, seed)) for seed in self.seeds]
+            ours, theirs = (self._firsts(records, name, as_it_is) for as_it_is in ("two lines", "own"))
             best, told = self.tuned(records, name), "–"
             if best is not None:
                 schedule, times = best
-                tuned = [records.get(self.run(name, schedule, times, seed)) for seed in self.seeds]
-                told = f"{_all_first(tuned)} ({times:g} ×, {schedule})"
+                told = f"{self._firsts(records, name, *best)} ({times:g} ×, {schedule})"
             epochs = str(self.epochs or PROGRAMS[name].epochs or "its own")
             ratios = [_all(self.over(records, name, tuned=t)) for t in (False, True)]
-            rows.append([name, epochs, _all_first(ours), _all_first(theirs), told, *ratios])
+            rows.append([name, epochs, ours, theirs, told, *ratios])
         heads = ["program", "epochs", "two lines", "as written", "its own optimizer, tuned", "over as written", "over tuned"]
         return table(heads, rows)
 
+    def _firsts(self, records: Any, name: str, schedule: str, times: float = 1.0) -> str:
+        """The first error of each seed."""
+        return _all_first([records.get(self.run(name, schedule, times, seed)) for seed in self.seeds])
+
     def _means(self, records: Any) -> list[str]:
-        """The ratios of those that are done, as one number a program."""
+        """The first error of each seed, and the ratios of those that are done, as one number a program."""
         rows = []
         for name in self.names:
             over = [list(self.over(records, name, tuned=tuned).values()) for tuned in (False, True)]
             if any(over):
                 cells = [f"{geometric_mean(ratios):.2f} ({max(ratios):.2f})" if ratios else "–" for ratios in over]
-                rows.append([f"`{name}`", *cells])
-        return table(["program", "over as written", "over tuned"], rows)
+                best = self.tuned(records, name)
+                firsts = [self._firsts(records, name, *of) if of else "–" for of in (("two lines",), ("own",), best)]
+                rows.append([f"`{name}`", *firsts, *cells])
+        return table(["program", "two lines", "as written", "tuned", "over as written", "over tuned"], rows)
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: the mean of the programs' means and the largest ratio, over tuned and over as written."""
