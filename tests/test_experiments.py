@@ -514,7 +514,7 @@ def test_a_kept_run_of_another_content_is_measured_again(tmp_path, monkeypatch, 
     """What a file has of today's content is not wanted again; what it has of another is."""
     experiment = run.EXPERIMENTS["timing"]
     asked = kept_runs.Asked(
-        filled(experiment, lambda config: {"loss": 1.0, "metrics": {"ratios": [[1, 1, 1]] * 3, "memory": []}})
+        filled(experiment, lambda config: {"loss": 1.0, "metrics": {"ratios": [[1, 1, 1]] * 3, "memory": [1, 1]}})
     )
     experiment.table(asked)
     asked.write(tmp_path / "timing.jsonl", experiment.metrics)
