@@ -339,9 +339,36 @@ def test_a_best_rate_at_an_edge_is_said():
     assert said["edges"] == said["done"] == "3" and said["drift"].count(", edge") == 3
 
 
+def test_roles_tell_whose_rate_falls():
+    """At the target an error of 0.2, and 0.15 where the kernels' rate is halved: three quarters."""
+    full = run.EXPERIMENTS["paper-roles"]
+    moves = dataclasses.replace(full.transfer, problems={"darcy": full.transfer.problems["darcy"]})
+    experiment = dataclasses.replace(full, transfer=moves)
+
+    def planted(config):
+        halved = config.get("lr_mult") == {"spectral": 0.5}
+        return {"loss": (0.15 if halved else 0.2) * 1.1 ** abs(math.log2(config["lr"] / 0.016)), "metrics": {"seconds": 1.0}}
+
+    table = experiment.numbers(filled(experiment, planted))["table"].splitlines()
+    cells = dict(zip(table[1].split(" | "), table[3].split(" | "), strict=True))
+    assert cells["kernels × 0.5"].startswith("0.750 ") and cells["kernels × 0.25"].startswith("1.000 ")
+    assert cells["all × 0.5"].startswith("1.100 ") and cells["biases × 0.5"].startswith("1.000 ")
+
+
 @pytest.mark.parametrize(
     "name",
-    ["transfer", "paper-drift", "timing", "checks", "choices", "optimizers", "unknown-length", "memory", "gpu"],
+    [
+        "transfer",
+        "paper-drift",
+        "paper-roles",
+        "timing",
+        "checks",
+        "choices",
+        "optimizers",
+        "unknown-length",
+        "memory",
+        "gpu",
+    ],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, capsys):
     """From nothing to its page; what is kept of its runs gives the same page. The others' are run above."""

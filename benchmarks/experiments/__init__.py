@@ -25,6 +25,7 @@ from experiments.law_page import LawWithPage
 from experiments.memory import Memory
 from experiments.on_paper import OnPaper
 from experiments.programs import Programs
+from experiments.roles import Roles
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import MOVES, Transfer
@@ -50,6 +51,21 @@ EXPERIMENTS: dict[str, Any] = {
         {"K 3 to 24": ({"modes": 3 / 24}, {})},
         paper.RULES,
         net="physics-informed",
+    ),
+    "paper-why": Transfer(
+        "whether more samples, more points or a base that resolves keep the best rate as K alone grows",
+        {name: paper.SMALL[name] for name in paper.FALLS},
+        paper.OTHER_MOVES,
+        {"operator-norm": paper.RULES["operator-norm"]},
+    ),
+    "paper-roles": Roles(
+        "whose learning rate it is that falls as K alone grows",
+        Transfer(
+            "",
+            {name: paper.SMALL[name] for name in paper.FALLS},
+            paper.MOVES,
+            {"operator-norm": paper.RULES["operator-norm"]},
+        ),
     ),
     "paper-full": Transfer(
         "whether the best learning rate falls as K alone grows, at the paper's own size, which needs a GPU",
