@@ -38,6 +38,7 @@ html_theme = "furo"
 html_title = f"neuralop_mup {release}"  # in the sidebar of every page
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_js_files = ["scroll_boxes.js"]
 html_theme_options = (
     {"source_repository": f"{REPOSITORY}/", "source_branch": "main", "source_directory": "docs/"}
     if REPOSITORY
@@ -74,6 +75,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"(?<!plot_)learned_activations\.py",  # what one of the scripts imports
     "within_subsection_order": "gallery_order.place",
+    "reset_modules": ("matplotlib", "seaborn", "gallery_order.letters"),
     "abort_on_example_error": False,
     "only_warn_on_example_error": False,
     "show_memory": False,

@@ -136,8 +136,8 @@ for axis, settings in AXES.items():
 
 # %%
 # The picture shows by how much the first step changes the output.
-colours = {"Adam, SP": ("#D55E00", "s"), "Adam, μP": ("#009E73", "D"), "MuSOAP, μP": ("#E69F00", "o")}
-fig, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
+colours = {"Adam, SP": ("#882255", "s"), "Adam, μP": ("#009E73", "D"), "MuSOAP, μP": ("#C25E00", "X")}
+fig, axes = plt.subplots(1, 2, figsize=(6, 3.2), sharey=True, layout="constrained")
 for ax, axis in zip(axes, AXES, strict=True):
     for way, (colour, marker) in colours.items():
         records = [r for r in checks[axis, way].records if r["block"] == "projection" and r["step"] == 1]
@@ -148,7 +148,7 @@ for ax, axis in zip(axes, AXES, strict=True):
     ax.set_xticks([], minor=True)
     ax.set_xlabel(axis)
     ax.spines[["top", "right"]].set_visible(False)
-axes[0].set_ylabel("RMS change of the output, one step")
+axes[0].set_ylabel("RMS change of the output")
 axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
 axes[0].set_yticks([], minor=True)
 axes[0].legend(frameon=False)

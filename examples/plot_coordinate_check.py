@@ -63,8 +63,8 @@ for name, result in checks.items():
 # In pictures
 # -----------
 # The change of each block's output after the first step. A line that rises grows with the width.
-colours = {"lifting": "#56B4E9", "fno_blocks.0": "#0072B2", "fno_blocks.1": "#000000", "projection": "#D55E00"}
-figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
+colours = {"lifting": "#3A8FC4", "fno_blocks.0": "#00508A", "fno_blocks.1": "#000000", "projection": "#D55E00"}
+figure, axes = plt.subplots(1, 2, figsize=(6, 3.4), sharey=True, layout="constrained")
 for ax, (name, result) in zip(axes, checks.items(), strict=True):
     for block, colour in colours.items():
         values = [
@@ -78,10 +78,10 @@ for ax, (name, result) in zip(axes, checks.items(), strict=True):
     ax.set_xlabel("width (hidden_channels)")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("RMS change after one step")
-axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
+axes[0].set_yticks([0.05, 0.1, 0.2, 0.5], ["0.05", "0.1", "0.2", "0.5"])
 axes[0].set_yticks([], minor=True)
-axes[1].legend(frameon=False, fontsize=8)
-figure.suptitle("One step moves the output more, the wider the model, in SP alone")
+axes[1].legend(frameon=False)
+figure.suptitle("A step moves the output of wider models more in SP")
 plt.show()
 
 # %%

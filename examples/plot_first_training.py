@@ -85,17 +85,17 @@ for name, errors in runs.items():
 
 # %%
 # One line is the median of three seeds, and the band is their range.
-figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
-styles = zip(runs.items(), ("#B9D3E8", "#0072B2", "#6FA8D0", "#E69F00"), ("s", "o", "v", "D"), strict=True)
-for (name, errors), color, marker in styles:
+figure, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")
+styles = zip(runs.items(), ("#0072B2", "#0072B2", "#0072B2", "#C25E00"), ("s:", "o-", "v--", "X-"), strict=True)
+for (name, errors), color, line in styles:
     low, middle, high = torch.tensor(errors).sort(dim=0).values
     epochs = range(1, len(middle) + 1)
-    ax.semilogy(epochs, middle, color=color, marker=marker, markevery=5, label=name)
+    ax.semilogy(epochs, middle, line, color=color, markevery=5, label=name)
     ax.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
 ax.set(xlabel="epoch", ylabel="relative error on test data")
 ax.spines[["top", "right"]].set_visible(False)
 ax.legend(frameon=False)
-figure.suptitle("Errors on test data with three seeds: two lines against Adam at three rates")
+figure.suptitle("Errors on test data: MuSOAP against Adam at three rates")
 plt.show()
 
 # %%

@@ -88,15 +88,15 @@ for parametrization in ("μP", "NTK"):
 # Change of Φ over depth
 # ----------------------
 # Every line is a model of one seed, from its first Fourier layer to its last.
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(6, 3.4), sharey=True, layout="constrained")
 for ax, (parametrization, by_width) in zip(axes, changes.items(), strict=True):
-    for width, colour in zip(widths, ("#56B4E9", "#0072B2", "#004D80", "#000000"), strict=True):
+    for width, colour in zip(widths, ("#3A8FC4", "#0066A3", "#003D66", "#000000"), strict=True):
         ax.semilogy(range(1, 9), by_width[width], "o-", color=colour, label=f"width {width}", markersize=4)
     ax.set_title(parametrization)
     ax.set_xlabel("Fourier layer")
 axes[0].set_ylabel("‖Φ − Φ₀‖ / ‖Φ₀‖")
 axes[0].legend(frameon=False)
-figure.suptitle("Features move at every width in μP, and less in wider models under NTK")
+figure.suptitle("Features move at every width in μP, and ever less under NTK")
 plt.show()
 
 # %%

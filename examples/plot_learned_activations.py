@@ -79,8 +79,8 @@ for activation, results in runs.items():
 # One activation serves all Fourier blocks (neuralop calls one object for every layer), and lifting and projection have one
 # each. The figure shows what the three trainings added to GELU.
 grid = torch.linspace(-3, 3, 200)
-parts = {"lifting": "#56B4E9", "fno_blocks": "#0072B2", "projection": "#D55E00"}
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+parts = {"lifting": "#3A8FC4", "fno_blocks": "#00508A", "projection": "#C25E00"}
+figure, axes = plt.subplots(1, 2, figsize=(6, 3.2), sharey=True, layout="constrained")
 for ax, activation in zip(axes, (AdaGELU, LeakyGELU), strict=True):
     for part, colour in parts.items():
         for seed, (_, model) in enumerate(runs[activation]):

@@ -80,8 +80,8 @@ for lr in lrs:
 # The multipliers
 # ---------------
 # One line is the multiplier of a role, over the steps in which it was learned.
-colours = {"input": "#56B4E9", "hidden": "#0072B2", "readout": "#D55E00", "vector": "0.6", "spectral": "#000000"}
-figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True, layout="constrained")
+colours = {"input": "#3A8FC4", "hidden": "#00508A", "readout": "#C25E00", "vector": "#777777", "spectral": "#000000"}
+figure, axes = plt.subplots(1, 3, figsize=(6, 3.4), sharey=True, layout="constrained")
 for ax, lr in zip(axes, lrs, strict=True):
     for role, colour in colours.items():
         ax.semilogy([mults[role] for mults in histories[lr]], color=colour, label=role)
@@ -90,7 +90,7 @@ for ax, lr in zip(axes, lrs, strict=True):
     ax.set_xlabel("step")
 axes[0].set_ylabel("learned multiplier")
 axes[0].legend(frameon=False)
-figure.suptitle("Multipliers rise at a rate that is too small, and fall at the others")
+figure.suptitle("Some multipliers rise, where the rate is too small")
 plt.show()
 
 # %%

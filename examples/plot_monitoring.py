@@ -64,17 +64,17 @@ for record in runs["MuSOAP", 16][:4]:
 # How far a step moves the output
 # -------------------------------
 # Curves of one seed go up and down, so look at their level and not at single steps. The schedule makes all steps shrink.
-figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
-for ax, way, title in zip(axes, ("Adam", "MuSOAP"), ("Adam, as neuralop builds the model", "MuSOAP, in μP"), strict=True):
-    for width, colour in zip(WIDTHS, ("#56B4E9", "#0072B2", "#000000"), strict=True):
+figure, axes = plt.subplots(1, 2, figsize=(6, 3.4), sharey=True, layout="constrained")
+for ax, way, title in zip(axes, ("Adam", "MuSOAP"), ("Adam, SP", "MuSOAP, μP"), strict=True):
+    for width, colour in zip(WIDTHS, ("#3A8FC4", "#00508A", "#000000"), strict=True):
         rows = [r for r in runs[way, width] if r["kind"] == "feature_update" and r["name"] == "projection"]
         ax.semilogy([r["step"] for r in rows], [r["value"] for r in rows], color=colour, label=f"width {width}")
     ax.set_title(title, loc="left")
     ax.set_xlabel("step")
     ax.spines[["top", "right"]].set_visible(False)
-axes[0].set_ylabel("RMS change of the output in one step")
+axes[0].set_ylabel("RMS change of the output")
 axes[1].legend(frameon=False)
-figure.suptitle("Wider models move further under Adam, and alike under MuSOAP in μP")
+figure.suptitle("One step: wider models move further under Adam alone")
 plt.show()
 
 # %%

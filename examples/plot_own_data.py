@@ -73,19 +73,19 @@ points = sorted((p["params"]["lr"], p["loss"]) for p in tuned.results.points())
 x, y = start[:, None], np.tanh(later)[:, None]
 prediction = tuned.predict(x[-1:])
 
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-axes[0].loglog(*zip(*points, strict=True), "o-", color="#009E73")
+figure, axes = plt.subplots(1, 2, figsize=(6, 3), layout="constrained")
+axes[0].loglog(*zip(*points, strict=True), "o-", color="#C25E00")
 axes[0].axvline(tuned.lr, color="#555555", linestyle=":")
-axes[0].set_xticks([lr for lr, _ in points], [f"{lr:g}" for lr, _ in points])
+axes[0].set_xticks([lr for lr, _ in points[::2]], [f"{lr:.2g}" for lr, _ in points[::2]])
 axes[0].set_xticks([], minor=True)
 axes[0].set(xlabel="learning rate", ylabel="validation error", title="at the proxy, width 16")
 axes[1].plot(y[-1, 0], color="#555555", label="truth")
-axes[1].plot(prediction[0, 0], "--", color="#009E73", label="prediction")
-axes[1].set(xlabel="grid point", title="the target, width 64")
-axes[1].legend(frameon=False)
+axes[1].plot(prediction[0, 0], "--", color="#C25E00", label="prediction")
+axes[1].set(xlabel="grid point", title="the target, width 64", ylim=(-1.1, 2.2))
+axes[1].legend(frameon=False, loc="upper left")
 for ax in axes:
     ax.spines[["top", "right"]].set_visible(False)
-figure.suptitle("The search at the small size, and a prediction of a sample that was not in the file")
+figure.suptitle("The search at the small size, and a new sample")
 plt.show()
 
 # %%

@@ -79,11 +79,11 @@ for width in WIDTHS:
 
 # %%
 # Adam's best rate is where its curve is lowest. ``MuSOAP`` has no rate to choose, so it is a line.
-fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+fig, axes = plt.subplots(1, 2, figsize=(6, 3.6), layout="constrained")
 for ax, part in zip(axes, LOSSES, strict=True):
     for width, line in zip(WIDTHS, ("--", "-"), strict=True):
         ax.loglog(grid, [run[part] for run in adam[width]], "o" + line, color="#0072B2", label=f"Adam, width {width}")
-        ax.axhline(soap[width][part], linestyle=line, color="#E69F00", label=f"MuSOAP, not tuned, width {width}")
+        ax.axhline(soap[width][part], linestyle=line, color="#C25E00", label=f"MuSOAP, not tuned, width {width}")
     ax.set_xticks(grid, [f"{lr:g}" for lr in grid])
     ax.set_xticks([], minor=True)
     ax.set(xlabel="Adam's learning rate", title=f"{part}: relative error, validation")
@@ -92,8 +92,8 @@ axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
 axes[1].set_yticks([1, 1.2, 1.4], ["1", "1.2", "1.4"])
 for ax in axes:
     ax.set_yticks([], minor=True)
-axes[0].legend(frameon=False, fontsize=8)
-fig.suptitle("MuSOAP without tuning ends below the best rate of Adam, at both widths")
+axes[0].legend(frameon=False)
+fig.suptitle("MuSOAP without tuning ends below Adam at its best rate")
 plt.show()
 
 # %%

@@ -40,12 +40,12 @@ energy = mode_energy(y)
 (enough,) = energy.enough()
 print(f"n_modes = {enough} keep {100 * ENOUGH:g} % of the targets' energy.")
 
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(6, 3), layout="constrained")
 axes[0].plot(x[0, 0], color="#0072B2", label="input")
-axes[0].plot(y[0, 0], color="#D55E00", label="target")
-axes[0].set(xlabel="grid point", title="one sample")
-axes[0].legend(frameon=False)
-for name, shares, colour in (("targets", energy.shares[0], "#D55E00"), ("inputs", mode_energy(x).shares[0], "#0072B2")):
+axes[0].plot(y[0, 0], color="#C25E00", label="target")
+axes[0].set(xlabel="grid point", title="one sample", ylim=(-3.5, 8))
+axes[0].legend(frameon=False, loc="upper left")
+for name, shares, colour in (("targets", energy.shares[0], "#C25E00"), ("inputs", mode_energy(x).shares[0], "#0072B2")):
     left = [(n, 1 - share) for n, share in enumerate(shares)][::2]
     drawn = [(n, value) for n, value in left if value > 1e-7]
     axes[1].semilogy(*zip(*drawn, strict=True), "o-", markersize=3, color=colour, label=name)
@@ -55,7 +55,7 @@ axes[1].axvline(enough, color="#555555", linestyle=":", linewidth=1)
 axes[1].set(xlabel="n_modes", ylabel="share of energy left out", title=f"n_modes = {enough} is enough")
 for ax in axes:
     ax.spines[["top", "right"]].set_visible(False)
-figure.suptitle("The spectrum of the targets says how many modes are enough")
+figure.suptitle("The targets' spectrum says how many modes are enough")
 plt.show()
 
 # %%

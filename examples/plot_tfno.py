@@ -98,13 +98,13 @@ for width, line in zip(WIDTHS, ("--", "-"), strict=True):
     ax.loglog(rates, drawn, "o" + line, color="#0072B2", label=f"Adam, SP, width {width}", markersize=5)
     best = drawn.index(min(drawn))
     ax.plot(rates[best], drawn[best], "*", color="#0072B2", markersize=15)
-    ax.axhline(soap[width], linestyle=line, color="#E69F00", label=f"MuSOAP, not tuned, width {width}")
+    ax.axhline(soap[width], linestyle=line, color="#C25E00", label=f"MuSOAP, not tuned, width {width}")
 ax.set_xticks(rates, [f"{lr:g}" for lr in rates])
 ax.set_xticks([], minor=True)
 ax.set(xlabel="Adam's learning rate", ylabel="test error (relative L2)")
 ax.spines[["top", "right"]].set_visible(False)
-ax.legend(frameon=False, fontsize=8)
-figure.suptitle("MuSOAP without tuning ends below the best rate of Adam, at both widths")
+ax.legend(frameon=False)
+figure.suptitle("MuSOAP without tuning ends below Adam at its best rate")
 plt.show()
 
 # %%

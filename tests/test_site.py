@@ -42,6 +42,16 @@ function look() {
       const style = getComputedStyle(e);
       const cue = style.backgroundImage.includes("gradient") && style.backgroundAttachment.includes("local");
       if (!cue) wrong.push(`scrolls without a cue: ${told(e)}`);
+      const keyboard = e.tabIndex === 0 && e.getAttribute("role") === "region" && e.getAttribute("aria-label");
+      if (!keyboard && !e.closest("mjx-container")) wrong.push(`not for the keyboard: ${told(e)}`);
+      const cell = e.querySelector("tbody td");
+      if (cell && most < 700) {
+        e.scrollLeft = e.scrollWidth;
+        const at = cell.getBoundingClientRect().left - e.getBoundingClientRect().left;
+        if (at < -1) wrong.push(`the row's name scrolls away: ${told(cell)}`);
+        if (cell.offsetWidth > e.clientWidth / 2) wrong.push(`the row's name takes half the width: ${told(cell)}`);
+        e.scrollLeft = 0;
+      }
     }
     const box = e.getBoundingClientRect();
     if (box.width < 2 || box.right <= most + 1 || e.closest("mjx-assistive-mml")) continue;
@@ -107,16 +117,20 @@ def test_pages_fit_their_window(built, browser):
 
 WIDE = "<div style='width: 600px'>wide</div>"
 SCROLLING = "overflow-x: auto; background: linear-gradient(white, white) local"
+KEYBOARD = "tabindex='0' role='region' aria-label='wide'"
+TABLE = f"<table><tbody><tr><td>name</td><td>{WIDE}</td></tr></tbody></table>"
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         ("<article>narrow</article>", []),
-        (f"<article><div style='{SCROLLING}'>{WIDE}</div></article>", []),
+        (f"<article><div {KEYBOARD} style='{SCROLLING}'>{WIDE}</div></article>", []),
+        (f"<article><div style='{SCROLLING}'>{WIDE}</div></article>", ["not for the keyboard"]),
+        (f"<article><div {KEYBOARD} style='{SCROLLING}'>{TABLE}</div></article>", ["the row's name scrolls away"]),
         (f"<article>{WIDE}</article>", ["the page is", "ends at"]),
         (f"<article style='overflow-x: hidden'>{WIDE}</article>", ["ends at"]),
-        (f"<article><div style='overflow-x: auto'>{WIDE}</div></article>", ["scrolls without a cue"]),
+        (f"<article><div {KEYBOARD} style='overflow-x: auto'>{WIDE}</div></article>", ["scrolls without a cue"]),
         ("<article><img src='no.png'></article>", ["no picture"]),
         ("<article><span class='math'>x</span></article>", ["formulas are not drawn"]),
     ],

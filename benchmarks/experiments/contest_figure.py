@@ -12,10 +12,9 @@ from matplotlib.lines import Line2D
 
 from neuralop_mup.lab import plots as style
 
-#: Optimizer → how it is drawn and called; others are left out, for a figure of few marks. Colours have a contrast of at
-#: least 3 on white, which the palette's orange has not.
+#: Optimizer → how it is drawn and called; others are left out, for a figure of few marks.
 _DRAWN: dict[str, tuple[str, str, str]] = {
-    "MuSOAP, untuned": ("#C25E00", "X", "MuSOAP, untuned"),
+    "MuSOAP, untuned": (*style.LOOKS["soap"], "MuSOAP, untuned"),
     "stock SOAP": (style.GREY, "<", "stock SOAP, tuned"),
     "APEBench's FNO": (style.PALETTE[2], "D", "APEBench's own FNO"),
 }

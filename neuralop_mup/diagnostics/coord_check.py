@@ -29,9 +29,10 @@ SEEDS = 10  # with three most checks are undecided, since slopes at initialisati
 _AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
 #: The sign after a slope that does not pass, or of which the seeds do not tell, and what it means.
 _MARKS = {"passed": "", "did not pass": "!: does not pass", "undecided": "?: the seeds do not tell"}
-#: Okabe and Ito's palette, which stays distinct under the common colour deficiencies; markers for figures in grey.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-_MARKERS = "osD^vPX<"
+#: Okabe and Ito's palette, which stays distinct under the common colour deficiencies, with its pale colours darkened to a
+#: contrast of 3 on white; markers for figures in grey.
+PALETTE = ("#0072B2", "#C25E00", "#009E73", "#CC79A7", "#A07800", "#3A8FC4", "#000000", "#882255")
+MARKERS = "osD^vPX<"
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class CoordCheck:
             what = "features at init" if kind == "init" else f"update after {step} step{'s' * (step != 1)}"
             axes.set(title=what, xlabel=_AXIS_NAMES.get(self.size_name, self.size_name), ylabel="RMS over features")
             here = [row for row in slopes if (row["kind"], row["step"]) == (kind, step)]
-            for row, colour, marker in zip(here, _COLOURS * len(here), _MARKERS * len(here), strict=False):
+            for row, colour, marker in zip(here, PALETTE * len(here), MARKERS * len(here), strict=False):
                 seen = sorted(
                     (r["size"], r["value"])
                     for r in self.records

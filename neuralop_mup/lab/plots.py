@@ -14,27 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from neuralop_mup.diagnostics.coord_check import MARKERS, PALETTE
 from neuralop_mup.lab.wording import name_of
 
-#: Okabe and Ito's palette, which stays distinct under the common colour deficiencies.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")
 GREY, FAINT = "#555555", "#e6e6e6"
 SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible where a page shows a figure at half its size
 
 #: Rules and optimizers → colour and marker; None is the base.
 LOOKS: dict[str | None, tuple[str, str]] = {
     None: (GREY, "o"),
-    "standard": (PALETTE[1], "s"),
-    "log-modes": (PALETTE[0], "o"),
+    "standard": (PALETTE[7], "s"),
+    "log-modes": (PALETTE[5], "v"),
     "operator-norm": (PALETTE[2], "D"),
     "none": (PALETTE[3], "^"),
     "adam": (PALETTE[0], "o"),
-    "adamw": (PALETTE[5], "v"),
-    "neuralop-adamw": (PALETTE[2], "D"),
-    "sgd": (PALETTE[7], "<"),
-    "muon": (PALETTE[3], "P"),  # of which evidence is kept
-    "soap": (PALETTE[4], "X"),
+    "soap": (PALETTE[1], "X"),
 }
 
 
