@@ -69,7 +69,7 @@ def picture() -> str:
     """The layers as an SVG, from the bottom up, with benchmarks beside them; letters are 12 of 400 units high."""
     rows = [[part for part in parts if part in PARTS] for parts in reversed(LAYERS)]
     rows = [row for row in rows if row]
-    width, left, height, gap = 400, 66, 46, 8
+    width, left, height, gap = 400, 46, 46, 8
     total = len(rows) * (height + gap) + gap
     boxes = [
         f'<rect x="{gap}" y="{gap}" width="{left - 2 * gap}" height="{total - 2 * gap}" rx="5" fill="#fff" stroke="#555"/>',
