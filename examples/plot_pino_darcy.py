@@ -84,15 +84,15 @@ for ax, part in zip(axes, LOSSES, strict=True):
     for width, line in zip(WIDTHS, ("--", "-"), strict=True):
         ax.loglog(grid, [run[part] for run in adam[width]], "o" + line, color="#0072B2", label=f"Adam, width {width}")
         ax.axhline(soap[width][part], linestyle=line, color="#C25E00", label=f"MuSOAP, not tuned, width {width}")
-    ax.set_xticks(grid, [f"{lr:g}" for lr in grid])
+    ax.set_xticks(grid[::2], [f"{lr:g}" for lr in grid[::2]])
     ax.set_xticks([], minor=True)
-    ax.set(xlabel="Adam's learning rate", title=f"{part}: relative error, validation")
+    ax.set(xlabel="Adam's learning rate", title=f"{part}: validation error")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_yticks([0.05, 0.1, 0.2], ["0.05", "0.1", "0.2"])
 axes[1].set_yticks([1, 1.2, 1.4], ["1", "1.2", "1.4"])
 for ax in axes:
     ax.set_yticks([], minor=True)
-axes[0].legend(frameon=False)
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
 fig.suptitle("MuSOAP without tuning ends below Adam at its best rate")
 plt.show()
 
