@@ -21,7 +21,8 @@ from pathlib import Path
 
 from test_layers import LAYERS, ROOT, imports, modules
 
-DOCS = ROOT.parent / "docs"
+REPOSITORY = Path(__file__).parents[1]  # the package may be installed elsewhere
+DOCS = REPOSITORY / "docs"
 PAGE = DOCS / "explain" / "house.md"
 PICTURE = DOCS / "_static" / "house.svg"
 COMMAND = "python tests/house.py --write"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from house import COMMAND, PAGE, PARTS, PICTURE, _entered, code, marks, picture, rendered
+from house import COMMAND, PAGE, PARTS, PICTURE, REPOSITORY, _entered, code, marks, picture, rendered
 from neuralop_mup.core.rules import reason_of
 from test_layers import LAYERS, ROOT
 
@@ -28,7 +28,7 @@ def test_every_file_that_is_named_exists():
     """By its path from the repository, or from the package."""
     named = re.findall(r"`([\w./-]+(?:\.(?:py|md)|/))`", TEXT)
     assert len(named) > 30
-    assert [name for name in named if not ((ROOT.parent / name).exists() or (ROOT / name).exists())] == []
+    assert [name for name in named if not ((REPOSITORY / name).exists() or (ROOT / name).exists())] == []
 
 
 def test_a_change_is_seen():
