@@ -131,8 +131,8 @@ def _trace(name: str) -> list[str]:
     import neuralop_mup as nm
 
     for module in pkgutil.walk_packages([str(ROOT)], "neuralop_mup."):
-        # It wants a newer neuralop, or would run the command.
-        if not module.name.endswith(("__main__", "recurrent")):
+        # They would run the command, or want a newer neuralop or torch_harmonics.
+        if not module.name.endswith(("__main__", "recurrent", "sphere")):
             importlib.import_module(module.name)
     os.cpu_count = lambda: 1  # as on one core, where runs stay in this process
 
