@@ -23,12 +23,14 @@ from neuralop_mup.core.parametrize import get_plan, parametrize
 from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
-from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab import plots, tuning
 from neuralop_mup.lab.compare import compare as compare_ways
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
+from neuralop_mup.lab.problems.given import as_source
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
+from neuralop_mup.lab.problems.readers import near
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs
@@ -330,10 +332,12 @@ def data(
 
 def _source(data: str, problem: Some, read: Some) -> Any:
     """The problem of that name, or the user's files."""
-    is_name = data in PROBLEMS or (re.fullmatch(r"[\w-]+", data) and not Path(data).exists())
-    files = data.split(",") if "," in data else data
     given = tuples({**(problem or {}), **(read or {})})
-    return get_problem(data, **given) if is_name else get_problem("data", files=files, **given)
+    if data in PROBLEMS:
+        return get_problem(data, **given)
+    if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
+        raise MupError(f"There is no problem {data!r}, and no file or folder; {nearest(data, [*PROBLEMS, *near(data)])}")
+    return as_source(data.split(",") if "," in data else data, given)
 
 
 def _fnos(source: Any) -> FNOs:

@@ -20,7 +20,7 @@ from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checks import check_batch, check_data, looking
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
-from neuralop_mup.lab.problems.given import as_source
+from neuralop_mup.lab.problems.given import as_source, options_of
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
@@ -178,6 +178,7 @@ def make_plan(
     ------
     MupError
     """
+    read = options_of(read)
     study, optimizers = asked(folder, **asking)
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)

@@ -4,6 +4,7 @@ import fnmatch
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -197,11 +198,14 @@ class Source:
 
 
 def _check_real(name: str, file: str, array: Any) -> None:
-    if np.dtype(array.dtype).kind not in "biuf" or not math.prod(array.shape):
+    told = f"{name} in {file} is no field, {array.dtype} of shape {tuple(array.shape)}:"
+    if np.dtype(array.dtype).kind not in "biuf":
         raise MupError(
-            f"{name} in {file} is no field, {array.dtype} of shape {tuple(array.shape)}: a field is real numbers; the real "
-            "and imaginary parts of complex ones are two channels, np.stack([u.real, u.imag], axis=1)."
+            f"{told} a field is real numbers; the real and imaginary parts of complex ones are two channels, "
+            "np.stack([u.real, u.imag], axis=1)."
         )
+    if not math.prod(array.shape):
+        raise MupError(f"{told} it is empty; give samples, or leave out the file.")
 
 
 def source_of(file: str, inputs: Sequence[Variable], outputs: Sequence[Variable], crop: bool = False) -> Source:
@@ -319,26 +323,41 @@ def option(**read: Any) -> str:
     return f"read={read} (in the shell: {shell})"
 
 
+def _words(shape: Sequence[int], *lead: str) -> dict[str, str]:
+    """Words for the axes of an array: after these a short one, or one more than a grid has, is that of the channels."""
+    lead = lead[1 - len(shape) :]
+    inner, spaces = shape[len(lead) :], "xyzw"[: len(shape) - len(lead)]
+    words: Sequence[str] = spaces
+    if len(inner) > 1 and inner[-1] < _LEAST:
+        words = (*spaces[:-1], "channel")
+    elif len(inner) > 3 or (len(inner) > 1 and inner[0] < _LEAST):
+        words = ("channel", *spaces[:-1])
+    return {"dims": " ".join((*lead, *words))}
+
+
 def _unclear(content: Content, why: str, line: str = "") -> MupError:
     """The error that lists what there is, and what to write."""
     told = [f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()]
     more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
-    wide = {k: a.shape for k, a in content.arrays.items() if len(a.shape) > 1 and not content.is_axis(k)}
-    wide = wide or {"u": (1, 1, 1)}
-    y = max(wide, key=lambda key: (math.prod(wide[key]), list(wide).index(key)))  # the last of the largest
-    x = next(key for key in wide if wide[key][0] == wide[y][0])
-    plain = {"dims": f"sample {'channel ' * (len(wide[y]) > 4)}{' '.join('xyz'[: len(wide[y]) - 1])}"}
-    in_time = {"dims": f"sample time {' '.join('xyz'[: max(1, len(wide[y]) - 2)])}"}
-    states = [key for key in wide if "time" in (_USUAL.get(word.lower()) for word in content.dims.get(key, ()))]
-    if y in content.dims:  # the file says what its axes are
-        plain = in_time = {}
-    pair = f"such as {option(x=x, y=y, **plain)}," if x != y else "with both in one file,"
-    series = option(y="+".join(states or [y]), **in_time, time_step=1)
-    line = line or (
-        f"Say so, {pair} or for one state in time {series}; a plus joins keys, and any word but sample, time and channel is "
-        "an axis of the grid."
-    )
-    return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}")
+    # Of groups that are a sample each, a star stands for their names.
+    stars = {k: (re.sub("^[^/]+/", "*/", k), a.shape) for k, a in content.arrays.items() if not content.is_axis(k)}
+    counts = Counter(stars.values())
+    alike = {star: (n, *shape) for (star, shape), n in counts.items() if "*" in star and n >= _LEAST}
+    wide = alike | {k: shape for k, (star, shape) in stars.items() if star not in alike}
+    wide = {key: shape for key, shape in wide.items() if len(shape) > 1}
+    if wide and not line:
+        y = max(wide, key=lambda key: (math.prod(wide[key]), list(wide).index(key)))  # the last of the largest
+        x = next(key for key in wide if wide[key][0] == wide[y][0])
+        states = [key for key in wide if "time" in (_USUAL.get(word.lower()) for word in content.dims.get(key, ()))]
+        # Where the file says what its axes are nothing is to be said of them.
+        plain = {} if y in content.dims else _words(wide[y], "sample")
+        in_time = {} if states else _words(wide[y], "sample", "time")
+        pair = f"such as {option(x=x, y=y, **plain)}," if x != y else "with both in one file, a field each,"
+        line = (
+            f"Say so, {pair} or for one state in time {option(y='+'.join(states or [y]), **in_time, time_step=1)}; a plus "
+            "joins keys, and any word but sample, time and channel is an axis of the grid."
+        )
+    return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}".strip())
 
 
 def _array(content: Content, key: str) -> Any:

@@ -55,6 +55,16 @@ class _Called:
         return data
 
 
+def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How files are to be read, as was said; MupError for what no reader knows."""
+    if not isinstance(read or {}, Mapping):
+        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'time_step': 1}}.")
+    known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
+    if wrong := [name for name in read or {} if name not in known]:
+        raise MupError(f"read has no argument {wrong[0]!r}; {nearest(wrong[0], known)}")
+    return dict(read or {})
+
+
 def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:
     """The data in any form, as something that can be loaded.
 
@@ -72,12 +82,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     MupError
         For what is in none of these forms, and for arrays that cannot be what they are given as.
     """
-    if not isinstance(read or {}, Mapping):
-        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'time_step': 1}}.")
-    read = dict(read or {})
-    known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
-    if wrong := [name for name in read if name not in known]:
-        raise MupError(f"read has no argument {wrong[0]!r}; {nearest(wrong[0], known)}")
+    read = options_of(read)
     if callable(data) and not isinstance(data, Dataset):
         return _Called(data, read, dtype)
     if not read and isinstance(data, (Problem, OwnData, ProblemData, Loaders)):

@@ -106,11 +106,7 @@ class OwnData:
     def __post_init__(self) -> None:
         if self.arrays is None:
             given = by_split(self.files if isinstance(self.files, Mapping) else by_name(self.files))
-            for split, part in given.items():
-                given[split] = files_of(part)
-                if not given[split]:
-                    raise MupError(f"There is no data file in {part!r}; give one or more, such as heat.npz or runs/*.h5.")
-            object.__setattr__(self, "files", given)
+            object.__setattr__(self, "files", {split: files_of(part) for split, part in given.items()})
         object.__setattr__(self, "stamps", self._stamped())
         split = tuple(self.split) if isinstance(self.split, (tuple, list)) else ()
         if not all(is_number(share) and share > 0 for share in split) or len(split) != 3 or abs(sum(split) - 1) > 1e-9:

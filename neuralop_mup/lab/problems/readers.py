@@ -4,7 +4,9 @@ Libraries read the files; ours is the table. What opens a file reads only names,
 open only while something is read from it.
 """
 
+import difflib
 import glob
+import pickle
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +22,10 @@ import numpy as np
 import scipy.io
 import torch
 
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, nearest
 
 THE_ONE = "data"  # the key of an array that is alone in its file and has no name there
+_TOLD = 12  # names in a message
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,11 @@ def _lazy(path: Path, file: Callable[[Path], Any]) -> Content:
 
 
 def _read_npz(path: Path) -> Content:
-    with np.load(path, allow_pickle=False) as arrays:
-        return Content(str(path), dict(arrays))
+    with np.lib.npyio.NpzFile(path) as members:  # np.load would take text for pickled arrays
+        found = dict(members)
+    if other := [key for key, values in found.items() if not isinstance(values, np.ndarray)]:
+        raise ValueError(f"its {other[0]} is no array")
+    return Content(str(path), found)
 
 
 def _read_mat(path: Path) -> Content:
@@ -172,7 +178,7 @@ def _read_mat(path: Path) -> Content:
 
 
 def _npy(path: Path) -> Any:
-    return nullcontext({THE_ONE: np.load(path, mmap_mode="r", allow_pickle=False)})
+    return nullcontext({THE_ONE: np.lib.format.open_memmap(path, mode="r")})
 
 
 def _pt(path: Path) -> Any:
@@ -194,7 +200,7 @@ def _pt(path: Path) -> Any:
 
 def _read_pt(path: Path) -> Content:
     content = _lazy(path, _pt)
-    if any(word in key for key in content.arrays for word in (".weight", ".bias", "optimizer")):
+    if any(word in key for key in content.arrays for word in (".weight", ".bias", "optimizer", "exp_avg")):
         raise MupError(
             f"The file {path} holds the weights of a model or a state of training, and no fields: take it out of the folder "
             "or name the files of the data alone."
@@ -310,8 +316,11 @@ def read_file(path: str | Path) -> Content:
         raise MupError(f"{path} needs {error.name}, which is not installed: pip install 'neuralop-mup[data]'.") from error
     except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
         state = "it is damaged, cut short" if path.is_dir() or path.stat().st_size else "it is empty"
-        reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise MupError(f"The file {path} cannot be read: {state}, or no {path.suffix} of arrays ({reason}).") from error
+        why = f"{state}, or no {path.suffix} of arrays"
+        if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
+            why = "it holds a model, its state or other objects of Python: take it out of the folder, or save tensors alone"
+        reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # not the advice of other libraries
+        raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error
 
 
 def contents_of(files: Sequence[str]) -> list[Content]:
@@ -333,6 +342,17 @@ def contents_of(files: Sequence[str]) -> list[Content]:
     return [read_file(file) for file in files]
 
 
+def readable(folder: Path) -> list[str]:
+    """The files in a folder that can be read here."""
+    return sorted(str(inner) for inner in folder.iterdir() if inner.suffix.lower() in READERS)
+
+
+def near(path: str | Path) -> list[str]:
+    """Names of files and folders beside a path that is not there, those most like its own."""
+    names = [other.name for other in Path(path).parent.glob("[!.]*") if other.is_dir() or other.suffix.lower() in READERS]
+    return difflib.get_close_matches(Path(path).name, names, _TOLD, cutoff=0)
+
+
 def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     """The files that are meant: a folder stands for those in it that can be read, and so does a pattern such as "runs/*.h5".
 
@@ -343,7 +363,7 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     Raises
     ------
     MupError
-        For a file that is not there, or of another kind.
+        For a path that is not there or of another kind, a folder without a file of these kinds, and for none at all.
 
     Examples
     --------
@@ -357,13 +377,20 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     for entry in (given,) if isinstance(given, (str, Path)) else given:
         path = Path(entry).expanduser()
         if path.is_dir() and path.suffix.lower() not in READERS:
-            files += sorted(str(inner) for inner in path.iterdir() if inner.suffix.lower() in READERS)
+            files += readable(path) or [str(path)]
         else:
-            files += sorted(glob.glob(str(path))) if glob.has_magic(str(path)) and not path.exists() else [str(path)]
-    for file in files:
-        if Path(file).suffix.lower() not in READERS or not Path(file).exists():
+            files += (not path.exists() and sorted(glob.glob(str(path)))) or [str(path)]
+    for path in map(Path, files):
+        if not path.exists():
+            others = near(path)
+            beside = nearest(path.name, others) if others else f"nor is there another in {path.parent}."
+            raise MupError(f"There is no file or folder {path}; {beside}")
+        if path.suffix.lower() not in READERS:
+            what = f"The folder {path} has no file" if path.is_dir() else f"{path} is no file"
             raise MupError(
-                f"There is no file {file} that can be read here, of a name that ends in {', '.join(READERS)}: other files "
-                "are given in Python, as arrays (x, y)."
+                f"{what} that can be read here, of a name that ends in {', '.join(READERS)}: other files are given in "
+                "Python, as arrays (x, y)."
             )
+    if not files:
+        raise MupError(f"There is no data file in {given!r}; give one or more, such as heat.npz or runs/*.h5.")
     return tuple(files)

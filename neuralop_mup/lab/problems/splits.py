@@ -10,7 +10,7 @@ import numpy as np
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.data import SPLITS
-from neuralop_mup.lab.problems.readers import READERS, files_of
+from neuralop_mup.lab.problems.readers import READERS, files_of, readable
 
 #: Words that say a split, as a key or in the name of a file or folder.
 _WORDS = {
@@ -47,14 +47,15 @@ def drawn(n: int, shares: Sequence[float], known: Mapping[str, Any], shuffle: bo
 
 def by_name(given: Any) -> dict[str, tuple[str, ...]]:
     """Files by the split that their names say, or those of their folders; "all" where they do not say different ones."""
-    entries: list[Path] = []
+    entries: list[str | Path] = []
     for entry in [given] if isinstance(given, (str, Path)) else given:
         path = Path(entry).expanduser()
         # As The Well has it: data/train, data/valid, data/test.
         outer = [f for f in (path, path / "data") if f.is_dir() and f.suffix.lower() not in READERS]
         inner = [sub for folder in outer for sub in sorted(folder.iterdir()) if sub.is_dir() and _word(sub.name)]
-        entries += [sub for sub in inner if sub.suffix.lower() not in READERS]  # train.zarr is a file
-        entries.append(path)
+        # train.zarr is a file, and folders of something else may be called train_logs.
+        named = [sub for sub in inner if sub.suffix.lower() not in READERS and (sub.name.lower() in _WORDS or readable(sub))]
+        entries += [*named, *(readable(path) if named else [path])]
     files = files_of(entries)
     words = words_of([[file] for file in files])
     if not {"val", "test"} & set(words) or len(set(words)) == 1:
