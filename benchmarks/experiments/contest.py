@@ -85,7 +85,9 @@ VARIANTS = ("Adam, 1.4 times the steps", "Adam, eps 1e-6", "Adam, beta2 0.95")
 #: Of which rates are searched everywhere.
 TUNED = tuple(name for name in CONTENDERS if name not in ("MuSOAP, no weight decay", *VARIANTS))
 #: Whose errors a page shows, for a table that is not too wide; the experiment's own text has all of them.
-_ON_PAGES = (THEIRS, "MuSOAP, untuned", "MuSOAP", "Adam", "AdamW", "stock SOAP")
+_ON_PAGES = (THEIRS, "MuSOAP, untuned", "MuSOAP", BASELINE, "Adam", "stock SOAP")
+#: Over whose errors a page's table has those of the untuned MuSOAP.
+_RIVALS = (THEIRS, BASELINE, *USUAL, "stock SOAP", VARIANTS[0])
 #: Name in numbers of pages → who all are compared with.
 _AGAINST = {
     "theirs": THEIRS,
@@ -349,15 +351,17 @@ class Contest:
         """A contender's errors over those of each other one that pages compare it with."""
         rows = [
             [other, str(len(over)), f"{geometric_mean(over):.2f}", _interval(over), f"{min(over):.2f} to {max(over):.2f}"]
-            for other in (*_ON_PAGES, _AGAINST["longer"])
-            if not other.startswith("MuSOAP") and who in ends and (over := self.against(ends, who, other))
+            for other in _RIVALS
+            if who in ends and (over := self.against(ends, who, other))
         ]
         return table(["over", "problems", "mean", "interval", "range"], rows)
 
     def draw(self, records: Any, path: Path) -> None:
-        """The figure, over tuned Adam."""
+        """The figure, over the baseline; over Adam where some of the baseline's searches are not done."""
+        ends = self.ends(records)
+        over = BASELINE if ends.get(BASELINE, {}).keys() == ends.get("Adam", {}).keys() else "Adam"
         if "Adam" in self.contenders:
-            draw(self.ends(records), {name: named(name).strip("`") for name in self.fields}, path)
+            draw(ends, {name: named(name).strip("`") for name in self.fields}, path, over=over)
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: the errors, each contender's over those of others, and single runs of a search."""

@@ -1,4 +1,4 @@
-"""A contest at a glance: each optimizer's error on each problem over that of tuned Adam."""
+"""A contest at a glance: each optimizer's error on each problem over that of what people use, tuned."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _WIDTH, _LETTERS, _ROW = 6.4, 10.5, 0.27
 _TICKS = {"near": (0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25), "far": (0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8)}
 
 
-def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: Path) -> None:
-    """A row a problem of which Adam is done, a mark an optimizer; left of the line is better than tuned Adam.
+def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: Path, *, over: str) -> None:
+    """A row a problem of which the baseline is done, a mark an optimizer; left of the line is better than the baseline.
 
-    A mark is the median of the seeds, a line through it their range. All are divided by the median of Adam's errors.
+    A mark is the median of the seeds, a line through it their range. All are divided by the median of the baseline's errors.
 
     Parameters
     ----------
@@ -35,16 +35,18 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
         Optimizer → problem → what it reaches, with the ``errors`` of its seeds.
     names : mapping
         Problem → what the figure calls it; in the order of the rows.
+    over : str
+        The baseline, a key of ``ends``.
     """
-    rows = [name for name in names if name in ends.get("Adam", {})]
-    units = [median(ends["Adam"][name].errors) for name in rows]
+    rows = [name for name in names if name in ends.get(over, {})]
+    units = [median(ends[over][name].errors) for name in rows]
     figure, axes = style.new_figure(_WIDTH, _ROW * len(rows) + 1.0, layout="constrained")
     figure.set_dpi(150)
     axes.axvline(1.0, color=_ADAM, linewidth=1.2)
     key = []
     drawn = [1.0]
     for row, (name, unit) in enumerate(zip(rows, units, strict=True)):
-        drawn += _draw_range(axes, row, [error / unit for error in ends["Adam"][name].errors], _ADAM, 5)
+        drawn += _draw_range(axes, row, [error / unit for error in ends[over][name].errors], _ADAM, 5)
     for who, (colour, marker, label) in _DRAWN.items():
         for row, (name, unit) in enumerate(zip(rows, units, strict=True)):
             if name in ends.get(who, {}):
@@ -62,7 +64,7 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
                 )
         if who in ends:
             key.append(Line2D([], [], color=colour, marker=marker, markersize=8.5, linewidth=2, label=label))
-    key.append(Line2D([], [], color=_ADAM, linewidth=5, label="Adam, tuned"))
+    key.append(Line2D([], [], color=_ADAM, linewidth=5, label=over.removeprefix("the ")))
     axes.set_yticks(range(len(rows)), [names[name] for name in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xscale("log")
@@ -74,8 +76,8 @@ def draw(ends: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], path: 
     axes.tick_params(labelsize=_LETTERS)
     axes.grid(color=style.FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.set_xlabel("error over that of tuned Adam (logarithmic)", fontsize=_LETTERS)
-    figure.legend(handles=key, fontsize=_LETTERS, frameon=False, loc="outside upper right", ncols=3 if len(key) < 4 else 2)
+    axes.set_xlabel(f"error over that of {over}", fontsize=_LETTERS)
+    figure.legend(handles=key, fontsize=_LETTERS, frameon=False, loc="outside upper right", ncols=2)
     style.bare(axes)
     style.save(figure, path)
 
