@@ -82,14 +82,14 @@ class Roles:
                 yield from missing(records, self.runs(records, cell).values())
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """A table: what the error at the target is over that in which nothing is lowered, means of the seeds."""
-        rows = []
+        """A table, a column a problem: the error at the target over that with nothing lowered, means of the seeds."""
+        lowered = list(product(("all", *LOWERED), _SHARES))
+        rows = [[f"{what} × {share:g}"] for what, share in lowered]
         for cell in self.cells():
             errors = {key: loss_of(records.get(run)) for key, run in self.runs(records, cell).items()}
-            row = [self._over(errors, what, share) for what, share in product(("all", *LOWERED), _SHARES)]
-            rows.append([f"{NAMES[cell[0]]}, {cell[1]}", *row])
-        heads = ["", *(f"{what} × {share:g}" for what, share in product(("all", *LOWERED), _SHARES))]
-        return {"table": "\n".join(table(heads, rows))}
+            for row, (what, share) in zip(rows, lowered, strict=True):
+                row.append(self._over(errors, what, share))
+        return {"table": "\n".join(table(["", *(NAMES[cell[0]] for cell in self.cells())], rows))}
 
     def _over(self, errors: Mapping[tuple[str, float, int], float | None], what: str, share: float) -> str:
         pairs = [(errors.get((what, share, seed)), errors.get(("", 1.0, seed))) for seed in self.transfer.seeds]
