@@ -303,7 +303,7 @@ def study(**changes):
         (lambda: study(rule=("none",)), "must be a name"),
         (lambda: Results.load("/no/such/folder"), "holds no study"),
         (lambda: sweep("train.py", {"lr": [1]}, folder="/tmp/none"), "give a function"),
-        (lambda: OwnData(files=()), r"There is no data file in \(\)"),
+        (lambda: OwnData(files=()), r"There is no data file in \[\]"),
     ],
 )
 def test_other_calls_that_cannot_work(call, match):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+import re
 from pathlib import Path
 
 import h5py
@@ -254,6 +256,27 @@ def test_which_array_is_which_is_asked_for(tmp_path, suffix):
     assert timed.grid_shape == (16,) and timed.readings["output"] == "uT (sample time x)"
 
 
+@pytest.mark.parametrize(
+    ("arrays", "grid", "channels"),
+    [
+        ({"u": (20, 11, 32)}, (32,), 1),
+        ({"u": (20, 11, 16, 16)}, (16, 16), 1),
+        ({"u": (20, 11, 2, 16, 16)}, (16, 16), 2),
+        ({"u": (20, 11, 16, 16, 3)}, (16, 16), 3),
+        ({f"sim_{i:03d}/{key}": shape for i in range(20) for key, shape in (("u", (11, 32)), ("t", (11,)))}, (32,), 1),
+    ],
+)
+def test_the_line_that_is_offered_works(tmp_path, arrays, grid, channels):
+    """Of a file that needs words the message gives a line to write; as it stands there it reads the file."""
+    file = write(tmp_path / "d.h5", **{key: array(*shape) for key, shape in arrays.items()})
+    with pytest.raises(MupError, match="which is the input|say what is learned") as caught:
+        OwnData(files=file).load()
+    offered = re.search(r"(?:one state in time|each step to the next,) read=({.*?}) ", str(caught.value))
+    data = OwnData(files=file, **ast.literal_eval(offered[1]))
+    assert (data.in_channels, data.out_channels, data.grid_shape) == (channels, channels, grid)
+    assert data.load().counts()["train"] == 160  # 16 of 20 trajectories, ten pairs each
+
+
 def test_splits_are_drawn_and_told(tmp_path):
     """A sorted file: in file order the last samples are for validation, drawn they are from all of it, every time alike."""
     x = np.broadcast_to(np.arange(40.0)[:, None], (40, 16))
@@ -331,8 +354,8 @@ def spoiled(**change):
         (spoiled(), {"time_step": 2}, "time_step, history and rollout are for data with a time axis, and .*d.npz has none"),
         (spoiled(), {"split": (0.9, 0.2, 0.1)}, "with the sum 1"),
         (spoiled(x=None, y=None, t=array(20)), {}, "holds t .20,. float32: which is the input"),
-        (spoiled(), {"files": "nowhere.npz"}, "no file nowhere.npz that can be read here"),
-        (spoiled(), {"files": "data.csv"}, r"no file data.csv .*ends in .npz, .npy, .pt"),
+        (spoiled(), {"files": "nowhere.npz"}, "no file or folder nowhere.npz; "),
+        (spoiled(), {"files": __file__}, r"test_own_data.py is no file that can be read .*ends in .npz, .npy, .pt"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told(tmp_path, arrays, options, told):

@@ -313,8 +313,13 @@ WRONG = {
     "empty zarr": (lambda: folder("d.zarr"), "d.zarr cannot be read"),
     "HDF5 without arrays": (lambda: arrays_of("d.h5"), "d.h5 holds no array: which is the input"),
     "no sample": (lambda: arrays_of("d.h5", x=A[:0], y=A[:0]), r"y in d.h5 is no field, float64 of shape \(0, 8, 9\)"),
-    "a checkpoint": (lambda: saved(torch.nn.Linear(2, 2)), "model.pt holds|weights of a model .* take it out of the folder"),
     "weights": (lambda: saved(torch.nn.Sequential(torch.nn.Linear(2, 2))), "model.pt holds the weights of a model"),
+    "weights of one layer": (lambda: saved(torch.nn.Linear(2, 2)), "model.pt holds the weights .* out of the folder"),
+    "a model": (lambda: torch.save(torch.nn.Linear(2, 2), "model.pt") or "model.pt", "model.pt .* holds a model, its state"),
+    "pickled arrays": (
+        lambda: np.savez("d.npz", x=A, y=np.array([{}] * 5, object)) or "d.npz",
+        "d.npz cannot be read: .*Object arrays cannot be loaded",
+    ),
     "complex": (lambda: arrays_of("d.h5", x=A, y=A + 1j), "y in d.h5 is no field, complex128 .* two channels"),
     "texts": (lambda: arrays_of("d.h5", x=A, y=np.full(A.shape, b"a")), r"y in d.h5 is no field, \|S1"),
     "not finite": (
@@ -378,8 +383,18 @@ def test_a_folder_and_a_pattern_stand_for_their_files():
     Path("a/notes.txt").write_text("of the data")
     assert files_of("a") == (str(Path("a/a.h5")),) and files_of("c/c.zarr") == ("c/c.zarr",)
     assert files_of(["c", "?/*.npz"]) == (str(Path("c/c.zarr")), "b/b.npz")
-    with pytest.raises(MupError, match="no file a/notes.txt that can be read here, of a name that ends in .npz, .npy"):
-        files_of("a/notes.txt")
+    Path("d").mkdir()
+    wrong = {
+        "a/notes.txt": "a/notes.txt is no file that can be read here, of a name that ends in .npz, .npy",
+        "d": "The folder d has no file that can be read here",
+        "a/b.h5": "There is no file or folder a/b.h5; did you mean 'a.h5'",
+        "d/b.h5": "There is no file or folder d/b.h5; nor is there another in d",
+        "e": "There is no file or folder e; ",
+        "?/*.pt": r"There is no file or folder \?/\*.pt; ",
+    }
+    for given, told in wrong.items():
+        with pytest.raises(MupError, match=told):
+            files_of(given)
 
 
 @pytest.mark.parametrize(("name", "library"), [("d.nc", "xarray"), ("d.zarr", "zarr")])

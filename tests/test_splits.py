@@ -74,6 +74,13 @@ def test_files_that_say_no_splits_are_joined(tmp_path, names):
     assert set.union(*held(as_source(files(tmp_path, *names))).values()) == FIRST | SECOND
 
 
+def test_a_folder_beside_the_data_that_only_sounds_like_a_split(tmp_path):
+    """Logs of a training beside the files were once taken for the training data, and refused."""
+    (tmp_path / "in/train_logs").mkdir(parents=True)
+    (tmp_path / "in/train_logs/loss.txt").write_text("0.1")
+    assert held(as_source(files(tmp_path, "in/a.npz")[0].parent)).keys() == {"train", "val", "test"}
+
+
 @pytest.mark.parametrize(
     ("names", "form", "told"),
     [

@@ -26,6 +26,7 @@ from neuralop_mup.errors import MupError, nearest
 
 THE_ONE = "data"  # the key of an array that is alone in its file and has no name there
 _TOLD = 12  # names in a message
+_OF_A_MODEL = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _pt(path: Path) -> Any:
 
 def _read_pt(path: Path) -> Content:
     content = _lazy(path, _pt)
-    if any(word in key for key in content.arrays for word in (".weight", ".bias", "optimizer", "exp_avg")):
+    if any(_OF_A_MODEL.search(key) for key in content.arrays):
         raise MupError(
             f"The file {path} holds the weights of a model or a state of training, and no fields: take it out of the folder "
             "or name the files of the data alone."
