@@ -131,7 +131,7 @@ def test_masters_losses_and_workers(tmp_path):
         ({"base": {"width": 3}}, r"build\(\*\*{'width': 3}\) fails at the base"),
         ({"data": 3}, "data is a int; give the path"),
         ({"data": (loaders,)}, "data is a tuple; give"),
-        ({"data": "nowhere.npz"}, "There is no file nowhere.npz"),
+        ({"data": "nowhere.npz"}, "There is no file or folder nowhere.npz"),
         ({"loss": "l3"}, "loss='l3' must be 'l2', 'h1'"),
         ({"loss": 3}, "loss=3 must be"),
         ({"optimizer": "adm"}, "'adam"),
@@ -447,7 +447,7 @@ def test_processors_are_kept_whole_in_a_file_that_runs_no_code(tmp_path):
     processor = problem.processor(data)
 
     def kept(processor):
-        keep_weights(model, processor, tmp_path / "w.pt")
+        keep_weights(model, processor, tmp_path / "w.pt", {})
         return read_weights(tmp_path / "w.pt")["processor"]
 
     sample, output = {"x": data.val[0], "y": data.val[1]}, torch.randn(2, 1, 17, 17)

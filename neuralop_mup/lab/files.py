@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ def _read(path: Path, weights_only: bool) -> Any:
     return torch.load(path, map_location="cpu", weights_only=weights_only)
 
 
-def keep_weights(model: nn.Module, processor: Any, path: Path, **made: Any) -> None:
+def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str, Any]) -> None:
     """Write the file, with plain values that say how the model was made.
 
     Raises

@@ -145,8 +145,8 @@ class Tuned:
         return "\n".join(
             (
                 *said,
-                f"This model, {made['metrics']['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as its "
-                f"{named} and is kept in {self.results.folder}:",
+                f"This model, {made['metrics']['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as "
+                f"its {named} and is kept in {self.results.folder}:",
                 f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )
@@ -195,7 +195,20 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> torch.equal(again.predict(x), tuned.predict(x))
     True
     """
-    folder = Path(folder)
+    tuned = load_target(Path(folder), build, processor)
+    made = tuned._made
+    with suppress(MupError):  # of what cannot be looked into nothing is known
+        if not made["is_fno"] and fingerprint(build) != made["build_is"]:
+            warnings.warn(
+                f"The function {name_of(build)} is not as it was when {folder} was tuned: its code, what it uses or the "
+                "version of a package is another one. Its target may predict otherwise; give the function as it was.",
+                stacklevel=2,
+            )
+    return tuned
+
+
+def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
+    """The target of the study that ran last in the folder; see :func:`load_tuned`."""
     Records(folder)  # one of an earlier version is told
     results = Results.load(folder)
     study = results.study
@@ -208,19 +221,12 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     record = min(done, key=lambda record: record["loss"])
     path = folder / "workspace" / record["id"] / WEIGHTS
     content = read_weights(path)
-    made = {**tuples(content["made"]), **record}
+    made = {**record, **tuples(content["made"])}
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
             f"nm.load_tuned({str(folder)!r}, {made['build'].rpartition('.')[2]})."
         )
-    with suppress(MupError):  # of what cannot be looked into nothing is known
-        if not made["is_fno"] and fingerprint(build) != made["build_is"]:
-            warnings.warn(
-                f"The function {name_of(build)} is not as it was when {folder} was tuned: its code, what it uses or the "
-                "version of a package is another one. Its target may predict otherwise; give the function as it was.",
-                stacklevel=2,
-            )
     builder: Any = FNO if made["is_fno"] else build
     try:
         with torch.random.fork_rng(devices=[]):

@@ -399,7 +399,7 @@ class Training:
         data.check_unchanged()
         took = trainer.seconds
         if keep and folder is not None:
-            keep_weights(model, self.processor, folder / WEIGHTS, **self.made(s))
+            keep_weights(model, self.processor, folder / WEIGHTS, self.made(s))
         of_training = {
             "train_loss": float(metrics["avg_loss"]),
             "n_params": n_params(model),

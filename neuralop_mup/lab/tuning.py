@@ -24,7 +24,7 @@ from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Settings
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.target import Tuned, load_tuned
+from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, name_of
 
 
@@ -558,7 +558,7 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
     if not any(map(is_complete, runs)):
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {say.params(runs[0]['params'])}: {runs[0]['error']}")
-    tuned = load_tuned(folder, training.build, processor=training.processor_given)
+    tuned = load_target(folder, training.build, training.processor_given)
     given = "" if isinstance(training.build, FNOs) else f", {called.rpartition('.')[2]}"
     page["use"] = (
         f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
