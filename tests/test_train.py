@@ -259,7 +259,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert f"lr       {usual_lr(12):.3g}, for 12 steps; nothing is tuned" in out and "heat-train" in told
     assert "target   width 8, modes 8; " in out and "12 steps (3 epochs), loss l2" in out and "base     the reference" in out
     folder = Path("runs/heat-train")
-    assert {"report.md", "samples.png", "target.json"} <= {path.name for path in folder.iterdir()}
+    assert {"report.md", "samples.png", "study.json"} <= {path.name for path in folder.iterdir()}
     assert len(list(folder.rglob(WEIGHTS))) == 1
     trained = nm.load_tuned(folder)
     assert f"has {trained.loss:.4g} as its validation loss" in out

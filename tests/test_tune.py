@@ -131,7 +131,7 @@ def test_masters_losses_and_workers(tmp_path):
         ({"base": {"width": 3}}, r"build\(\*\*{'width': 3}\) fails at the base"),
         ({"data": 3}, "data is a int; give the path"),
         ({"data": (loaders,)}, "data is a tuple; give"),
-        ({"data": "nowhere.npz"}, "There is no file nowhere.npz"),
+        ({"data": "nowhere.npz"}, "There is no file or folder nowhere.npz"),
         ({"loss": "l3"}, "loss='l3' must be 'l2', 'h1'"),
         ({"loss": 3}, "loss=3 must be"),
         ({"optimizer": "adm"}, "'adam"),
@@ -312,10 +312,8 @@ def test_tuned_says_what_it_is_and_its_last_line_rebuilds_the_parametrization(st
         (None, lambda **size: FNO(in_channels=1, out_channels=1, n_layers=3, **size), "is not one of this FNO"),
         (None, lambda **size: 3 / 0, "does not give the model in .*ZeroDivisionError"),
         (lambda f: (f / "study.json").unlink(), build, "holds no study"),
-        (lambda f: (f / "target.json").unlink(), build, "holds no trained target: its study is not finished"),
-        (lambda f: (f / "target.json").write_text("{"), build, "target.json is damaged"),
-        (lambda f: edit(f, "format", 9), build, "in the format 9"),
-        (lambda f: edit(f, "params", {"lr": 0.5}), build, "is not the one whose target is kept there"),
+        (lambda f: edit(f, "keeps", False), build, "holds no trained target: of the study that ran last there"),
+        (lambda f: edit(f, "seeds", 3), build, "holds no study"),
         (lambda f: [p.unlink() for p in f.glob("workspace/*/weights.pt")], build, "are not there"),
         (lambda f: [p.write_bytes(b"x") for p in f.glob("workspace/*/weights.pt")], build, "the file is damaged"),
     ],
@@ -330,7 +328,7 @@ def test_what_cannot_be_loaded_is_told(study, tmp_path, change, other, told):
 
 
 def edit(folder, key, value):
-    path = folder / "target.json"
+    path = folder / "study.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
 
 
@@ -449,7 +447,7 @@ def test_processors_are_kept_whole_in_a_file_that_runs_no_code(tmp_path):
     processor = problem.processor(data)
 
     def kept(processor):
-        keep_weights(model, processor, tmp_path / "w.pt")
+        keep_weights(model, processor, tmp_path / "w.pt", {})
         return read_weights(tmp_path / "w.pt")["processor"]
 
     sample, output = {"x": data.val[0], "y": data.val[1]}, torch.randn(2, 1, 17, 17)
@@ -625,11 +623,11 @@ def test_a_state_is_that_of_one_run(tmp_path):
 
 
 def test_the_target_of_one_study_is_not_given_for_another(tmp_path):
-    """One that fails in the same folder: the former target is no longer that of its runs."""
+    """One that fails in the same folder: the former target is no longer that of the study that ran last."""
     tuned_on(tmp_path / "s", loaders)
     with pytest.raises(nm.MupError, match="No run of the target completed"):
         tuned_on(tmp_path / "s", loaders, build=failing)
-    with pytest.raises(nm.MupError, match="is not the one whose target is kept there"):
+    with pytest.raises(nm.MupError, match="holds no trained target: of the study that ran last there it did not complete"):
         nm.load_tuned(tmp_path / "s", build)
 
 
@@ -647,7 +645,7 @@ def failing(**size):
 def test_weights_of_which_a_byte_is_another_one_are_damaged(study, tmp_path):
     tuned, _ = study
     folder = Path(shutil.copytree(tuned.report.parent, tmp_path / "copy"))
-    (path,) = [p for p in folder.glob("workspace/*/weights.pt") if str(p).endswith(tuned._made["weights"])]
+    path = folder / "workspace" / tuned._made["id"] / "weights.pt"
     whole = path.read_bytes()
     for at in range(1000, len(whole) - 4000, len(whole) // 40):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])

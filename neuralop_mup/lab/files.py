@@ -4,10 +4,11 @@ kill where it was; and of a trained target weights, plan and data processor, in 
 
 import errno
 import glob
+import json
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
+from neuralop_mup.lab.outcome import plain
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
 EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
@@ -150,8 +152,8 @@ def _read(path: Path, weights_only: bool) -> Any:
     return torch.load(path, map_location="cpu", weights_only=weights_only)
 
 
-def keep_weights(model: nn.Module, processor: Any, path: Path) -> None:
-    """Write the file.
+def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str, Any]) -> None:
+    """Write the file, with plain values that say how the model was made.
 
     Raises
     ------
@@ -163,7 +165,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path) -> None:
     kept = processor if _is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
-    content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept}
+    content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept, "made": json.dumps(plain(made))}
     with whole_file(path) as part:
         save_torch(content, part)
 
@@ -182,7 +184,8 @@ def read_weights(path: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``weights``, ``plan`` (JSON) and ``processor`` (None where there was none, or one of a class that is not known).
+        ``weights``, ``plan`` (JSON), ``processor`` (None where there was none, or one of a class that is not known), and
+        ``made``, a dict of what :func:`keep_weights` was told.
 
     Raises
     ------
@@ -191,7 +194,8 @@ def read_weights(path: Path) -> dict[str, Any]:
     """
     try:
         with torch.serialization.safe_globals([*_KNOWN, sine_mollifier, set]):
-            return _read(path, weights_only=True)
+            content = _read(path, weights_only=True)
+        return {**content, "made": json.loads(content["made"])}
     except FileNotFoundError as error:
         raise MupError(f"The weights {path} are not there; the same call or command trains that run again.") from error
     except Exception as error:  # zip's and pickle's errors share no base class

@@ -49,8 +49,6 @@ class Plan:
     study : Study
         Sizes, settings, what is searched, what trains a run, and from records the runs that are wanted.
     title : str
-    x_shape : tuple of int or None
-        ``(channels, *grid)``; None off a grid.
     steps : int
         Optimizer steps of a run.
     told : mapping
@@ -61,7 +59,6 @@ class Plan:
 
     study: Study
     title: str
-    x_shape: tuple[int, ...] | None
     steps: int
     told: Mapping[str, Any]
     n_bytes: int
@@ -210,7 +207,8 @@ def make_plan(
     losses, named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
     check_batch(f"{name_of(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, named, bool(grid))
     check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
-    training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers)
+    x_shape = (sample["x"].shape[1], *grid) if grid else None
+    training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers, x_shape)
     if chosen_by is not None:
         chosen_by.check(first, training.processor, seen)
     compared = (None, None) if alone else (seen.counts()["val"], modes_of(first))
@@ -244,7 +242,6 @@ def make_plan(
     return Plan(
         study,
         title=f"{name_of(build)} on {source.title}",
-        x_shape=(sample["x"].shape[1], *grid) if grid else None,
         steps=steps,
         told=told,
         n_bytes=_PAGE + _BYTES * n_params(models["target"]),

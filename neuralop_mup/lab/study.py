@@ -22,7 +22,7 @@ from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
 #: What is written down of a study, beside its sizes: as much as its results need.
-_KEPT = ("name", "space", "seeds", "rules", "fixed", "between", "notes")
+_KEPT = ("name", "space", "seeds", "rules", "fixed", "between", "notes", "keeps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +236,7 @@ class Study:
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """A record for each run of the study that ended, with what the study calls it; points in their order."""
         runs = itertools.chain.from_iterable(self.points(records))
-        return [{**run.labels, **record} for run in runs if (record := records.read(run)) is not None]
+        return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # What is written down
 

@@ -1,9 +1,8 @@
 """``Tuned``, a trained target that is ready to predict: written into a study's folder, and read from there."""
 
 import copy
-import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,24 +13,19 @@ import torch
 from neuralop.models import FNO
 from torch import nn
 
-from neuralop_mup._version import __version__
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.plan_files import fit_plan
-from neuralop_mup.lab.files import put, read_weights
+from neuralop_mup.lab.files import read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.outcome import is_complete, plain
+from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import verdict
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.settings import Settings
-from neuralop_mup.lab.training import FNOs, Training, name_of, quiet
+from neuralop_mup.lab.training import name_of, quiet
 from neuralop_mup.validation import check_count
-
-_FILE = "target.json"
-_FORMAT = 5
 
 
 @dataclass(frozen=True, repr=False)
@@ -145,53 +139,18 @@ class Tuned:
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
     def __repr__(self) -> str:
-        made, size = self._made, _arguments(self._made["size"])
+        made, said = self._made, verdict(self.results)
         base = "" if made["base"] is None else f"base={made['base']}, "
-        said = verdict(self.results)
+        named = made["metrics"].get("score") or "validation loss"
         return "\n".join(
             (
                 *said,
-                f"This model, {made['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as its "
-                f"{made['score'] or 'validation loss'} and is kept in {self.results.folder}:",
-                f"nm.parametrize({made['build']}({size}), {base}rule={made['rule']!r}, init_mult={made['init_mult']})",
+                f"This model, {made['metrics']['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as "
+                f"its {named} and is kept in {self.results.folder}:",
+                f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
+                f"init_mult={made['init_mult']})",
             )
         )
-
-
-def write_target(results: Results, training: Training, x_shape: Sequence[int] | None) -> dict[str, Any] | None:
-    """Write down which run is the target and how its model is built; also returned. None where no run is complete."""
-    study = results.study
-    done = [r for r in results.carried(study.target, study.rules[0]) if is_complete(r)]
-    if not done:
-        return None
-    record = min(done, key=lambda r: r["loss"])
-    run = study.point(study.target, study.rules[0], record["params"], keep=True)[study.seeds.index(record["seed"])]
-    config, build = run.config, training.build
-    settings = Settings.of({k: v for k, v in config.items() if k != "device"}, training.optimizers)
-    is_fno = isinstance(build, FNOs)
-    channels = {"in_channels": build.in_channels, "out_channels": build.out_channels} if is_fno else {}
-    made = {
-        "format": _FORMAT,
-        "version": __version__,
-        "build": name_of(build),
-        "is_fno": is_fno,
-        "build_is": training.fingerprints["build"],
-        "size": {**channels, **config["model"]},
-        "base": config["base"] and dict(config["base"]),
-        "rule": study.rules[0],
-        "init_mult": {"kernel": 1.0, **settings.init_mult},
-        "params": record["params"],
-        "seed": record["seed"],
-        "loss": record["loss"],
-        "n_params": record["metrics"]["n_params"],
-        "score": training.score and training.score.name,
-        "weights": f"workspace/{run.id}/{WEIGHTS}",
-        "processor": None if training.processor is None else type(training.processor).__qualname__,
-        "x_shape": None if x_shape is None else list(x_shape),
-        "split": training.split(),
-    }
-    put(results.folder, results.folder / _FILE, json.dumps(plain(made), indent=2) + "\n")
-    return made
 
 
 def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None, *, processor: Any = None) -> Tuned:
@@ -236,52 +195,39 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> torch.equal(again.predict(x), tuned.predict(x))
     True
     """
-    folder = Path(folder)
-    Records(folder)  # one of an earlier version is told
-    again = "Run the same call or command again, which resumes there."
-    if not (folder / _FILE).is_file():
-        raise MupError(
-            f"{folder} holds no trained target: its study is not finished, its target failed, or it is another "
-            f"folder. {again}"
-        )
-    try:
-        made = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        version = made["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise MupError(f"{folder / _FILE} is damaged ({type(error).__name__}: {error}). {again}") from error
-    if version != _FORMAT:
-        raise MupError(
-            f"The target in {folder} was written by neuralop_mup {made.get('version')} in the format {version}, and this is "
-            f"{__version__} with the format {_FORMAT}: load it with the version that wrote it, or tune in another folder."
-        )
-    results = Results.load(folder)
-    kept = {name: made[name] for name in ("seed", "loss", "params")}
-    if not any(kept.items() <= record.items() for record in results.carried(results.study.target, results.study.rules[0])):
-        raise MupError(
-            f"The study that ran last in {folder} is not the one whose target is kept there: it has gone on since, is not "
-            f"finished, or its target failed. {again}"
-        )
+    tuned = load_target(Path(folder), build, processor)
+    made = tuned._made
     with suppress(MupError):  # of what cannot be looked into nothing is known
-        if not made["is_fno"] and build is not None and fingerprint(build) != made["build_is"]:
+        if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
                 f"The function {name_of(build)} is not as it was when {folder} was tuned: its code, what it uses or the "
                 "version of a package is another one. Its target may predict otherwise; give the function as it was.",
                 stacklevel=2,
             )
-    return load_target(results, made, build, processor)
+    return tuned
 
 
-def load_target(results: Results, made: Mapping[str, Any], build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
-    """The target that was written down, read; see :func:`load_tuned`."""
-    folder = results.folder
+def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
+    """The target of the study that ran last in the folder; see :func:`load_tuned`."""
+    Records(folder)  # one of an earlier version is told
+    results = Results.load(folder)
+    study = results.study
+    done = [record for record in results.carried(study.target, study.rules[0]) if study.keeps and is_complete(record)]
+    if not done:
+        raise MupError(
+            f"{folder} holds no trained target: of the study that ran last there it did not complete, or was a function's "
+            "of your own. Run nm.train or nm.tune there."
+        )
+    record = min(done, key=lambda record: record["loss"])
+    path = folder / "workspace" / record["id"] / WEIGHTS
+    content = read_weights(path)
+    made = {**record, **tuples(content["made"])}
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
             f"nm.load_tuned({str(folder)!r}, {made['build'].rpartition('.')[2]})."
         )
-    path, builder = folder / made["weights"], FNO if made["is_fno"] else build
-    content = read_weights(path)
-    made = {**made, **{name: tuples(made[name]) for name in ("size", "base")}}
+    builder: Any = FNO if made["is_fno"] else build
     try:
         with torch.random.fork_rng(devices=[]):
             model = builder(**made["size"]).eval()
@@ -297,7 +243,7 @@ def load_target(results: Results, made: Mapping[str, Any], build: Callable[..., 
         used.to(next(model.parameters()).device)
         used.eval()
     params, split = dict(made["params"]), {name: np.asarray(numbers) for name, numbers in made["split"].items()}
-    return Tuned(params["lr"], params, model, made["loss"], results, folder / "report.md", used, split, dict(made))
+    return Tuned(params["lr"], params, model, made["loss"], results, folder / "report.md", used, split, made)
 
 
 def _arguments(size: Mapping[str, Any]) -> str:

@@ -217,6 +217,8 @@ class Training:
         What learning rates are chosen by, instead of the validation error.
     optimizers : mapping
         Name → :class:`~neuralop_mup.lab.settings.Choice`.
+    x_shape : tuple of int, optional
+        ``(channels, *grid)`` of an input, where it is on a grid.
     """
 
     keeps_files = True
@@ -232,9 +234,10 @@ class Training:
         told: Any = "l2",
         score: Score | None = None,
         optimizers: Mapping[str, Choice] = OPTIMIZERS,
+        x_shape: tuple[int, ...] | None = None,
     ) -> None:
         self.build, self.source, self.losses, self.told, self.score = build, source, losses, told, score
-        self.optimizers, self._data, self.processor_given = optimizers, data, processor
+        self.optimizers, self._data, self.processor_given, self.x_shape = optimizers, data, processor, x_shape
         made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
         self.processor = made(data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
@@ -300,6 +303,22 @@ class Training:
         }
 
     # A run
+
+    def made(self, s: Settings) -> dict[str, Any]:
+        """What a model's weights do not say of it: how it is built, and on what it was trained."""
+        is_fno = isinstance(self.build, FNOs)
+        channels = {"in_channels": self.build.in_channels, "out_channels": self.build.out_channels} if is_fno else {}
+        return {
+            "build": name_of(self.build),
+            "is_fno": is_fno,
+            "build_is": self.fingerprints["build"],
+            "size": {**channels, **s.model},
+            "base": s.base,
+            "init_mult": {"kernel": 1.0, **s.init_mult},
+            "processor": None if self.processor is None else type(self.processor).__qualname__,
+            "x_shape": self.x_shape,
+            "split": self.split(),
+        }
 
     def model(self, s: Settings) -> nn.Module:
         """A fresh parametrized model, drawn by the run's seed."""
@@ -380,7 +399,7 @@ class Training:
         data.check_unchanged()
         took = trainer.seconds
         if keep and folder is not None:
-            keep_weights(model, self.processor, folder / WEIGHTS)
+            keep_weights(model, self.processor, folder / WEIGHTS, self.made(s))
         of_training = {
             "train_loss": float(metrics["avg_loss"]),
             "n_params": n_params(model),

@@ -24,7 +24,7 @@ from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Settings
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.target import Tuned, load_target, write_target
+from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, name_of
 
 
@@ -548,23 +548,22 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
     training, folder = plan.study.train, Path(folder)
     check_room(folder, plan.n_bytes)
     results = results_of(plan.study, folder=folder, progress=progress, **place)
-    made = write_target(results, training, plan.x_shape)
     called = name_of(training.build)
     page = {
         "command": f"neuralop_mup.{name}({called}, …, folder={str(folder)!r})",
         "title": plan.title,
         "settings": plan.settings,
     }
-    if made is None:
+    runs = results.cell(plan.study.target, plan.study.rules[0])
+    if not any(map(is_complete, runs)):
         write_report(results, **page)
-        failed = next(r for r in results.cell(plan.study.target, plan.study.rules[0]) if not is_complete(r))
-        raise Diverged(f"No run of the target completed with {say.params(failed['params'])}: {failed['error']}")
-    tuned = load_target(results, made, training.build, training.processor_given)
+        raise Diverged(f"No run of the target completed with {say.params(runs[0]['params'])}: {runs[0]['error']}")
+    tuned = load_target(folder, training.build, training.processor_given)
     given = "" if isinstance(training.build, FNOs) else f", {called.rpartition('.')[2]}"
     page["use"] = (
         f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     )
-    if plan.x_shape is not None:
+    if training.x_shape is not None:
         there = tuned.model.to(Settings.of({"device": plan.study.fixed["device"]}).device)
         with writing(folder):
             page["errors"] = accuracy(Predictor(there, tuned.processor), training.data, tuned.split, folder / "samples.png")
