@@ -301,7 +301,7 @@ def test_times(steps, seconds):
 
 @pytest.mark.parametrize("steps", ["3 hours", "", "0h", "3", "h", "-3h", "30m1h", "1e400h"])
 def test_times_that_are_none(steps):
-    with pytest.raises(nm.MupError, match="steps is .*; give the number of optimizer steps.*'3h', '90m', '45s' or '1h30m'"):
+    with pytest.raises(nm.MupError, match="steps is .*; give the number of steps.*'3h', '90m', '45s' or '1h30m'"):
         built(steps=steps)
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import files, plots, training
+from neuralop_mup.lab import duration, files, plots, training
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.records import WEIGHTS
 from neuralop_mup.optim.musoap.optimizer import usual_lr
@@ -90,6 +90,32 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
     resumed.report.unlink()
     nm.train(build, fields(), folder=tmp_path / "killed", **QUICK)
     assert epochs == [2] and resumed.report.read_text() == before
+
+
+def test_a_time_is_as_many_epochs_as_fit_in_it(tmp_path, monkeypatch):
+    """4 batches an epoch. By a clock by which a step takes 5 seconds, 95 of 100 seconds have 19 steps: 4 whole epochs."""
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(duration, "time", clock)
+    step = training._Trainer.train_one_batch
+
+    def slow(self, idx, sample, training_loss):
+        clock.now += 5.0
+        return step(self, idx, sample, training_loss)
+
+    monkeypatch.setattr(training._Trainer, "train_one_batch", slow)
+    timed = {**QUICK, "epochs": "100s", "folder": tmp_path / "s"}
+    trained = nm.train(build, fields(), **timed)
+    (record,) = trained.results.records
+    assert record["metrics"]["steps"] == 16 and trained.lr == float(f"{usual_lr(16):.3g}")
+    assert "(4 epochs, which fit in 100s)" in trained.report.read_text()
+    counted = nm.train(build, fields(), **{**QUICK, "epochs": 4, "folder": tmp_path / "c"})
+    assert differing(trained.model, counted.model) == 0  # what was timed left nothing behind
+    before = clock.now
+    assert nm.train(build, fields(), **timed).loss == trained.loss and clock.now == before
+    (kept,) = (tmp_path / "s").glob("epochs-*.txt")
+    kept.write_text("many")
+    with pytest.raises(MupError, match=r"epochs-.*\.txt is damaged: it holds 'many'"):
+        nm.train(build, fields(), **timed)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -197,6 +223,8 @@ def failing(**size):
         ({"lr": 0}, "lr"),
         ({"lr": [0.1, 0.2]}, "lr"),
         ({"epochs": None}, "epochs"),
+        ({"epochs": "3 hours"}, "epochs is '3 hours'; give the number of epochs of the whole training, or the time"),
+        ({"epochs": "0.001s"}, "epochs='0.001s' is too short: by 20 of its steps one epoch takes about"),
         ({"seed": -1}, "seed"),
         ({"optimizer": lambda model, lr, steps: nm.MuAdam(model, lr=lr)}, r"No learning rates of <lambda> .* give it, lr="),
         ({"base": {"hidden_channels": 4}}, "fails at the base"),

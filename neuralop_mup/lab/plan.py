@@ -18,6 +18,7 @@ from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checks import check_batch, check_data, looking
+from neuralop_mup.lab.duration import epochs_within
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.given import as_source, options_of
@@ -176,7 +177,8 @@ def make_plan(
     MupError
     """
     read = options_of(read)
-    study, optimizers = asked(folder, **asking)
+    hours = asking["epochs"] if asking.get("alone") and isinstance(asking["epochs"], str) else ""
+    study, optimizers = asked(folder, **{**asking, **({"epochs": 1} if hours else {})})
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)
     models = {"target": _built(build, sizes["target"], "target", real=alone)}
@@ -214,12 +216,15 @@ def make_plan(
     compared = (None, None) if alone else (seen.counts()["val"], modes_of(first))
     notes = tuple(data_notes(sample, *compared, modes_of(models["target"]), named, energy))
     study = replace(study, sizes={which: dict(size) for which, size in sizes.items()}, notes=notes)
+    if hours:
+        study = replace(study, fixed={**study.fixed, "epochs": epochs_within(hours, study, training, Path(folder))})
+        usual = replace(usual, epochs=study.fixed["epochs"])
     steps = usual.epochs * len(seen.loaders(usual.batch_size, 0)[0])
     if study.between:
         study = replace(study, space={**study.space, "lr": _lrs(usual.choice, steps, alone)})
     told["target"] = (
         f"{say.size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps "
-        f"({usual.epochs} epochs), loss {loss if named else 'of your own'}"
+        f"({usual.epochs} epochs{hours and f', which fit in {hours}'}), loss {loss if named else 'of your own'}"
     )
     lrs = study.space["lr"]
     usually = f"for {steps} steps" if usual.choice.by_steps else "the optimizer's default"

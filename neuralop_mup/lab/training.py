@@ -148,6 +148,7 @@ class _Trainer(Trainer):
     """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
 
     checkpoint: Checkpoint | None = None
+    plain: Any = None  # the model, where what is trained applies it several times
     bar: Any = None  # of its steps, and the time left
     spent = began = 0.0  # seconds of this run before it was interrupted, and the clock when it went on
 
@@ -162,7 +163,8 @@ class _Trainer(Trainer):
 
     def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
         loss = super().train_one_batch(idx, sample, training_loss)
-        self.bar.update()
+        if self.bar is not None:
+            self.bar.update()
         if not torch.isfinite(loss):
             lr = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
@@ -360,13 +362,8 @@ class Training:
             If the configuration has an unknown key or value, or the data is another one after training.
         """
         s, notes = Settings.of(config, self.optimizers), []
-        model, data = self.model(s), self.data
-        train, evals = data.loaders(s.batch_size, s.seed)
-        steps = len(train) * s.epochs
-        trained = Unrolled(model, data) if getattr(data, "rollout", 1) > 1 else model
-        trainer = _Trainer(model=trained.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
-        trainer.optimizer = build_optimizer(model, s, steps)
-        trainer.scheduler = build_scheduler(trainer.optimizer, s)
+        trainer, train, evals = self.begun(config)
+        model, data, steps = trainer.plain, self.data, len(train) * s.epochs
         folder = Path(place) if place is not None and Path(place).is_dir() else None
         if folder is not None:
             key = fingerprint([self.fingerprints, {k: v for k, v in config.items() if k != "device"}])
@@ -377,16 +374,11 @@ class Training:
         trainer.bar = bar(
             desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.shows, leave=False
         )
-        with quiet(), untouched(train), trainer.bar:  # a loader of the user's own serves the next run, too
-            metrics = trainer.train(
-                train_loader=train,
-                test_loaders={},  # errors are measured once, below
-                optimizer=trainer.optimizer,
-                scheduler=trainer.scheduler,
-                training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
-            )
+        with untouched(train), trainer.bar:  # a loader of the user's own serves the next run, too
+            metrics = self.fit(trainer, train)
             trainer.model = model
-            measured = self._measured(trainer, evals)
+            with quiet():
+                measured = self._measured(trainer, evals)
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
@@ -407,6 +399,29 @@ class Training:
             "seconds": took,
         }
         return {**measured, **of_training, "notes": notes}
+
+    def begun(self, config: Mapping[str, Any]) -> tuple[_Trainer, Any, Mapping[str, Any]]:
+        """What trains a fresh model under a configuration, the training data and that for its errors."""
+        s = Settings.of(config, self.optimizers)
+        model, data = self.model(s), self.data
+        train, evals = data.loaders(s.batch_size, s.seed)
+        trained = Unrolled(model, data) if getattr(data, "rollout", 1) > 1 else model
+        trainer = _Trainer(model=trained.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
+        trainer.plain = model
+        trainer.optimizer = build_optimizer(model, s, len(train) * s.epochs)
+        trainer.scheduler = build_scheduler(trainer.optimizer, s)
+        return trainer, train, evals
+
+    def fit(self, trainer: _Trainer, loader: Any) -> dict[str, Any]:
+        """Train on the batches of a loader for as many epochs as the trainer has; what neuralop's gives."""
+        with quiet():
+            return trainer.train(
+                train_loader=loader,
+                test_loaders={},  # errors are measured once, at the end
+                optimizer=trainer.optimizer,
+                scheduler=trainer.scheduler,
+                training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
+            )
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""

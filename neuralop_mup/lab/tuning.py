@@ -261,7 +261,7 @@ def train(
     rule: str = DEFAULT_RULE,
     optimizer: Any = "soap",
     lr: float | None = None,
-    epochs: int = 50,
+    epochs: int | str = 50,
     batch_size: int = 20,
     seed: int = 0,
     processor: Any = None,
@@ -295,8 +295,11 @@ def train(
     lr : float, optional
         Learning rate at the base. By default that of the formula for the number of steps; under an optimizer that has none,
         its own default.
-    epochs, batch_size : int, default 50, 20
-        ``batch_size`` holds for data that does not come as loaders.
+    epochs : int or str, default 50
+        A number, or a time, such as ``"3h"``, ``"90m"`` or ``"1h30m"``: as many epochs as fit in it, by the time of a few
+        steps that are taken first. What they were is kept in the folder.
+    batch_size : int, default 20
+        Holds for data that does not come as loaders.
     seed : int, default 0
         Of the weights and of the order of the samples.
     device : str, default "auto"

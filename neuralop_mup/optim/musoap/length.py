@@ -113,15 +113,15 @@ def cosine(step: int, begin: int, end: int) -> float:
     return (1 + math.cos(math.pi * (step - begin) / (end - begin))) / 2
 
 
-def seconds_of(steps: str) -> float:
-    """The seconds of ``"3h"``, ``"90m"``, ``"45s"`` or ``"1h30m"``."""
-    found = _BUDGET.fullmatch(steps)
+def seconds_of(given: str, of: str = "steps") -> float:
+    """The seconds of ``"3h"``, ``"90m"``, ``"45s"`` or ``"1h30m"``; ``of``: the argument that it was given as."""
+    found = _BUDGET.fullmatch(given)
     hours, minutes, seconds = (float(part or 0) for part in (found.groups() if found else ("0", "0", "0")))
     total = 3600 * hours + 60 * minutes + seconds
     if not 0 < total < math.inf:
         raise MupError(
-            f"steps is {steps!r}; give the number of optimizer steps of the whole training, or the time that it may take as "
-            "'3h', '90m', '45s' or '1h30m'."
+            f"{of} is {given!r}; give the number of {of} of the whole training, or the time that it may take as '3h', "
+            "'90m', '45s' or '1h30m'."
         )
     return total
 

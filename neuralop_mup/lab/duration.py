@@ -1,0 +1,83 @@
+"""A training as long as a time: a few of its steps are timed, and the epochs that fit in are counted once."""
+
+import copy
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.files import check_room, put
+from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.training import Training
+from neuralop_mup.optim.musoap.length import seconds_of
+
+_WARM, _TIMED = 3, 20  # steps: the first ones make the optimizer's state
+#: Of the time; the rest is for the errors at the end, the weights and the page.
+_SHARE = 0.95
+
+
+class _First:
+    """The first batches of a loader, as often as they are asked for."""
+
+    def __init__(self, loader: Any, n: int) -> None:
+        self._loader, self._n = loader, min(n, len(loader))
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._loader, self._n)
+
+
+def epochs_within(given: str, study: Study, training: Training, folder: Path) -> int:
+    """The epochs of a run that fit in a time, floor(0.95 · time / (steps of an epoch · seconds of a step)).
+
+    Their number is kept in the folder, so that the same call has the same length wherever it goes on.
+
+    Parameters
+    ----------
+    given : str
+        As ``"3h"``, ``"90m"`` or ``"1h30m"``.
+    study : Study
+        Of a single size; its runs have one epoch.
+    training : Training
+        Of which a copy trains.
+    folder : Path
+
+    Raises
+    ------
+    MupError
+        If it is no time, if not even one epoch fits, or if the folder cannot be written or its file is damaged.
+    """
+    budget, run = seconds_of(given, "epochs"), study.tuning[0][0]
+    path = folder / f"epochs-{fingerprint([training.content(run.config), budget])[:16]}.txt"
+    if path.exists():
+        kept = path.read_text(encoding="utf-8").strip()
+        if not kept.isdecimal():
+            raise MupError(f"{path} is damaged: it holds {kept[:40]!r} where a number of epochs was kept. Remove it.")
+        return int(kept)
+    an_epoch = _seconds_of_an_epoch(copy.deepcopy(training), run.config)
+    epochs = int(_SHARE * budget / an_epoch)
+    if epochs < 1:
+        raise MupError(
+            f"epochs={given!r} is too short: by {_TIMED} of its steps one epoch takes about {an_epoch:.3g} seconds. Give "
+            "more time, fewer samples or a larger batch_size."
+        )
+    check_room(folder, 0)
+    put(folder, path, f"{epochs}\n")
+    return epochs
+
+
+def _seconds_of_an_epoch(training: Training, config: dict[str, Any]) -> float:
+    with torch.random.fork_rng(devices=[]):
+        trainer, loader, _ = training.begun(config)
+        training.fit(trainer, _First(loader, _WARM))
+        began = time.perf_counter()
+        timed = _First(loader, _TIMED)
+        training.fit(trainer, timed)
+    return (time.perf_counter() - began) / len(timed) * len(loader)
