@@ -92,7 +92,21 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
     assert epochs == [2] and resumed.report.read_text() == before
 
 
-def test_a_time_is_as_many_epochs_as_fit_in_it(tmp_path, monkeypatch):
+class Named(TensorDataset):
+    def __getitem__(self, index):
+        return dict(zip("xy", super().__getitem__(index), strict=True))
+
+
+def loaders():
+    """Of the user's own: 32 shuffled training samples in batches of 8, whose order is the loader's business."""
+    x, y = fields()
+    order = torch.Generator().manual_seed(3)
+    train = DataLoader(Named(x[:32], y[:32]), batch_size=8, shuffle=True, generator=order)
+    return {"train": train, "val": DataLoader(Named(x[32:], y[32:]), batch_size=8)}
+
+
+@pytest.mark.parametrize("data", [fields, loaders])
+def test_a_time_is_as_many_epochs_as_fit_in_it(tmp_path, monkeypatch, data):
     """4 batches an epoch. By a clock by which a step takes 5 seconds, 95 of 100 seconds have 19 steps: 4 whole epochs."""
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr(duration, "time", clock)
@@ -104,18 +118,18 @@ def test_a_time_is_as_many_epochs_as_fit_in_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(training._Trainer, "train_one_batch", slow)
     timed = {**QUICK, "epochs": "100s", "folder": tmp_path / "s"}
-    trained = nm.train(build, fields(), **timed)
+    trained = nm.train(build, data(), **timed)
     (record,) = trained.results.records
     assert record["metrics"]["steps"] == 16 and trained.lr == float(f"{usual_lr(16):.3g}")
     assert "(4 epochs, which fit in 100s)" in trained.report.read_text()
-    counted = nm.train(build, fields(), **{**QUICK, "epochs": 4, "folder": tmp_path / "c"})
+    counted = nm.train(build, data(), **{**QUICK, "epochs": 4, "folder": tmp_path / "c"})
     assert differing(trained.model, counted.model) == 0  # what was timed left nothing behind
     before = clock.now
-    assert nm.train(build, fields(), **timed).loss == trained.loss and clock.now == before
+    assert nm.train(build, data(), **timed).loss == trained.loss and clock.now == before
     (kept,) = (tmp_path / "s").glob("epochs-*.txt")
     kept.write_text("many")
     with pytest.raises(MupError, match=r"epochs-.*\.txt is damaged: it holds 'many'"):
-        nm.train(build, fields(), **timed)
+        nm.train(build, data(), **timed)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -224,7 +238,7 @@ def failing(**size):
         ({"lr": [0.1, 0.2]}, "lr"),
         ({"epochs": None}, "epochs"),
         ({"epochs": "3 hours"}, "epochs is '3 hours'; give the number of epochs of the whole training, or the time"),
-        ({"epochs": "0.001s"}, "epochs='0.001s' is too short: by 20 of its steps one epoch takes about"),
+        ({"epochs": "0.001s"}, "0.001 seconds are too short a time for epochs: by 20 of its steps one takes about"),
         ({"seed": -1}, "seed"),
         ({"optimizer": lambda model, lr, steps: nm.MuAdam(model, lr=lr)}, r"No learning rates of <lambda> .* give it, lr="),
         ({"base": {"hidden_channels": 4}}, "fails at the base"),

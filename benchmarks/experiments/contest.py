@@ -85,7 +85,7 @@ VARIANTS = ("Adam, 1.4 times the steps", "Adam, eps 1e-6", "Adam, beta2 0.95")
 #: Of which rates are searched everywhere.
 TUNED = tuple(name for name in CONTENDERS if name not in ("MuSOAP, no weight decay", *VARIANTS))
 #: Whose errors a page shows, for a table that is not too wide; the experiment's own text has all of them.
-_ON_PAGES = (THEIRS, "MuSOAP, untuned", "MuSOAP", BASELINE, "Adam", "stock SOAP")
+_ON_PAGES = (THEIRS, "MuSOAP, untuned", "MuSOAP", BASELINE, "Adam", "AdamW", "stock SOAP")
 #: Over whose errors a page's table has those of the untuned MuSOAP.
 _RIVALS = (THEIRS, BASELINE, *USUAL, "stock SOAP", VARIANTS[0])
 #: Name in numbers of pages → who all are compared with.

@@ -12,9 +12,9 @@ import torch
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import check_room, put
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.settings import Settings
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.training import Training
-from neuralop_mup.optim.musoap.length import seconds_of
+from neuralop_mup.lab.training import Training, quiet, untouched
 
 _WARM, _TIMED = 3, 20  # steps: the first ones make the optimizer's state
 #: Of the time; the rest is for the errors at the end, the weights and the page.
@@ -34,15 +34,15 @@ class _First:
         return itertools.islice(self._loader, self._n)
 
 
-def epochs_within(given: str, study: Study, training: Training, folder: Path) -> int:
+def epochs_within(budget: float, study: Study, training: Training, folder: Path) -> int:
     """The epochs of a run that fit in a time, floor(0.95 · time / (steps of an epoch · seconds of a step)).
 
     Their number is kept in the folder, so that the same call has the same length wherever it goes on.
 
     Parameters
     ----------
-    given : str
-        As ``"3h"``, ``"90m"`` or ``"1h30m"``.
+    budget : float
+        The time, in seconds.
     study : Study
         Of a single size; its runs have one epoch.
     training : Training
@@ -52,32 +52,33 @@ def epochs_within(given: str, study: Study, training: Training, folder: Path) ->
     Raises
     ------
     MupError
-        If it is no time, if not even one epoch fits, or if the folder cannot be written or its file is damaged.
+        If not even one epoch fits, or if the folder cannot be written or its file is damaged.
     """
-    budget, run = seconds_of(given, "epochs"), study.tuning[0][0]
+    run = study.tuning[0][0]
     path = folder / f"epochs-{fingerprint([training.content(run.config), budget])[:16]}.txt"
     if path.exists():
         kept = path.read_text(encoding="utf-8").strip()
         if not kept.isdecimal():
             raise MupError(f"{path} is damaged: it holds {kept[:40]!r} where a number of epochs was kept. Remove it.")
         return int(kept)
-    an_epoch = _seconds_of_an_epoch(copy.deepcopy(training), run.config)
+    an_epoch = _seconds_of_an_epoch(copy.deepcopy(training), Settings.of(run.config, training.optimizers))
     epochs = int(_SHARE * budget / an_epoch)
     if epochs < 1:
         raise MupError(
-            f"epochs={given!r} is too short: by {_TIMED} of its steps one epoch takes about {an_epoch:.3g} seconds. Give "
-            "more time, fewer samples or a larger batch_size."
+            f"{budget:g} seconds are too short a time for epochs: by {_TIMED} of its steps one takes about {an_epoch:.3g} "
+            "seconds. Give more time, fewer samples or a larger batch_size."
         )
     check_room(folder, 0)
     put(folder, path, f"{epochs}\n")
     return epochs
 
 
-def _seconds_of_an_epoch(training: Training, config: dict[str, Any]) -> float:
+def _seconds_of_an_epoch(training: Training, s: Settings) -> float:
     with torch.random.fork_rng(devices=[]):
-        trainer, loader, _ = training.begun(config)
+        _, trainer, loader, _ = training.begun(s)
+    timed = _First(loader, _TIMED)
+    with quiet(), untouched(loader):
         training.fit(trainer, _First(loader, _WARM))
         began = time.perf_counter()
-        timed = _First(loader, _TIMED)
         training.fit(trainer, timed)
     return (time.perf_counter() - began) / len(timed) * len(loader)

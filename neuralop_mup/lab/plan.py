@@ -29,6 +29,7 @@ from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.training import Training, build_model, losses_of, n_params, name_of, untouched
+from neuralop_mup.optim.musoap.length import seconds_of
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
@@ -177,8 +178,9 @@ def make_plan(
     MupError
     """
     read = options_of(read)
-    hours = asking["epochs"] if asking.get("alone") and isinstance(asking["epochs"], str) else ""
-    study, optimizers = asked(folder, **{**asking, **({"epochs": 1} if hours else {})})
+    hours = asking["epochs"] if asking.get("alone") and isinstance(asking["epochs"], str) else None
+    budget = None if hours is None else seconds_of(hours, "epochs")
+    study, optimizers = asked(folder, **asking | ({"epochs": 1} if budget else {}))
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)
     models = {"target": _built(build, sizes["target"], "target", real=alone)}
@@ -216,15 +218,15 @@ def make_plan(
     compared = (None, None) if alone else (seen.counts()["val"], modes_of(first))
     notes = tuple(data_notes(sample, *compared, modes_of(models["target"]), named, energy))
     study = replace(study, sizes={which: dict(size) for which, size in sizes.items()}, notes=notes)
-    if hours:
-        study = replace(study, fixed={**study.fixed, "epochs": epochs_within(hours, study, training, Path(folder))})
+    if budget is not None:
+        study = replace(study, fixed={**study.fixed, "epochs": epochs_within(budget, study, training, Path(folder))})
         usual = replace(usual, epochs=study.fixed["epochs"])
     steps = usual.epochs * len(seen.loaders(usual.batch_size, 0)[0])
     if study.between:
         study = replace(study, space={**study.space, "lr": _lrs(usual.choice, steps, alone)})
     told["target"] = (
         f"{say.size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps "
-        f"({usual.epochs} epochs{hours and f', which fit in {hours}'}), loss {loss if named else 'of your own'}"
+        f"({usual.epochs} epochs{f', which fit in {hours}' if hours else ''}), loss {loss if named else 'of your own'}"
     )
     lrs = study.space["lr"]
     usually = f"for {steps} steps" if usual.choice.by_steps else "the optimizer's default"

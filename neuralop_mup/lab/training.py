@@ -148,7 +148,6 @@ class _Trainer(Trainer):
     """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
 
     checkpoint: Checkpoint | None = None
-    plain: Any = None  # the model, where what is trained applies it several times
     bar: Any = None  # of its steps, and the time left
     spent = began = 0.0  # seconds of this run before it was interrupted, and the clock when it went on
 
@@ -362,8 +361,8 @@ class Training:
             If the configuration has an unknown key or value, or the data is another one after training.
         """
         s, notes = Settings.of(config, self.optimizers), []
-        trainer, train, evals = self.begun(config)
-        model, data, steps = trainer.plain, self.data, len(train) * s.epochs
+        model, trainer, train, evals = self.begun(s)
+        data, steps = self.data, len(train) * s.epochs
         folder = Path(place) if place is not None and Path(place).is_dir() else None
         if folder is not None:
             key = fingerprint([self.fingerprints, {k: v for k, v in config.items() if k != "device"}])
@@ -374,11 +373,10 @@ class Training:
         trainer.bar = bar(
             desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.shows, leave=False
         )
-        with untouched(train), trainer.bar:  # a loader of the user's own serves the next run, too
+        with quiet(), untouched(train), trainer.bar:  # a loader of the user's own serves the next run, too
             metrics = self.fit(trainer, train)
             trainer.model = model
-            with quiet():
-                measured = self._measured(trainer, evals)
+            measured = self._measured(trainer, evals)
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
@@ -400,28 +398,25 @@ class Training:
         }
         return {**measured, **of_training, "notes": notes}
 
-    def begun(self, config: Mapping[str, Any]) -> tuple[_Trainer, Any, Mapping[str, Any]]:
-        """What trains a fresh model under a configuration, the training data and that for its errors."""
-        s = Settings.of(config, self.optimizers)
+    def begun(self, s: Settings) -> tuple[nn.Module, _Trainer, Any, Mapping[str, Any]]:
+        """A fresh model, what trains it, the training data and that for its errors."""
         model, data = self.model(s), self.data
         train, evals = data.loaders(s.batch_size, s.seed)
         trained = Unrolled(model, data) if getattr(data, "rollout", 1) > 1 else model
         trainer = _Trainer(model=trained.to(s.device), n_epochs=s.epochs, data_processor=self.processor, device=s.device)
-        trainer.plain = model
         trainer.optimizer = build_optimizer(model, s, len(train) * s.epochs)
         trainer.scheduler = build_scheduler(trainer.optimizer, s)
-        return trainer, train, evals
+        return model, trainer, train, evals
 
     def fit(self, trainer: _Trainer, loader: Any) -> dict[str, Any]:
         """Train on the batches of a loader for as many epochs as the trainer has; what neuralop's gives."""
-        with quiet():
-            return trainer.train(
-                train_loader=loader,
-                test_loaders={},  # errors are measured once, at the end
-                optimizer=trainer.optimizer,
-                scheduler=trainer.scheduler,
-                training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
-            )
+        return trainer.train(
+            train_loader=loader,
+            test_loaders={},  # errors are measured once, at the end
+            optimizer=trainer.optimizer,
+            scheduler=trainer.scheduler,
+            training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
+        )
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""
