@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 __all__ = ["MuSOAP", "fno_musoap_param_groups"]
 
 _BASIS_BETA = 0.95  # decay of the matrices whose eigenvectors are the bases
+_TINY = 1e-30
 _NOISE = 1e-5  # components this much below the root mean square of their mode are rounding errors
 
 
@@ -17,8 +18,9 @@ class MuSOAP(Optimizer):
 
     A kernel of a Fourier layer is one ``in x out`` matrix (a block) for each mode. All modes of a layer share an
     orthonormal basis of its input channels and one of its output channels. In these coordinates each entry is
-    divided by the root of its second moment, as in Adam. Then each mode's block is brought to one operator norm,
-    ``lr * sqrt(out / in)``. So one ``lr`` serves every width and every number of modes.
+    divided by the root of its second moment, as in Adam. Then each mode's block is brought to one size,
+    ``lr * sqrt(out / in)``, which depends on neither width nor the number of modes. What is brought to it is an estimate
+    of the block's operator norm, exact for one row or column.
 
     For one layer, with :math:`G_k` the gradient's block at mode :math:`k`, at step :math:`t`:
 
@@ -30,9 +32,10 @@ class MuSOAP(Optimizer):
             \qquad \text{(every so many steps; at first eigenvectors)} \\
         V_k &= \beta_2 V_k + (1 - \beta_2) |P^T G_k Q|^2, \qquad
         U_k = P \left( P^T N_k Q / \sqrt{V_k} \right) Q^T \\
-        W_k &= (1 - \eta \lambda) W_k - \eta \sqrt{d_{out} / d_{in}}\; U_k / \|U_k\|
+        W_k &= (1 - \eta \lambda) W_k - \eta \sqrt{d_{out} / d_{in}}\; U_k / s(U_k)
 
-    This is the slow and obvious version: blocks are moved one after the other. A fast one is ``neuralop_mup.MuSOAP``.
+    with :math:`s` the estimate, from fourth powers of singular values. ``neuralop_mup.MuSOAP`` makes the same updates, and
+    besides starts kernels small, scales the rates of AdamW with the width, and has a learning rate for each length.
 
     Parameters
     ----------
@@ -94,11 +97,21 @@ class MuSOAP(Optimizer):
         eps: float = 1e-8,
     ):
         for name, value in (("lr", lr), ("aux_lr", aux_lr), ("weight_decay", weight_decay), ("eps", eps)):
-            if value < 0.0:
+            if not value >= 0.0:
                 raise ValueError(f"Invalid {name}: {value} - should be >= 0.0")
+        for name, value in (("period", period), ("refresh", refresh)):
+            if not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"Invalid {name}: {value} - should be a whole number >= 1")
         for name, value in (("momentum", momentum), ("beta2", beta2), ("betas[0]", betas[0]), ("betas[1]", betas[1])):
             if not 0.0 <= value < 1.0:
                 raise ValueError(f"Invalid {name}: {value} - should be in [0.0, 1.0)")
+        params = list(params)
+        for group in params:
+            if not isinstance(group, dict):
+                raise ValueError("MuSOAP takes groups with layouts, such as fno_musoap_param_groups(model)")
+            group["params"] = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+            if group.get("layouts") and len(group["layouts"]) != len(group["params"]):
+                raise ValueError(f"{len(group['layouts'])} layouts for {len(group['params'])} parameters")
         groups = [{"lr": lr if group.get("layouts") else aux_lr, "layouts": None, **group} for group in params]
         defaults = dict(
             lr=lr,
@@ -251,28 +264,31 @@ def _musoap(p: Tensor, state: Dict, layout: str, group: Dict) -> None:
     measured = t <= group["refresh"] or (t - 1) % group["refresh"] < turns
     for layer in range(len(w)):
         bases = [basis[layer] for basis in state["bases"]]
+        due = g[layer][:, moving]  # (channels, modes that move, *in axes, *out axes)
         for axis, (gram, basis) in enumerate(zip(state["grams"], bases)):
-            x = g[layer][:, moving].movedim(2 + axis, 0).flatten(1)
+            x = due.movedim(2 + axis, 0).flatten(1)
             gram[layer] = _BASIS_BETA * gram[layer] + (1 - _BASIS_BETA) * (x @ x.mH).real
             if t == 1:
                 basis.copy_(torch.linalg.eigh(gram[layer]).eigenvectors.flip(-1))
             elif renewed:
                 basis.copy_(torch.linalg.qr(gram[layer] @ basis).Q)
-        for mode in moving:
-            if not g[layer, :, mode].any():  # without a gradient it is left alone
-                continue
-            turned = []
-            for at in product([layer], range(w.shape[1]), [mode]):
-                v[at] = group["beta2"] * v[at] + (1 - group["beta2"]) * _rotate(g[at], bases, back=True).abs() ** 2
-                # Where a gradient has no component, its rounding errors must not be taken for one.
-                turned.append(_rotate(ahead[at], bases, back=True) / (v[at].sqrt() + _NOISE * v[at].mean().sqrt()))
-            u = torch.stack(turned).reshape(-1, n_in, n_out)
-            if measured:
-                state["ratio"][layer, mode] = _operator_norm(u, 4) / _operator_norm(u, 2)
-            size = _operator_norm(u, 2) * state["ratio"][layer, mode]
-            w[layer, :, mode] *= 1 - lr * group["weight_decay"]
-            for channel, own in enumerate(turned):
-                w[layer, channel, mode] -= lr * math.sqrt(n_out / n_in) * _rotate(own / size, bases)
+        each, of_mode = (*due.shape[:2], -1), (1, -1, *(1 for _ in bases))
+        squares = group["beta2"] * v[layer][:, moving]
+        squares = squares + (1 - group["beta2"]) * _rotate(due, bases, back=True).abs() ** 2
+        # A mode without a gradient is left alone, and so is one whose squares are too small for their numbers.
+        alive = ((due.reshape(each) != 0).any(2) & (squares.reshape(each) > 0).any(2)).any(0).view(of_mode)
+        v[layer][:, moving] = torch.where(alive, squares, v[layer][:, moving])
+        # Where a gradient has no component, its rounding errors must not be taken for one.
+        means = squares.reshape(each).mean(2).view(*due.shape[:2], *of_mode[2:])
+        root = squares.sqrt() + _NOISE * means.sqrt()
+        turned = _rotate(ahead[layer][:, moving], bases, back=True) / torch.where(root > 0, root, 1.0)
+        u = turned.reshape(*turned.shape[:2], n_in, n_out)
+        if measured:
+            state["ratio"][layer, moving] = _operator_norm(u, 4) / _operator_norm(u, 2).clamp(min=_TINY)
+        size = (_operator_norm(u, 2) * state["ratio"][layer, moving]).clamp(min=_TINY).view(of_mode)
+        old = w[layer][:, moving]
+        new = (1 - lr * group["weight_decay"]) * old - lr * math.sqrt(n_out / n_in) * _rotate(turned / size, bases)
+        w[layer][:, moving] = torch.where(alive, new, old)
     p.copy_(_unblocked(w, p, layout))
 
 
@@ -307,19 +323,21 @@ def _turn(sizes: List[int], period: int, step: int) -> Tuple[List[int], int]:
     return [i for i, at in enumerate(product(*map(range, sizes))) if not sizes or at[axis] in due], period
 
 
-def _rotate(block: Tensor, bases: List[Tensor], back: bool = False) -> Tensor:
-    """A block with each axis's basis multiplied onto it, or with its transpose."""
-    for axis, q in enumerate(bases):
-        q = (q.mT if back else q).to(block.dtype)
-        block = torch.tensordot(q, block, ([1], [axis])).movedim(0, axis)
-    return block
+def _rotate(blocks: Tensor, bases: List[Tensor], back: bool = False) -> Tensor:
+    """Blocks with each basis multiplied onto one of their last axes, or with its transpose."""
+    for axis, q in enumerate(bases, start=blocks.ndim - len(bases)):
+        q = (q.mT if back else q).to(blocks.dtype)
+        blocks = torch.tensordot(q, blocks, ([1], [axis])).movedim(0, axis)
+    return blocks
 
 
 def _operator_norm(blocks: Tensor, power: int) -> Tensor:
-    """Of a mode's blocks, from their Schatten norm and that of random entries; exact for one row or column."""
-    _, m, n = blocks.shape
-    values = torch.linalg.svdvals(blocks)
+    """Of each mode of (channels, modes, m, n), an estimate from their Schatten norm; exact for one row or column."""
+    m, n = blocks.shape[-2:]
+    moments = torch.linalg.vector_norm(blocks, dim=(-2, -1)) ** 2  # sums of squares of singular values
     if min(m, n) == 1:
-        return values.max()
+        return moments.sqrt().amax(0)
+    if power == 4:
+        moments = torch.linalg.vector_norm(blocks @ blocks.mH, dim=(-2, -1)) ** 2
     of_random = m * n * (1 if power == 2 else m + n + (0 if blocks.is_complex() else 1))
-    return (values**power).sum() ** (1 / power) * (math.sqrt(m) + math.sqrt(n)) / of_random ** (1 / power)
+    return moments.sum(0) ** (1 / power) * (math.sqrt(m) + math.sqrt(n)) / of_random ** (1 / power)

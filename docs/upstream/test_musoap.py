@@ -58,10 +58,52 @@ def test_groups_of_an_fno(factorization, separable):
     assert kernels <= {names[p] for p in chosen["params"]}
     ends = {"lifting.fcs.0.weight", "projection.fcs.1.weight"}
     assert ends <= {names[p] for p in rest["params"]}
-    assert all(p.ndim >= len(layout.replace("l", "")) for p, layout in zip(chosen["params"], chosen["layouts"]))
+    assert all(p.ndim == len(layout) for p, layout in zip(chosen["params"], chosen["layouts"]))
 
     # two layers instead of four: sqrt(4 / 2) times the size of update
     assert math.isclose(chosen["lr"], 0.03 * math.sqrt(2))
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-22, 1e-30])
+def test_tiny_gradients_leave_numbers(size):
+    weight = Parameter(torch.randn(4, 3, 5, dtype=torch.cfloat))
+    weight.grad = size * torch.randn_like(weight)
+    weight.grad[:, :, 2] = 0
+    before = weight.detach().clone()
+    MuSOAP([{"params": [weight], "layouts": ["iob"]}], period=1).step()
+    assert weight.isfinite().all()
+    assert_close(weight[:, :, 2].detach(), before[:, :, 2])  # without a gradient it is left alone
+
+
+@pytest.mark.parametrize("separable", [False, True])
+def test_a_resumed_training_goes_on_as_it_would_have(separable):
+    def trained(steps, state=None):
+        torch.manual_seed(0)
+        model = FNO((8,), 1, 1, 8, n_layers=2, separable=separable)
+        optimizer = MuSOAP(fno_musoap_param_groups(model))
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
+        x = torch.randn(8, 1, 16)
+        if state is not None:
+            for part, own in zip((model, optimizer, scheduler), state):
+                part.load_state_dict(own)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+        return model.state_dict(), optimizer.state_dict(), scheduler.state_dict()
+
+    whole, resumed = trained(8)[0], trained(4, trained(4))[0]
+    whole.pop("_metadata"), resumed.pop("_metadata")
+    assert_close(resumed, whole, rtol=0, atol=0)
+
+
+def test_what_it_cannot_train_is_refused():
+    weight = Parameter(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="groups with layouts"):
+        MuSOAP([weight])
+    with pytest.raises(ValueError, match="1 layouts for 2 parameters"):
+        MuSOAP([{"params": [weight, Parameter(torch.zeros(2))], "layouts": ["oi"]}])
 
 
 def test_an_fno_learns():
@@ -79,7 +121,10 @@ def test_an_fno_learns():
     assert losses[-1] < 0.3 * losses[0]
 
 
-@pytest.mark.parametrize("arguments", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.5)}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"lr": -1.0}, {"lr": math.nan}, {"momentum": 1.0}, {"betas": (0.9, 1.5)}, {"period": 0}, {"refresh": 0.5}],
+)
 def test_invalid_arguments(arguments):
     with pytest.raises(ValueError, match="Invalid"):
         MuSOAP([{"params": [Parameter(torch.zeros(2, 2))], "layouts": ["oi"]}], **arguments)

@@ -41,8 +41,8 @@ of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fa
 as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
 update carry it once (derived in docs/explain/layouts.md).
 
-Depth has no rule under Adam: none held (docs/evidence/transfer.md). How a learning rate follows the number of steps says
-:func:`length_factor`.
+Depth has no rule under Adam: none held (docs/evidence/transfer.md). :func:`length_factor` says how a learning rate follows
+the number of steps.
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",

@@ -73,8 +73,8 @@ class MuSOAP(torch.optim.Optimizer):
     sum is over the modes that move at it (``period``). Of real fields mode −k has the conjugate block, so that over both
     signs these are the whole sums; with ``complex_data=True`` real bases are a choice. In these coordinates each entry of
     each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
-    to one size, lr·√(out/in), so that the number of modes needs no rule for the learning rate, nor does width as far as that
-    size is the operator norm (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
+    to one size, lr·√(out/in), which depends on neither width nor the number of modes as far as it is the operator norm
+    (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
     mean that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4)
     times (Σσ⁴)^(1/4). The ratio of this to (Σσ²)^(1/2) is computed when bases are renewed. A separable kernel's block
     is diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
