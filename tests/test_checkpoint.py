@@ -318,6 +318,24 @@ def test_optimizer_state_of_other_groups(other, tmp_path):
         optimizer.load_state_dict({})
 
 
+@pytest.mark.parametrize("kind", [nm.MuSOAP, nm.MuAdamW])
+def test_optimizer_state_of_another_size(kind):
+    """Of as many groups with the same multipliers: torch takes it, and the first step fails in the middle."""
+
+    def trained(n_modes):
+        model = nm.parametrize(FNO((n_modes,), 1, 1, 16, n_layers=2), base={"n_modes": (n_modes,)})
+        optimizer = kind(model, lr=0.01)
+        model(torch.randn(2, 1, 32)).square().mean().backward()
+        optimizer.step()
+        return optimizer
+
+    optimizer = trained(12)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(nm.MupError, match=r"an average of shape \(16, 16, 5\) in group .* for a parameter of \(16, 16, 7\)"):
+        optimizer.load_state_dict(trained(8).state_dict())
+    assert str(optimizer.state_dict()) == str(before)
+
+
 class Failing(torch.optim.lr_scheduler.StepLR):
     """Fails when it has taken a state of two steps: not when it gets its own back."""
 

@@ -51,6 +51,17 @@ def one_bad_shard(rank):
         optimizer.step()
 
 
+def other_rates(rank):
+    """Each process with an error of its own share of the data would train weights of its own."""
+    model = small_fno()
+    optimizer = nm.MuSOAP(model, steps=300, start_error=0.01 * (1 + rank), process_group=dist.group.WORLD)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    # A quarter of 0.01 and of 0.03, times √(4/2) for two layers.
+    with pytest.raises(nm.MupError, match="rates of the first group from 0.00354 to 0.0106, steps from 300 to 300"):
+        optimizer.step()
+
+
 def in_process(rank, world, work, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
@@ -67,6 +78,7 @@ def in_processes(n, work, folder):
 
 def runs(rank, folder):
     one_bad_shard(rank)
+    other_rates(rank)
     return {
         "plain": run(in_double(small_fno(width=6))),
         "shared": run(in_double(small_fno(width=6)), process_group=dist.group.WORLD),

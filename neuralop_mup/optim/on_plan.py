@@ -170,17 +170,17 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
     Raises
     ------
     MupError
-        If groups differ in number, parameters, name, or the multipliers of the rule or of the roles, or lack a number that
-        the optimizer's step reads.
+        If groups differ in number, parameters and their shapes, name, or the multipliers of the rule or of the roles, or
+        lack a number that the optimizer's step reads.
     """
     optimizer = unwrap_optimizer(optimizer)
     theirs = state.get("param_groups") if isinstance(state, Mapping) else None
     if not isinstance(theirs, list):
         raise MupError("This is not the state dict of an optimizer (it has no param_groups): save optimizer.state_dict().")
-    if problem := _different_groups(optimizer.param_groups, theirs):
+    if problem := _different_groups(optimizer.param_groups, theirs, state.get("state", {})):
         raise MupError(
-            f"This optimizer state belongs to other groups ({problem}): build the optimizer as it was, with the same base, "
-            "rule and lr_mult, from neuralop_mup's optimizers or param_groups."
+            f"This optimizer state belongs to other groups ({problem}): build model and optimizer as they were, with the "
+            "same sizes, base, rule and lr_mult, from neuralop_mup's optimizers or param_groups."
         )
     # What is True, False or None by default torch fills in itself, in states of its former releases; MuSOAP checks its own.
     read = [key for key, value in optimizer.defaults.items() if value is not None and not isinstance(value, bool)]
@@ -192,7 +192,9 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
         )
 
 
-def _different_groups(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> str | None:
+def _different_groups(
+    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], states: Mapping[Any, Mapping[str, Any]]
+) -> str | None:
     """What the groups of an optimizer and of a state differ in."""
     if len(ours) != len(theirs):
         return f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
@@ -200,6 +202,10 @@ def _different_groups(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mappin
         own, other = (f"{g.get('name')!r} with {len(g['params'])} parameters" for g in (group, saved))
         if own != other:
             return f"group {own} was saved as {other}"
+        for p, key in zip(group["params"], saved["params"], strict=True):
+            average = states.get(key, {}).get("exp_avg")
+            if average is not None and average.shape != p.shape:
+                return f"an average of shape {tuple(average.shape)} in group {own} for a parameter of {tuple(p.shape)}"
         # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if "mode_mult" in group else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):

@@ -189,6 +189,7 @@ class MuSOAP(torch.optim.Optimizer):
 
     # On the class: copies and pickles of an optimizer begin without any, and go by its states alone.
     _process_group: dist.ProcessGroup | None = None
+    _compared = False  # whether all processes were found to have the same rates
     _replicas: dist.ProcessGroup | None = None
     _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
     _check = cached_property(lambda self: GradientCheck())
@@ -228,6 +229,7 @@ class MuSOAP(torch.optim.Optimizer):
         ):
             check_count(what, count, unit)
         if start_error is not None:
+            start_error = start_error.item() if isinstance(start_error, torch.Tensor) else start_error
             check_start_error(start_error, lr)
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
@@ -331,6 +333,10 @@ class MuSOAP(torch.optim.Optimizer):
                 "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
             )
         self._follow_length(groups, taken)
+        if (together := self._process_group or self._replicas) and not self._compared:
+            rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
+            ranks.check_equal(rates, steps, groups[0]["params"][0].device, together)
+            self._compared = True
         self._check.refuse_earlier()
         self._on_device(groups)
         self._check.ask(groups)
@@ -584,7 +590,7 @@ class MuSOAP(torch.optim.Optimizer):
                         "it was no gain: go on with the release that saved it, or train from its weights with a new "
                         "optimizer."
                     )
-        check_optimizer_state(self, {"param_groups": groups})  # the same parameters under another base or rule
+        check_optimizer_state(self, {**state_dict, "param_groups": groups})  # the same parameters under another base or rule
         if said := say_whose_end(self.param_groups[0]["steps"], groups[0]["steps"]):
             warnings.warn(said, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})

@@ -22,6 +22,20 @@ def owners(sizes: Sequence[int], world: int) -> list[int]:
     return owner_of
 
 
+def check_equal(rates: Sequence[float], steps: int, device: torch.device, group: dist.ProcessGroup) -> None:
+    """Refuse learning rates or a number of steps that are not those of every process."""
+    own = torch.tensor([*rates, steps], dtype=torch.float64, device=device)
+    ends = torch.stack([-own, own])
+    dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
+    least, most = (-ends[0]).tolist(), ends[1].tolist()
+    if least != most:
+        raise MupError(
+            "Processes of one training differ in what they gave MuSOAP (learning rates of the first group from "
+            f"{least[0]:.3g} to {most[0]:.3g}, steps from {least[-1]:.0f} to {most[-1]:.0f}), so that their weights would "
+            "drift apart: give lr, steps and start_error the same on each, an error as the mean over all of them."
+        )
+
+
 def sharded_like(p: Any, x: torch.Tensor) -> Any:
     """Zeros of the shape and type of ``x``, sharded as ``p`` is."""
     from torch.distributed.tensor import zeros
