@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import os
 import random
 import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import neuralop_mup
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
 from processes import environment
@@ -329,3 +332,14 @@ def test_every_process_has_the_same():
         done = subprocess.run([sys.executable, "-c", PRINTS], env=variables, capture_output=True, text=True, check=True)
         told.add(done.stdout)
     assert len(told) == 1
+
+
+def test_packages_that_lie_elsewhere_are_installed():
+    """A cluster's modules, and PYTHONPATH, bring packages from outside of the interpreter's own folders."""
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    if sys.prefix == sys.base_prefix or not python.exists():
+        pytest.skip("needs an interpreter beside that of the tests")
+    told = "from neuralop_mup.lab.fingerprint import fingerprint; from torch.nn import Linear; print(fingerprint(Linear))"
+    path = os.pathsep.join((str(Path(torch.__file__).parents[1]), str(Path(neuralop_mup.__file__).parents[1])))
+    run = subprocess.run([python, "-c", told], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert run.stdout.strip() == fingerprint(torch.nn.Linear), run.stderr

@@ -35,6 +35,7 @@ _NOT_OF_A_CLASS = (
 _INSTALLED = (
     *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
     *(*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])),
+    str(Path(torch.__file__).parents[1]),  # packages that PYTHONPATH or a .pth file brings, as clusters do
 )
 _ATOMS = (str, bytes, float, complex, torch.dtype, torch.device, type(None), type(...))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
@@ -74,7 +75,7 @@ def fingerprint(value: Any) -> str:
         return _digest(value, {})
     except Exception as error:  # whatever an object raises that cannot be taken apart
         raise MupError(
-            f"A {type(value).__name__} holds what cannot be read, which tells it from others: {error}."
+            f"Something of the type {type(value).__name__} holds what cannot be read, which tells it from others: {error}."
         ) from error
 
 
