@@ -27,14 +27,15 @@ def array(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def write(path: Path, **arrays):
+def write(path: Path, chunks=None, **arrays):
     if path.suffix == ".npz":
         np.savez(path, **arrays)
     elif path.suffix == ".pt":
         torch.save({k: torch.from_numpy(v) for k, v in arrays.items()}, path)
     else:
         with h5py.File(path, "w") as file:
-            file.update(arrays)
+            for key, values in arrays.items():
+                file.create_dataset(key, data=values, chunks=chunks)
     return str(path)
 
 
@@ -205,7 +206,8 @@ def test_a_file_that_is_read_batch_by_batch_may_not_change_and_is_never_kept_ope
 
 def test_of_a_trajectory_only_what_is_asked_for_is_read(tmp_path, monkeypatch):
     """Once 140 times as many bytes."""
-    data = OwnData(files=write(tmp_path / "t.h5", u=array(20, 50, 24576)), y="u", time_step=1, in_memory=0.0).load()
+    file = write(tmp_path / "t.h5", chunks=(1, 1, 24576), u=array(20, 50, 24576))
+    data = OwnData(files=file, y="u", time_step=1, in_memory=0.0).load()
     read, whole = [], h5py.Dataset.__getitem__
     monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *a: read.append(np.asarray(whole(*a)).nbytes) or whole(*a))
     x = data.train[0][np.random.RandomState(0).permutation(len(data.train[0]))[:20]]

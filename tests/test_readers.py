@@ -15,6 +15,7 @@ import scipy.io
 import torch
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.problems import fields
 from neuralop_mup.lab.problems.fields import Variable, named, source_of
 from neuralop_mup.lab.problems.readers import Stacked, content_of, files_of, read_file
 
@@ -43,9 +44,10 @@ def tensors(path, new=True, **arrays):
     torch.save({k: torch.from_numpy(v) for k, v in arrays.items()}, path, _use_new_zipfile_serialization=new)
 
 
-def hdf5(path, **arrays):
+def hdf5(path, how=None, **arrays):
     with h5py.File(path, "w") as file:
-        file.update(arrays)
+        for key, values in arrays.items():
+            file.create_dataset(key, data=values, **(how or {}))
 
 
 def dataset(a, u):
@@ -155,7 +157,7 @@ def test_objects_in_memory():
 def test_only_what_is_asked_for_is_read(monkeypatch):
     """Of HDF5 what a batch needs, each frame once; what lies between is read where that is quicker than to ask again."""
     u = RNG.standard_normal((5, 7, 96, 96))
-    hdf5("d.h5", u=u)
+    hdf5("d.h5", {"chunks": (1, 1, 96, 96)}, u=u)
     read, whole = [], h5py.Dataset.__getitem__
     monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *a: read.append(np.asarray(whole(*a)).nbytes) or whole(*a))
     source = named(read_file("d.h5"), {"y": "u", "dims": "sample time x y"})
@@ -164,9 +166,52 @@ def test_only_what_is_asked_for_is_read(monkeypatch):
     read.clear()
     source.take(1, np.array([3, 3]), np.array([2, 4]))
     assert len(read) == 2
-    hdf5("d.h5", u=U)
+    hdf5("d.h5", {"chunks": (1, 1, 8, 9)}, u=U)
     named(read_file("d.h5"), {"y": "u", "dims": "sample time x y"}).take(1, np.array([3, 3]), np.array([2, 4]))
     assert len(read) == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "change", "straight"),
+    [
+        ({}, {}, True),
+        ({}, {"userblock_size": 512}, True),
+        ({}, {"libver": "latest"}, True),
+        ({"chunks": (1, 3, 8, 9)}, {}, False),
+        ({"dtype": ">f4"}, {}, False),
+        ({"dtype": "f8"}, {}, True),
+        ({"dtype": "i2"}, {}, False),
+        ({"external": "raw.bin"}, {}, False),
+        ({"npy": "C"}, {}, True),
+        ({"npy": "F"}, {}, False),
+    ],
+)
+def test_what_lies_in_a_file_as_in_memory_is_read_past_the_library(monkeypatch, how, change, straight):
+    """Wherever it begins in the file, and with what is not wanted between; all else by the library."""
+    u, file = (10 * U).astype(np.dtype(how.get("dtype", "f4")).newbyteorder("=")), "d.npy" if "npy" in how else "d.h5"
+    if "npy" in how:
+        np.save(file, np.asarray(u, order=how["npy"]))
+    else:
+        with h5py.File(file, "w", **change) as content:
+            content["before"] = np.arange(5)
+            content.create_dataset("u", data=u, **how)
+    rows, read = [], fields._read_rows
+    monkeypatch.setattr(fields, "_read_rows", lambda *a: rows.extend(a[2]) or read(*a))
+    source = named(read_file(file), {"y": "data" if "npy" in how else "u", "dims": "sample time x y"})
+    rows.clear()
+    got = source.take(1, np.array([0, 0, 1, 3, 3, 4]), np.array([5, 6, 0, 2, 3, 6]))
+    assert got.dtype == (torch.float64 if u.dtype == "f8" else torch.float32)
+    assert np.array_equal(got[:, 0], u[[0, 0, 1, 3, 3, 4], [5, 6, 0, 2, 3, 6]].astype(got.numpy().dtype))
+    assert rows == [5, 6, 7, 23, 24, 34] * straight
+    # Out of order, and twice, it is the same.
+    assert np.array_equal(source.take(1, np.array([3, 0, 3]), np.array([2, 5, 2]))[:, 0], got[[3, 0, 3], 0])
+
+
+def test_a_file_that_ends_too_soon_is_told():
+    out, rows = np.empty((2, 1, 16)), np.array([0, 2])
+    np.zeros(40).tofile("short.bin")
+    with pytest.raises(ValueError, match="it is cut short"):
+        fields._read_rows("short.bin", 0, rows, out)
 
 
 def test_a_file_in_pieces_is_one():

@@ -13,6 +13,9 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems import OwnData
+from neuralop_mup.lab.problems import data as data_module
+from neuralop_mup.lab.problems.data import Windows, _Pairs
+from neuralop_mup.lab.problems.given import _kept as kept
 from neuralop_mup.lab.training import Unrolled
 from test_own_data import array, write
 
@@ -55,7 +58,8 @@ def bytes_read(monkeypatch):
 def test_a_window_is_one_reading(tmp_path, monkeypatch, history, rollout):
     """Each frame is read once an epoch, input and output together, and a trajectory in one piece."""
     u = array(20, 50, 64)
-    data = OwnData(files=write(tmp_path / "t.h5", u=u), y="u", time_step=1, history=history, rollout=rollout, in_memory=0.0)
+    file = write(tmp_path / "t.h5", chunks=(1, 25, 64), u=u)
+    data = OwnData(files=file, y="u", time_step=1, history=history, rollout=rollout, in_memory=0.0)
     data, frame = data.load(), u[0, 0].nbytes
     read = bytes_read(monkeypatch)
     train = data.loaders(10, 0)[0]
@@ -67,6 +71,56 @@ def test_a_window_is_one_reading(tmp_path, monkeypatch, history, rollout):
     read.clear()
     data.check()
     assert sum(read) <= 1.2 * u.nbytes
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npy"])
+@pytest.mark.parametrize(
+    ("history", "rollout", "beside"), [(1, 1, False), (3, 1, True), (1, 3, True), (2, 2, False), (0, 1, True)]
+)
+def test_the_batches_of_all_windows_are_the_data_pair_for_pair(tmp_path, monkeypatch, suffix, history, rollout, beside):
+    """In the order that the generator gives, with room for a few pairs that is used again and again; a kept batch stays."""
+    monkeypatch.setattr(data_module, "_BLOCK", 2**7)
+    monkeypatch.setattr(data_module, "_WINDOW", 2**10)
+    u, mask, _ = series()
+    if history:
+        read = {"y": "u", "time_step": 1, "history": history, "rollout": rollout, **({"x": "mask"} if beside else {})}
+        arrays, dims = {"u": u, "mask": mask}, {"u": "sample time x", "mask": "sample x"}
+    else:
+        read, dims, arrays = {}, "sample x", {"x": u.reshape(-1, 16), "y": 2 * u.reshape(-1, 16)}
+    if suffix == "npy":
+        for key, values in arrays.items():
+            np.save(tmp_path / f"{key}.npy", values)
+        arrays = {key: np.load(tmp_path / f"{key}.npy", mmap_mode="r") for key in arrays}
+        given = {"arrays": {"all": {key: kept(values) for key, values in arrays.items()}}}
+    else:
+        given = {"files": write(tmp_path / "u.h5", **arrays)}
+    lazy, whole = (OwnData(in_memory=size, dims=dims, **given, **read).load() for size in (0.0, 2.0))
+    loader, pairs = lazy.loaders(7, 5)[0], _Pairs(*whole.train, rollout, whole.trajectory)
+    assert isinstance(loader, Windows) and loader.window < len(pairs) / 3 and loader.block < loader.window
+    again = Windows(loader.pairs, 7, torch.Generator().manual_seed(5))
+    for _ in range(2):
+        order, seen, first = again.order(), [], None
+        for batch, numbers in zip(loader, order.split(7), strict=True):
+            wanted = pairs[numbers.tolist()]
+            assert all(torch.equal(batch[letter], wanted[letter]) for letter in "xy")
+            seen += numbers.tolist()
+            first = first or ({letter: values.clone() for letter, values in batch.items()}, batch)
+        assert sorted(seen) == list(range(len(pairs)))
+        assert all(torch.equal(first[0][letter], first[1][letter]) for letter in "xy")
+    both = zip(lazy.loaders(7, 5)[0], lazy.loaders(7, 5)[0], strict=True)
+    assert all(torch.equal(one["x"], other["x"]) for one, other in both)
+    assert len(list(zip(loader, loader, strict=True))) == len(loader)
+
+
+def test_files_of_several_precisions_are_one(tmp_path):
+    """In the finest of them, with frames of both in one window."""
+    names = [
+        write(tmp_path / f"{kind}.h5", x=array(20, 16).astype(kind), y=array(20, 16).astype(kind)) for kind in ("f4", "f8")
+    ]
+    for files in (names, names[::-1]):
+        lazy, whole = (OwnData(files=files, dims="sample x", in_memory=size).load() for size in (0.0, 2.0))
+        assert lazy.train[0].exact([0, 30]).dtype == torch.float64
+        assert torch.equal(lazy.train[0][list(range(32))], whole.train[0])
 
 
 def test_over_several_steps_a_model_is_applied_to_its_own_predictions(tmp_path):

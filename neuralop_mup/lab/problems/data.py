@@ -322,22 +322,22 @@ class Windows:
         return torch.cat([window[torch.randperm(len(window), generator=self.generator)] for window in windows])
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        numbers = torch.tensor(self.pairs.numbers)
+        numbers, rooms = torch.tensor(self.pairs.numbers), {}
         for window in self.order().split(self.window):
-            fields = self.pairs.x.pairs.read(numbers[window], (0, 1), self.pairs.steps)
-            for x, y in zip(*(part.split(self.batch_size) for part in fields), strict=True):
-                yield _batch(x, y)
+            take = self.pairs.x.pairs.hold(numbers[window], (0, 1), self.pairs.steps, rooms)
+            for places in torch.arange(len(window)).split(self.batch_size):
+                yield _batch(*take(places), self.pairs.steps)
 
 
-def _batch(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of ``y``, in which steps are the second axis, those of the first one come first."""
-    return {"x": x.float(), "y": y.transpose(0, 1).flatten(0, 1).float()}
+def _batch(x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, torch.Tensor]:
+    """Of ``y``, in which steps are channels, those of the first one come first."""
+    return {"x": x.float(), "y": y.unflatten(1, (steps, -1)).transpose(0, 1).flatten(0, 1).float()}
 
 
 def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
     """Pairs of these numbers, read once for both; ``y`` of several steps, those of the first one first."""
     if hasattr(x, "pairs"):  # they lie in files
-        return _batch(*x.pairs.read(numbers, (0, 1), steps))
+        return _batch(*x.pairs.read(numbers, (0, 1), steps), steps)
     ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
     return {"x": x[numbers], "y": y[ahead]}
 

@@ -94,19 +94,37 @@ class Lazy:
     chunks: tuple[int, ...] | None = None
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        order = -1 if self.turned else 1
         whole = [*index] if isinstance(index, tuple) else [index]
         whole += [slice(None)] * (len(self.shape) - len(whole))
         with reading():
-            closing, files = _OPEN.get()
-            if self.file not in files:
-                files[self.file] = closing.enter_context(self.file())
-            if self not in files:
-                files[self] = files[self.file][self.key]
-                if (shape := files[self].shape[::order]) != self.shape:
-                    raise ValueError(f"its shape is {shape}, where {self.shape} was expected")
-            values = np.asarray(files[self][tuple(whole[::order])])
+            values = np.asarray(self.opened()[tuple(whole[:: -1 if self.turned else 1])])
         return values.T if self.turned else values
+
+    def opened(self) -> Any:
+        """The array of the library that reads the file, as long as that is open."""
+        closing, files = _OPEN.get()
+        if self.file not in files:
+            files[self.file] = closing.enter_context(self.file())
+        if self not in files:
+            files[self] = files[self.file][self.key]
+            if (shape := files[self].shape[:: -1 if self.turned else 1]) != self.shape:
+                raise ValueError(f"its shape is {shape}, where {self.shape} was expected")
+        return files[self]
+
+    def lies(self) -> tuple[str, int] | None:
+        """The file in which it stands as it would in memory, and its first byte there; None where it does not."""
+        with reading():
+            entry = self.opened()
+            if isinstance(entry, np.memmap):
+                return (str(entry.filename), entry.offset) if entry.flags.c_contiguous else None
+            # Of chunks, and of what was never written, there is no first byte.
+            alike = (
+                isinstance(entry, h5py.Dataset)
+                and not self.turned
+                and entry.id.get_type() == h5py.h5t.py_create(self.dtype)
+                and entry.id.get_offset() is not None
+            )
+            return (entry.file.filename, entry.id.get_offset()) if alike else None
 
 
 class Stacked:

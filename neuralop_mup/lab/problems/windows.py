@@ -1,7 +1,6 @@
 """Input and output of one split in files, pair by pair: of trajectories windows of frames, each frame read once."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,66 +47,70 @@ class Pairs:
         cut: int,
         check_unchanged: Callable[[], None],
     ) -> None:
-        self.sources, self.order, self.frames, self.history, self.cut = sources, order, frames, history, cut
-        self.check_unchanged, self.each = check_unchanged, max(1, len(frames) - history)
-        self.ends, self.chunk = np.cumsum([source.n * cut for source in sources]), sources[0].outputs[0].chunk
-        first, n = sources[0], len(order) * self.each
-        channels = first.channels[0] + len(frames[:history]) * first.channels[1], first.channels[1]
-        self.fields = tuple(Field(self, which, (n, count, *first.grid)) for which, count in enumerate(channels))
+        self.sources, self.order, self.frames, self.cut = sources, order, frames, cut
+        self.check_unchanged, self.ends = check_unchanged, np.cumsum([source.n for source in sources])
+        # Where there is no time axis each output is its only frame, and no frame is an input.
+        self.used, self.history = (frames, history) if len(frames) else (np.zeros(1, int), 0)
+        first, self.each = sources[0], len(self.used) - self.history
+        self.times, self.chunk = max(1, first.times), first.outputs[0].chunk
+        channels = first.channels[0] + self.history * first.channels[1], first.channels[1]
+        self.fields = tuple(Field(self, which, (len(self), count, *first.grid)) for which, count in enumerate(channels))
 
     def __len__(self) -> int:
         return len(self.order) * self.each
 
     def read(self, index: Sequence[int], which: Sequence[int], steps: int = 1) -> list[torch.Tensor]:
-        """Inputs (0), outputs (1) or both of some pairs, in the precision of the file; each frame is read once.
+        """Inputs (0), outputs (1) or both of some pairs, in the precision of the file; those of more steps as channels."""
+        return self.hold(index, which, steps, {})(torch.arange(len(index)))
 
-        Outputs have one more axis, the second one: those of so many steps.
+    def hold(
+        self, index: Sequence[int], which: Sequence[int], steps: int, rooms: dict[int, np.ndarray]
+    ) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+        """Read pairs, each frame once and in the order of the files; gives the function that copies those at some places.
+
+        ``rooms``, a dict that is empty at first, keeps the memory for what is read next, in place of this.
         """
-        index = np.asarray(index, dtype=int)
-        samples, starts = self.order[index // self.each], index % self.each
-        files = np.searchsorted(self.ends, samples, side="right")
-        found: list[torch.Tensor] = []
-        for number in np.unique(files):
-            here, source = np.flatnonzero(files == number), self.sources[number]
-            inside, piece = np.divmod(samples[here] - self.ends[number] + source.n * self.cut, self.cut)
-            begins = starts[here, None] if len(self.frames) else None
-            with reading():
-                parts = self._of(source, inside, piece * (source.times // self.cut), begins, which, steps)
-            if len(here) == len(index):
-                return parts
-            found = found or [part.new_empty((len(index), *part.shape[1:])) for part in parts]
-            for whole, part in zip(found, parts, strict=True):
-                whole[here] = part
-        return found
+        index, history = np.asarray(index, dtype=int)[:, None], self.history
+        samples, pieces = np.divmod(self.order[index // self.each], self.cut)
+        begins = samples * self.times + pieces * (self.times // self.cut)
+        numbers = begins + self.used[index % self.each + np.arange(history + steps)]
+        # Of inputs alone the frames before, of outputs alone those after.
+        frames, rows = self._read(1, numbers[:, history * (0 not in which) : history + steps * (1 in which)], rooms)
+        before = [(frames, rows[:, :history])] if history else []
+        beside = [self._read(0, numbers[:, [max(0, history - 1)]], rooms)] if 0 in which and self.sources[0].inputs else []
+        parts = before + beside, [(frames, rows[:, -steps:])]
+        return lambda places: [_copy(parts[each], places) for each in which]
 
-    def _of(
-        self, source: Source, samples: np.ndarray, first: np.ndarray, starts: Any, which: Sequence[int], steps: int
-    ) -> list[torch.Tensor]:
-        """Those of one file; ``first``: the frame with which each piece of a trajectory begins."""
-        if starts is None:
-            return [source.take(i, samples) if i == 0 else source.take(i, samples)[:, None] for i in which]
-        wanted = np.arange(0 if 0 in which else self.history, self.history + (steps if 1 in which else 0))
-        times = self.frames[starts + wanted] + first[:, None]
-        frames, back = np.unique(samples[:, None] * source.times + times, return_inverse=True)
-        whole, places = source.take(1, *np.divmod(frames, source.times)), torch.from_numpy(back.reshape(times.shape))
-        found = []
-        if 0 in which:
-            x = whole[places[:, : self.history]].flatten(1, 2)
-            beside = [source.take(0, samples, times[:, self.history - 1])] if source.inputs else []
-            found.append(torch.cat([x, *beside], dim=1) if beside else x)
-        if 1 in which:
-            found.append(whole[places[:, -steps:]])
-        return found
+    def _read(self, which: int, numbers: np.ndarray, rooms: dict[int, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Frames, numbered through all trajectories, each once; and the place of each number among them."""
+        wanted, places = np.unique(numbers, return_inverse=True)
+        if which not in rooms or len(rooms[which]) < len(wanted):
+            kind = np.result_type(*(source.kind(which) for source in self.sources))
+            rooms[which] = np.empty((len(wanted), self.sources[0].channels[which], *self.sources[0].grid), kind)
+        samples, times = np.divmod(wanted, self.times)
+        for source, end in zip(self.sources, self.ends, strict=True):
+            here = slice(*np.searchsorted(samples, (end - source.n, end)))
+            if here.start < here.stop:
+                with reading():
+                    source.take(which, samples[here] - end + source.n, times[here], rooms[which][here])
+        return torch.from_numpy(rooms[which]), torch.from_numpy(places.reshape(numbers.shape))
 
     def whole(self) -> tuple[torch.Tensor, ...]:
         """All of them in memory, read part by part."""
         pair = tuple(torch.empty(values.shape) for values in self.fields)
         with reading():
             for numbers in chunks_of(*self.fields):
-                x, y = self.read(numbers, (0, 1))
-                for whole, part in zip(pair, (x, y[:, 0]), strict=True):
+                for whole, part in zip(pair, self.read(numbers, (0, 1)), strict=True):
                     whole[numbers.start : numbers.stop] = part
         return pair
+
+
+def _copy(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], places: torch.Tensor) -> torch.Tensor:
+    """Frames of some pairs, joined as channels; of each part the frames and, pair by pair, where they are."""
+    found = [
+        frames.index_select(0, rows[places].flatten()).reshape(len(places), -1, *frames.shape[2:]) for frames, rows in parts
+    ]
+    return torch.cat(found, dim=1) if len(found) > 1 else found[0]
 
 
 class Field:
@@ -127,5 +130,4 @@ class Field:
 
     def exact(self, index: Sequence[int]) -> torch.Tensor:
         """Those of some pairs in the precision of the file."""
-        values = self.pairs.read(index, (self.which,))[0]
-        return values[:, 0] if self.which else values
+        return self.pairs.read(index, (self.which,))[0]
