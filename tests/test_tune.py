@@ -267,9 +267,14 @@ def test_predict_speaks_the_units_of_the_data(study):
     tuned.model.eval()
 
 
+def test_predict_takes_fields_of_one_channel_as_a_file_may_have_them(study):
+    tuned, (x, _) = study[0], study[1]["val"]
+    assert torch.equal(tuned.predict(x[:, 0]), tuned.predict(x))
+
+
 def test_predict_refuses_other_shapes(study):
     tuned, (x, _) = study[0], study[1]["val"]
-    for other in (x.repeat(1, 2, 1), x.movedim(1, -1), x[0], x[:, 0].numpy(), x[:0]):
+    for other in (x.repeat(1, 2, 1), x.movedim(1, -1), x[0, 0], x[:0]):
         with pytest.raises(nm.MupError, match=r"x has the shape \(.*\), but the target takes \(n, 1, 32\)"):
             tuned.predict(other)
     with pytest.raises(nm.MupError, match="batch_size"):

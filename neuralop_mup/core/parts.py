@@ -113,8 +113,8 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
         if not kernels:
             raise MupError(
                 f"{cls} has no Fourier kernel of a known type in it, so that nothing tells its size: parametrize it when "
-                "the neural operator is a part of it, or write the base down, which may be any model: "
-                f"nm.parametrize(model, base=lambda: {cls}(…))."
+                "the neural operator is a part of it, write the base down, which may be any model, "
+                f"nm.parametrize(model, base=lambda: {cls}(…)), or train a model without one with torch's optimizers."
             )
         sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
         raise MupError(

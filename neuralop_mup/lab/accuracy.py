@@ -61,9 +61,10 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     drawn = {wanted[i]: fields for i, fields in enumerate(_predicted(model, loaders[which])) if i in wanted}
     plots.plot_samples(drawn, figure)
     named = "test" if which == "test" else "validation"
+    joined = ", of all channels together (the loss is the sum of theirs)" if far.shape[1] > 1 else ""
     return "\n\n".join(
         [
-            f"Relative L2 errors of the target on the {named} data, in the units of the data.",
+            f"Relative L2 errors of the target on the {named} data, in the units of the data{joined}.",
             *(f"{what}\n\n{wording.aligned(rows)}" for what, rows in tables.items() if rows),
             f"![Samples of the {named} data: input, truth, prediction and their difference]({figure.name})",
         ]

@@ -312,8 +312,9 @@ def data(
     problem: Some = None,
     read: Some = None,
 ) -> int:
-    """Generate a problem's data, find it in the cache (folder: NEURALOP_MUP_CACHE), or read your own; say what is in it, and
-    how many modes hold its energy.
+    """Say what data holds, your own or a problem's, and how many modes keep its energy.
+
+    A problem's data is generated, or found in the cache (folder: NEURALOP_MUP_CACHE).
 
     Parameters
     ----------

@@ -194,8 +194,8 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
     if data.n_states < steps + history:
         raise MupError(
             f"score='rollout:{steps}' needs {steps + history} states of each validation trajectory, and the data has "
-            f"{data.n_states}, as it is read: give a file with one array in time and each of its steps, read={{'y': 'u', "
-            "'time_step': 1}} (--read.y u --read.time_step 1), a rollout of fewer steps, or a score of your own, "
+            f"{data.n_states}, as it is read: score a rollout of fewer steps, give longer trajectories, each step of them "
+            "read, read={'y': 'u', 'time_step': 1} (--read.y u --read.time_step 1), or a score of your own, "
             "score(model, data)."
         )
     errors = torch.tensor(rollout_errors(model, data, steps), dtype=torch.float64)

@@ -84,7 +84,8 @@ class Tuned:
         Parameters
         ----------
         x : torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
-            Channels after the samples, whatever they were in a file. Not normalised; any real or complex type and device.
+            Channels after the samples, whatever they were in a file; of one channel ``(n, *grid)`` will do. Not normalised;
+            any real or complex type and device.
         batch_size : int, default 64
             Samples that go through the model at once.
 
@@ -116,6 +117,8 @@ class Tuned:
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
         shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
+        if shape is not None and shape[0] == 1 and fields.ndim == len(shape):
+            fields = fields[:, None]  # as files of one channel have it
         fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
         if not fits:
             raise MupError(

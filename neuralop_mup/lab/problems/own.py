@@ -1,6 +1,7 @@
 """Fields in files and arrays of the user's own: what they hold, how they are split, and how far they fit in memory."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -107,6 +108,8 @@ class OwnData:
         if self.arrays is None:
             given = by_split(self.files if isinstance(self.files, Mapping) else by_name(self.files))
             object.__setattr__(self, "files", {split: files_of(part) for split, part in given.items()})
+            if twice := [file for file, n in Counter(Path(file).resolve() for file in self._all).items() if n > 1]:
+                raise MupError(f"{twice[0]} is given twice: give each split files of its own, or one file alone.")
         object.__setattr__(self, "stamps", self._stamped())
         split = tuple(self.split) if isinstance(self.split, (tuple, list)) else ()
         if not all(is_number(share) and share > 0 for share in split) or len(split) != 3 or abs(sum(split) - 1) > 1e-9:
@@ -138,7 +141,7 @@ class OwnData:
     @property
     def title(self) -> str:
         """What the data is called in reports: the name of its file, if it has one."""
-        return Path(self._all[0]).stem if self._all else "the data given"
+        return Path((self.files.get("all") or self.files["train"])[0]).stem if self._all else "the data given"
 
     # What it holds
 

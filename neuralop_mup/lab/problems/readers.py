@@ -338,6 +338,8 @@ def read_file(path: str | Path) -> Content:
         why = f"{state}, or no {path.suffix} of arrays"
         if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
             why = "it holds a model, its state or other objects of Python: take it out of the folder, or save tensors alone"
+        if isinstance(error, PermissionError):
+            why = "you may not read it"
         reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # not the advice of other libraries
         raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error
 

@@ -55,6 +55,11 @@ def by_name(given: Any) -> dict[str, tuple[str, ...]]:
         inner = [sub for folder in outer for sub in sorted(folder.iterdir()) if sub.is_dir() and _word(sub.name)]
         # train.zarr is a file, and folders of something else may be called train_logs.
         named = [sub for sub in inner if sub.suffix.lower() not in READERS and (sub.name.lower() in _WORDS or readable(sub))]
+        if {_word(sub.name) for sub in named} == {"test"}:
+            raise MupError(
+                f"{path} has a folder for test data alone, {named[0].name}, and what is called test is never trained on: "
+                f"put training data beside it, in {named[0].parent / 'train'}."
+            )
         entries += [*named, *(readable(path) if named else [path])]
     files = files_of(entries)
     words = words_of([[file] for file in files])
