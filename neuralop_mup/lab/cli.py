@@ -142,10 +142,7 @@ def train(
     folder
         Keeps the run, the weights and the report; the same command resumes there. Default: runs/NAME-train.
     """
-    source = _source(data, problem, read)
-    out = Path(folder or f"runs/{source.title}-train")
-    given = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "folder": out, **how}
-    return _told(tuning.train(_fnos(source), source, **given), out)
+    return _trained("train", _source(data, problem, read), target, base, folder, how)
 
 
 @_with_arguments_of(tuning.tune, without="processor")
@@ -177,15 +174,16 @@ def tune(
     folder
         Keeps every run, the target and the report; the same command resumes there. Default: runs/NAME-tune.
     """
-    source = _source(data, problem, read)
-    out = Path(folder or f"runs/{source.title}-tune")
-    given = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "folder": out, **how}
-    return _told(tuning.tune(_fnos(source), source, space=space and _flat(space), **given), out)
+    return _trained("tune", _source(data, problem, read), target, base, folder, {"space": space and _flat(space), **how})
 
 
-def _told(tuned: Any, folder: Path) -> int:
-    print(f"\n{tuned}\n\nReport, figures and every run: {folder}")
-    print(f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)")
+def _trained(command: str, source: Any, target: Some, base: Some, folder: str, how: Mapping[str, Any]) -> int:
+    """What a function of that name makes of an FNO, in sentences."""
+    out = Path(folder or f"runs/{source.title}-{command}")
+    sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
+    tuned = getattr(tuning, command)(_fnos(source), source, folder=out, **sizes, **how)
+    print(f"\n{tuned}\n\nReport, figures and every run: {out}")
+    print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")
     return 0
 
 

@@ -190,12 +190,11 @@ def compare(
     records = results_of(study, **how).records
     ways = {}
     for name in plans:
-        own = [r for r in records if r["rule"] == name]
+        own, searched = [r for r in records if r["rule"] == name], searches.get(name)
         done = [r for r in own if is_complete(r)]
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
-        ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0)
-        if searched := searches.get(name):
-            ways[name] = replace(ways[name], tuning=seconds(searched.records), tuned=_where(searched, plans[name]))
+        tuning = {"tuning": seconds(searched.records), "tuned": _where(searched, plans[name])} if searched else {}
+        ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0, **tuning)
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
     about = (
         f"The target, {say.size_text(target)}, trains for {soap.steps} steps ({epochs} epochs of batches of {batch_size}) "

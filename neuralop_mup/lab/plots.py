@@ -1,7 +1,7 @@
 """Figures of what they are given: nothing here trains, reads a folder or changes matplotlib's global state.
 
-The object interface (``Figure`` and ``FigureCanvasAgg``) is used instead of ``pyplot``, so drawing works without a
-display, in a worker, and never changes what the user's own script has open. A rule and an optimizer keep their colour and
+The object interface (``Figure``) is used instead of ``pyplot``, so drawing works without a display, in a worker, and never
+changes what the user's own script has open. A rule and an optimizer keep their colour and
 marker from figure to figure, so that a figure also reads in grey.
 """
 
@@ -36,11 +36,9 @@ def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: str | None = None, **options: Any
 ) -> tuple[Any, Any]:
     """A figure of matplotlib's that pyplot does not know of, and its axes; sizes in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=120, layout=layout)
-    FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, **options)
 
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse.linalg
 import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.problems.data import Pair, ProblemData, normalizer_of
+from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.validation import check_positive
 
 _DEFAULT_CELLS = 90  # the solver's cells per axis, at least, unless solver_grid says otherwise
@@ -292,9 +294,6 @@ def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
 
 
 def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
-    import scipy.sparse
-    import scipy.sparse.linalg
-
     inner = len(a) - 2
     across_rows = _harmonic(a[1:, 1:-1], a[:-1, 1:-1])  # (inner + 1, inner)
     across_columns = _harmonic(a[1:-1, 1:], a[1:-1, :-1])  # (inner, inner + 1)
@@ -445,14 +444,10 @@ class DarcyPino(Darcy):
 
     def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
         """The residual."""
-        from neuralop_mup.losses import DarcyEqnLoss
-
         return {"equation": DarcyEqnLoss()}
 
     def processor(self, data: ProblemData) -> Any:
         """Physical fields for the losses, normalised ones for the model, and zero on the boundary."""
-        from neuralop_mup.losses import PhysicalDataProcessor, sine_mollifier
-
         x, y = data.train
         inner = (..., slice(1, -1), slice(1, -1))
         factor = sine_mollifier(y.shape[2:]).to(y)
