@@ -90,7 +90,7 @@ def test_a_folder_beside_the_data_that_only_sounds_like_a_split(tmp_path):
         (("test.npz", "b.npz"), tuple, "given for 'test', 'val': give that of 'train' once"),
         (("a.npz",), lambda given: {"train": given, "val": []}, "The val data is empty"),
         (("a.npz",), lambda given: {"train": given, "vla": given}, "data names 'vla'; expected one of test, train, val"),
-        (("a.npz",), lambda given: (given[0], given[0]), "a.npz is given twice: give each split files of its own"),
+        (("a.npz",), lambda given: (given[0], given[0]), "a.npz is given for two splits: give each files of its own"),
         (("in/test/a.npz",), lambda given: given[0].parents[1], "in has a folder for test data alone, test, and what is"),
         (("in/data/test/a.npz",), lambda given: given[0].parents[2], "put training data beside it, in .*in/data/train"),
         (("a.npz", "b.npz"), lambda given: {"train": given[0], "val": given[1], "valid": given[1]}, "once"),

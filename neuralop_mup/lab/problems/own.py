@@ -108,8 +108,9 @@ class OwnData:
         if self.arrays is None:
             given = by_split(self.files if isinstance(self.files, Mapping) else by_name(self.files))
             object.__setattr__(self, "files", {split: files_of(part) for split, part in given.items()})
-            if twice := [file for file, n in Counter(Path(file).resolve() for file in self._all).items() if n > 1]:
-                raise MupError(f"{twice[0]} is given twice: give each split files of its own, or one file alone.")
+            uses = Counter(file for part in self.files.values() for file in {Path(file).resolve() for file in part})
+            if twice := [file for file, n in uses.items() if n > 1]:
+                raise MupError(f"{twice[0]} is given for two splits: give each files of its own, or one file alone.")
         object.__setattr__(self, "stamps", self._stamped())
         split = tuple(self.split) if isinstance(self.split, (tuple, list)) else ()
         if not all(is_number(share) and share > 0 for share in split) or len(split) != 3 or abs(sum(split) - 1) > 1e-9:
