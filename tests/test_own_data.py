@@ -172,7 +172,8 @@ def test_blocks_of_a_file_come_in_a_random_order_and_each_sample_once_an_epoch(t
     monkeypatch.setattr(problems_data, "_WINDOW", 24 * 32)
     x = np.broadcast_to(np.arange(80.0)[:, None], (80, 16))
     file = write(tmp_path / "big.h5", x=x, y=x)
-    one, other = (OwnData(files={"train": file, "val": file}, in_memory=1e-9).load().loaders(4, seed)[0] for seed in (3, 3))
+    files = {"train": file, "val": write(tmp_path / "val.h5", x=x, y=x)}
+    one, other = (OwnData(files=files, in_memory=1e-9).load().loaders(4, seed)[0] for seed in (3, 3))
 
     def epoch(loader):
         batches = list(loader)
