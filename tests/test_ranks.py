@@ -58,7 +58,7 @@ def other_rates(rank):
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     # A quarter of 0.01 and of 0.03, times √(4/2) for two layers.
-    with pytest.raises(nm.MupError, match="rates of the first group from 0.00354 to 0.0106, steps from 300 to 300"):
+    with pytest.raises(nm.MupError, match="rates of one group from 0.00354 to 0.0106, steps from 300 to 300"):
         optimizer.step()
 
 

@@ -195,8 +195,8 @@ def test_what_lies_in_a_file_as_in_memory_is_read_past_the_library(monkeypatch, 
         with h5py.File(file, "w", **change) as content:
             content["before"] = np.arange(5)
             content.create_dataset("u", data=u, **how)
-    rows, read = [], fields._read_rows
-    monkeypatch.setattr(fields, "_read_rows", lambda *a: rows.extend(a[2]) or read(*a))
+    rows, read = [], fields.read_rows
+    monkeypatch.setattr(fields, "read_rows", lambda *a: rows.extend(a[2]) or read(*a))
     source = named(read_file(file), {"y": "data" if "npy" in how else "u", "dims": "sample time x y"})
     rows.clear()
     got = source.take(1, np.array([0, 0, 1, 3, 3, 4]), np.array([5, 6, 0, 2, 3, 6]))
@@ -211,7 +211,7 @@ def test_a_file_that_ends_too_soon_is_told():
     out, rows = np.empty((2, 1, 16)), np.array([0, 2])
     np.zeros(40).tofile("short.bin")
     with pytest.raises(ValueError, match="it is cut short"):
-        fields._read_rows("short.bin", 0, rows, out)
+        fields.read_rows("short.bin", 0, rows, out)
 
 
 def test_a_file_in_pieces_is_one():

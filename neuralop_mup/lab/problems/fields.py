@@ -16,7 +16,7 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.problems.data import check_finite
-from neuralop_mup.lab.problems.readers import Content, Lazy, Stacked
+from neuralop_mup.lab.problems.readers import BETWEEN, Content, Lazy, Stacked, read_rows
 
 SPACES = ("space0", "space1", "space2")
 _ORDER = ("sample", "time", "channel", *SPACES)
@@ -26,7 +26,6 @@ _NUMBERS = (("sample",), ("sample", "channel"))  # axes of what is no field
 _LEAST = 4  # points on an axis of a grid
 _CLASSES = 16  # whole numbers so few are names of classes
 _TOLD = 12  # arrays of a file in a message
-_BETWEEN = 2**16  # bytes that are read sooner than a second reading begins
 
 # Words for axes, in files and in ``dims``; any other is an axis of the grid.
 _USUAL = {
@@ -109,9 +108,9 @@ class Variable:
             and (np.diff(rows) > 0).all()
         )
         if alike and isinstance(self.array, Lazy) and (file := self.array.lies()):
-            _read_rows(*file, rows, out)
+            read_rows(*file, rows, out)
             return
-        gap = 1 + _BETWEEN // (math.prod(shape) * self.array.dtype.itemsize)
+        gap = 1 + BETWEEN // (math.prod(shape) * self.array.dtype.itemsize)
         # Frames of a trajectory are read at once, or trajectories at one time, whichever makes fewer pieces.
         ways = {words: _pieces([numbers[word] for word in words], gap) for words in permutations(moving)}
         words = min(ways, key=lambda words: len(ways[words]))
@@ -122,15 +121,6 @@ class Variable:
             inside = numbers[words[-1]][piece] - at[words[-1]].start
             every = len(inside) == len(values) and (np.diff(inside) == 1).all()
             out[piece] = values if every else values[inside]
-
-
-def _read_rows(path: str, offset: int, rows: np.ndarray, out: np.ndarray) -> None:
-    """Fill ``out`` from a file that holds such fields one after the other: each run of them at once, and nothing between."""
-    with open(path, "rb", buffering=_BETWEEN) as file:  # whose buffer spares calls where they are small
-        for places in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
-            file.seek(offset + int(rows[places[0]]) * out[0].nbytes)
-            if file.readinto(out[places[0] : places[-1] + 1]) < len(places) * out[0].nbytes:
-                raise ValueError("it is cut short")
 
 
 def _pieces(numbers: Sequence[np.ndarray], gap: int) -> list[np.ndarray]:

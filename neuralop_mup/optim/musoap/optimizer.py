@@ -102,7 +102,7 @@ class MuSOAP(torch.optim.Optimizer):
 
         Without ``steps`` and ``lr`` the rate follows the law as far as the training has come, 0.7 · 0.03 · √(1000 / (t +
         100)) after t steps, until :meth:`cooldown` brings it to zero.
-    start_error : float, optional
+    start_error : float or torch.Tensor of one number, optional
         Of a trained model that is fine-tuned: its relative error on the new data before the first step, 0.06 for 6 %. ``lr``
         then follows from both: it is lower where there is little left to learn, and higher where the new problem is far
         from the old one and ``steps`` are few. Without it a model of ``parametrize(model, init=False)`` takes the rate of
@@ -229,7 +229,8 @@ class MuSOAP(torch.optim.Optimizer):
         ):
             check_count(what, count, unit)
         if start_error is not None:
-            start_error = start_error.item() if isinstance(start_error, torch.Tensor) else start_error
+            if isinstance(start_error, torch.Tensor) and start_error.numel() == 1:
+                start_error = start_error.item()
             check_start_error(start_error, lr)
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)

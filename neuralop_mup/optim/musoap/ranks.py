@@ -29,9 +29,10 @@ def check_equal(rates: Sequence[float], steps: int, device: torch.device, group:
     dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
     least, most = (-ends[0]).tolist(), ends[1].tolist()
     if least != most:
+        low, high = max(zip(least[:-1], most[:-1], strict=True), key=lambda ends: ends[1] - ends[0])
         raise MupError(
-            "Processes of one training differ in what they gave MuSOAP (learning rates of the first group from "
-            f"{least[0]:.3g} to {most[0]:.3g}, steps from {least[-1]:.0f} to {most[-1]:.0f}), so that their weights would "
+            "Processes of one training differ in what they gave MuSOAP (learning rates of one group from "
+            f"{low:.3g} to {high:.3g}, steps from {least[-1]:.0f} to {most[-1]:.0f}), so that their weights would "
             "drift apart: give lr, steps and start_error the same on each, an error as the mean over all of them."
         )
 
