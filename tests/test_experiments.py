@@ -260,6 +260,47 @@ def test_a_contest_tells_who_is_best(name, times, tmp_path):
     assert "stock SOAP, tuned" in (tmp_path / "who.svg").read_text()
 
 
+def test_adamw_is_searched_from_adams_best_rate():
+    """Nothing of it before Adam's search is done, and then three rates around it suffice: here both are best at 0.004."""
+    full = run.EXPERIMENTS["apebench"]
+    few = dict(list(full.fields.items())[:1])
+    warm = contests.USUAL[-1]
+    experiment = dataclasses.replace(full, fields=few, contenders=(warm, "Adam"), untuned={}, seeds=(0,))
+    assert {one.config["optimizer"] for one in experiment.wanted(Kept())} == {"adam"}
+    kept = filled(experiment, contested)
+    assert list(experiment.searched(kept, *few, warm)[0]) == [0.004, 0.002, 0.008]
+    # Of what is tuned on a field the best is the baseline: Adam with 0.2, where all others end at 0.4.
+    assert experiment.ends(kept)[contests.BASELINE] == experiment.ends(kept)["Adam"]
+
+
+def with_averages(config):
+    """Best at 0.03 and 0.008 over one step in time, at half of it over two; averages gain a tenth, at twice the rate."""
+    start = {"soap": 0.03, "adamw-warm-0.1": 0.008}[config["optimizer"]] / config["unrolled"]
+    loss, average = (0.2 / config["unrolled"] * 1.5 ** abs(math.log2(config["lr"] / at)) for at in (start, 2 * start))
+    return {"loss": loss, "metrics": {"averages": {str(n): 0.9 * average for n in config["half_lives"]}}}
+
+
+def test_what_averages_do_for_rollouts_is_on_the_page():
+    full = run.EXPERIMENTS["averages"]
+    experiment = dataclasses.replace(full, fields=dict(list(full.fields.items())[:2]), unrolled=(1, 2))
+    kept = filled(experiment, with_averages)
+    text = experiment.table(kept)
+    assert "| MuSOAP | 2 | 0.1 at 0.015 | 0.09 at 0.03 |" in text
+    same, half, tenth = (f"{told} ({told} to {told})" for told in ("1.00", "0.50", "0.90"))
+    assert f"| MuSOAP | 1 | 2 | {same} | {same} | {tenth} |" in text
+    assert f"| {contests.USUAL[-1]} | 2 | 2 | {half} | {half} | {tenth} |" in text
+    lost = {key: {**record, "outcome": "diverged", "loss": None, "metrics": {}} for key, record in kept.items()}
+    assert experiment.numbers(Kept(lost)) == experiment.numbers(Kept()) == {}
+
+
+def test_an_average_is_of_the_weights_after_each_step(monkeypatch):
+    """Of a half-life that is nothing it is the weights as they are, and has their score."""
+    (first, *_) = run.EXPERIMENTS["averages"].tiny().wanted(Kept())
+    found = training.train({**first.config, "unrolled": 2, "half_lives": (0.01, 1e9)})
+    assert found["averages"]["0.01"] == pytest.approx(found["loss"], rel=1e-6)
+    assert found["averages"]["1000000000.0"] != pytest.approx(found["loss"], rel=1e-3)
+
+
 def test_the_interval_of_a_mean_over_problems_is_students():
     """Of 1/2, 1 and 2 the logarithms have mean 0 and standard deviation log 2; t of two degrees of freedom is 4.3027, so
     that the interval reaches 4.3027 · log 2 / √3 = 1.7219 to either side, a factor of 5.595."""
@@ -494,8 +535,10 @@ def test_the_baseline_is_on_each_field_the_best_of_adam_and_adamw():
     assert ends[contests.BASELINE][first] == ends["AdamW, warm-up, decay 0.1"][first] != ends["Adam"][first]
     assert ends[contests.BASELINE][second] == ends["Adam"][second] != ends["AdamW"][second]
     assert experiment.numbers(kept)["MuSOAP.untuned.over.best.of"] == "2"
+    del kept[experiment.run(second, "AdamW", ends["AdamW"][second].lr, 0).id]
+    assert list(experiment.ends(kept)[contests.BASELINE]) == [first]
     partly = dataclasses.replace(experiment, few={"AdamW": (first,)})
-    assert list(partly.ends(kept)[contests.BASELINE]) == [first]
+    assert partly.ends(kept)[contests.BASELINE] == ends[contests.BASELINE]
 
 
 def test_every_model_of_the_layouts_maps_fields_to_fields():

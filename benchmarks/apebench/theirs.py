@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scenarios import ROLLOUT, SCENARIOS, STEPS, dimensions, file_name
+from scenarios import ROLLOUT, SCENARIOS, dimensions, file_name, steps
 
 import apebench
 
@@ -56,8 +56,8 @@ def own(name: str) -> None:
     done = [json.loads(line)["size"] for line in OWN.read_text().splitlines()] if OWN.exists() else []
     if name in done:
         return
-    steps = STEPS[dimensions(name)]
-    made = scenario(name, optim_config=f"adam;{steps};warmup_cosine;0.0;1e-3;{steps // 5}")
+    length = steps(name)
+    made = scenario(name, optim_config=f"adam;{length};warmup_cosine;0.0;1e-3;{length // 5}")
     begun = time.perf_counter()
     table = made(task_config="predict", network_config=NETWORKS[dimensions(name)], train_config="one", num_seeds=SEEDS)[0]
     errors = np.asarray(table[[c for c in table.columns if c.startswith("mean_nRMSE")]], dtype=float)

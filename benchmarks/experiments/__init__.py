@@ -13,11 +13,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments import paper
+from experiments import averages, paper
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
-from experiments.contest import APEBENCH, LAYOUTS, LINEAR, RATES, SOME, SUITE, TUNED, USUAL, VARIANTS, Contest
+from experiments.contest import (
+    APEBENCH,
+    FURTHER,
+    LAYOUTS,
+    LENGTHS,
+    LINEAR,
+    RATES,
+    SOME,
+    SUITE,
+    TUNED,
+    USUAL,
+    VARIANTS,
+    Contest,
+)
 from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
@@ -38,6 +51,7 @@ EXPERIMENTS: dict[str, Any] = {
     "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
     "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES, (0, 1, 2)),
     "rollout": Rollout(),
+    "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
@@ -86,10 +100,29 @@ EXPERIMENTS: dict[str, Any] = {
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
         TUNED,
-        few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"}, SOME),
+        # AdamW without warm-up on some: on the problems here it is best on none.
+        few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"} | {"AdamW"}, SOME),
+        after_adam=True,
         groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")}
         | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},
         others=FOLDER / "own.jsonl",
+    ),
+    "apebench-further": Contest(
+        "optimizers on further scenarios of APEBench, taken by a rule",
+        FURTHER,
+        ("Adam", USUAL[-1]),
+        (0,),
+        after_adam=True,
+        untuned={"MuSOAP, untuned": "MuSOAP"},
+        groups={d: tuple(name for name in FURTHER if name.endswith(d)) for d in ("1D", "2D")},
+    ),
+    "lengths": Contest(
+        "what the formula's learning rate loses in short trainings, with today's defaults",
+        LENGTHS,
+        ("MuSOAP",),
+        untuned={"MuSOAP, untuned": "MuSOAP"},
+        groups={f"steps.{n}": tuple(name for name in LENGTHS if name.endswith(f" {n} steps")) for n in (250, 500, 1000)},
+        told="test_loss",
     ),
     "apebench-rates": Contest(
         "which learning rate rollouts want, on scenarios of APEBench on which nothing is reported", RATES, ("MuSOAP",), (0,)

@@ -96,9 +96,9 @@ class Curve:
 
 
 def searched(
-    error_of: Callable[[float], float | None], start: float, most: int = 12
+    error_of: Callable[[float], float | None], start: float, most: int = 12, spread: float = 4.0
 ) -> tuple[dict[float, float], list[float]]:
-    """A search of the best rate as far as it is done: a factor of 4 to either side of where it starts, then a factor of 2 to
+    """A search of the best rate as far as it is done: a factor to either side of where it starts, then a factor of 2 to
     either side of the best, until both neighbours of the best are measured, so that no best rate lies at an edge.
 
     Parameters
@@ -107,6 +107,8 @@ def searched(
         Rate → error, infinite where it did not train; None where that is not measured.
     most : int
         Rates that are tried at most, where errors have no least.
+    spread : float
+        The first factor: 2 where the start is known to be near.
 
     Returns
     -------
@@ -116,7 +118,7 @@ def searched(
         Rates that are wanted next; none where the search is done.
     """
     found: dict[float, float] = {}
-    asked = [rounded(start * factor) for factor in (1.0, 0.25, 4.0)]
+    asked = [rounded(start * factor) for factor in (1.0, 1 / spread, spread)]
     while asked:
         errors = {lr: error_of(lr) for lr in asked}
         found.update({lr: error for lr, error in errors.items() if error is not None})

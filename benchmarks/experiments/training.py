@@ -9,6 +9,7 @@ from functools import cache, partial, wraps
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from experiments.contenders import FORMER, OPTIMIZERS
 from experiments.nets import NETS
@@ -26,7 +27,7 @@ from problems.apebench import ApeBench, channel_errors
 STAGES = 50
 #: The error of a rollout that leaves the finite numbers.
 LOST = 1e6
-_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init")  # of a run of the package
+_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init", "unrolled", "half_lives")  # of the package's
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
@@ -51,7 +52,8 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …;
         ``net``, a key of :data:`experiments.nets.NETS`, by default neuralop's FNO.
         With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
-        and on APEBench's scenarios theirs.
+        and on APEBench's scenarios theirs. ``unrolled``: steps in time over which it is trained; ``half_lives``, in steps of
+        the optimizer: of averages of its weights, of which the rollouts' errors are measured as well.
     """
     settings = Settings.of(_own(config), OPTIMIZERS)
     arguments = {**FORMER.get(settings.optimizer, {}), **optimizer_arguments(settings)}
@@ -74,11 +76,38 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     score = Score("rollout", partial(_rollout, error=error, steps=config["rollout"])) if "rollout" in config else None
     if config["steps"] % STAGES:
         raise ValueError(f"steps = {config['steps']}, and must be a multiple of {STAGES}.")
-    paced = _Paced(data.train, data.val, data.test, data.trajectory, batches=config["steps"] // STAGES)
+    paced = _Paced(
+        data.train,
+        data.val,
+        data.test,
+        data.trajectory,
+        data.lengths,
+        rollout=config.get("unrolled", 1),
+        batches=config["steps"] // STAGES,
+    )
     build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of("l2", problem.n_dim, problem.losses())
-    training = Training(build, problem, paced, losses, problem.processor(data), score=score, optimizers=OPTIMIZERS)
+    training = _Averaged(build, problem, paced, losses, score=score, optimizers=OPTIMIZERS)
+    training.averages = {str(n): get_ema_multi_avg_fn(0.5 ** (1 / n)) for n in config.get("half_lives", ())}
     return training({**_own(config), "epochs": STAGES})
+
+
+class _Averaged(Training):
+    """With averages of the weights, updated after each step, and their scores."""
+
+    averages: dict[str, Any]
+
+    def begun(self, s: Settings) -> tuple[Any, ...]:
+        begun = super().begun(s)
+        self.averages = {name: AveragedModel(begun[0], multi_avg_fn=how) for name, how in self.averages.items()}
+        for average in self.averages.values():
+            begun[1].optimizer.register_step_post_hook(lambda *_, own=average: own.update_parameters(begun[0]))
+        return begun
+
+    def __call__(self, config: Mapping[str, Any], *given: Any) -> dict[str, Any]:
+        measured = super().__call__(config, *given)
+        scores = {name: self.score.of(own.module, self.processor, self.data) for name, own in self.averages.items()}
+        return {**measured, "averages": scores} if scores else measured
 
 
 def _own(config: Mapping[str, Any]) -> dict[str, Any]:

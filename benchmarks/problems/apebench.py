@@ -40,10 +40,6 @@ class ApeBench:
     def losses(self) -> None:
         """The relative L2 error alone."""
 
-    def processor(self, data: ProblemData) -> Any:
-        """Normalises each channel."""
-        return data.processor()
-
     def load(self) -> ProblemData:
         """Training pairs, and the test trajectories as validation data, of which rollouts are scored.
 
@@ -61,7 +57,8 @@ class ApeBench:
         with np.load(path) as file:
             states = {split: torch.from_numpy(file[split]) for split in ("train", "test")}
         pairs = {split: (u[:, :-1].flatten(0, 1), u[:, 1:].flatten(0, 1)) for split, u in states.items()}
-        return ProblemData(pairs["train"], pairs["test"], trajectory=states["test"].shape[1] - 1)
+        train, test = (states[split].shape[1] - 1 for split in ("train", "test"))
+        return ProblemData(pairs["train"], pairs["test"], trajectory=train, lengths={"val": test})
 
 
 def channel_errors(prediction: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
