@@ -14,7 +14,7 @@ from scipy.special import ellipj, ellipk
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems.equations import periodic_field
+from neuralop_mup.lab.problems.burgers import periodic_field
 from problems import get_problem
 from problems.interface import solve_interface
 from problems.korteweg_de_vries import solve_korteweg_de_vries

@@ -18,8 +18,8 @@ import neuralop_mup as nm
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems import ProblemData
-from neuralop_mup.lab.problems.data import Loaders
 from neuralop_mup.lab.problems.given import as_source
+from neuralop_mup.lab.problems.loaders import Loaders
 
 
 def fields(n=60, points=16, seed=0):

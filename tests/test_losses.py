@@ -10,7 +10,7 @@ from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 from neuralop.models import FNO
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.equations import Darcy, solve_darcy
+from neuralop_mup.lab.problems.darcy import Darcy, solve_darcy
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.losses.equations import relative_l2
 from problems.equations import InitialConditionLoss, NavierStokesEqnLoss, PeriodicBurgersEqnLoss

@@ -16,8 +16,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.plan import data_notes
-from neuralop_mup.lab.problems import OwnData, get_problem
-from neuralop_mup.lab.problems import data as problems_data
+from neuralop_mup.lab.problems import OwnData, batches, get_problem
 from neuralop_mup.lab.problems.given import as_source
 
 RNG = np.random.default_rng(0)
@@ -168,8 +167,8 @@ def test_data_larger_than_memory_is_read_batch_by_batch(tmp_path):
 
 def test_blocks_of_a_file_come_in_a_random_order_and_each_sample_once_an_epoch(tmp_path, monkeypatch):
     """Ten blocks of 8 samples, three at once; the order follows from the generator's state before the epoch alone."""
-    monkeypatch.setattr(problems_data, "_BLOCK", 8 * 32)
-    monkeypatch.setattr(problems_data, "_WINDOW", 24 * 32)
+    monkeypatch.setattr(batches, "BLOCK", 8 * 32)
+    monkeypatch.setattr(batches, "WINDOW", 24 * 32)
     x = np.broadcast_to(np.arange(80.0)[:, None], (80, 16))
     file = write(tmp_path / "big.h5", x=x, y=x)
     files = {"train": file, "val": write(tmp_path / "val.h5", x=x, y=x)}

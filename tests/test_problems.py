@@ -21,7 +21,8 @@ from neuralop_mup.lab.problems import (
     solve_burgers,
     solve_darcy,
 )
-from neuralop_mup.lab.problems.equations import neumann_field, periodic_field
+from neuralop_mup.lab.problems.burgers import periodic_field
+from neuralop_mup.lab.problems.darcy import neumann_field
 from problems import get_problem
 
 PI = math.pi

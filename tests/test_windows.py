@@ -14,7 +14,7 @@ import neuralop_mup as nm
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems import data as data_module
-from neuralop_mup.lab.problems.data import Windows, _Pairs
+from neuralop_mup.lab.problems.batches import Pairs, Windows
 from neuralop_mup.lab.problems.given import _kept as kept
 from neuralop_mup.lab.training import Unrolled
 from test_own_data import array, write
@@ -95,7 +95,7 @@ def test_the_batches_of_all_windows_are_the_data_pair_for_pair(tmp_path, monkeyp
     else:
         given = {"files": write(tmp_path / "u.h5", **arrays)}
     lazy, whole = (OwnData(in_memory=size, dims=dims, **given, **read).load() for size in (0.0, 2.0))
-    loader, pairs = lazy.loaders(7, 5)[0], _Pairs(*whole.train, rollout, whole.trajectory)
+    loader, pairs = lazy.loaders(7, 5)[0], Pairs(*whole.train, rollout, whole.trajectory)
     assert isinstance(loader, Windows) and loader.window < len(pairs) / 3 and loader.block < loader.window
     again = Windows(loader.pairs, 7, torch.Generator().manual_seed(5))
     for _ in range(2):

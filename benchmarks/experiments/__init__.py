@@ -100,8 +100,7 @@ EXPERIMENTS: dict[str, Any] = {
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
         TUNED,
-        # AdamW without warm-up on some: on the problems here it is best on none.
-        few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"} | {"AdamW"}, SOME),
+        few=dict.fromkeys(set(TUNED) - {"Adam", "AdamW", "stock SOAP"}, SOME),
         after_adam=True,
         groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")}
         | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},

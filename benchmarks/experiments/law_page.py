@@ -143,6 +143,8 @@ class LawWithPage(Law):
         for factor, own in _powers(curves).items():
             told = {"mean": fmean(own), "least": min(own), "most": max(own)}
             said |= {f"power.{factor}.{end}": _signed(value) for end, value in told.items()}
+        told = [[factor, str(len(own)), *_mean(own)] for factor, own in _powers(curves).items()]
+        said["powers"] = "\n".join(table(["factor", "problems", "mean power", "interval"], told))
         for law in (fitted(candidate, chosen) for candidate in CANDIDATES if candidate.free):
             said |= {
                 f"fitted.{len(law.free)}.{factor}": _signed(law.powers[factor])
@@ -225,13 +227,19 @@ def _powers(curves: Curves) -> dict[str, list[float]]:
     return {factor: own for factor, own in found.items() if len(own) > 1}
 
 
+def _mean(powers: Sequence[float]) -> list[str]:
+    """Their mean, and Student's 95 % interval over the problems."""
+    mean, reach = fmean(powers), student(len(powers) - 1) * stdev(powers) / math.sqrt(len(powers))
+    return [_signed(mean), f"{_signed(mean - reach)} to {_signed(mean + reach)}"]
+
+
 def _power_table(curves: Curves) -> list[str]:
     rows = []
     for factor, own in _powers(curves).items():
-        mean, reach = fmean(own), student(len(own) - 1) * stdev(own) / math.sqrt(len(own))
+        mean, interval = _mean(own)
         powers = [_power(curves, problem, factor) for problem in PROBLEMS]
         cells = ["–" if power is None else f"{power:+.2f}" for power in powers]
-        rows.append([factor, *cells, f"{mean:+.2f} [{mean - reach:+.2f}, {mean + reach:+.2f}]"])
+        rows.append([factor, *cells, f"{mean} ({interval})"])
     said = "Of the best rate by one factor, the others at the centre; mean over the problems with Student's 95 % interval."
     return [f"\n## Powers\n\n{said}", *table(["factor", *PROBLEMS, "mean"], rows)]
 

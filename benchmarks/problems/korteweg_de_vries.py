@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.equations import periodic_field
+from neuralop_mup.lab.problems.burgers import periodic_field
 from problems.spectral import Evolution, check_resolved, etdrk4
 
 # A soliton of height A is A sech²(x / w), w = δ √(12 / A); its Fourier coefficients fall as z / sinh z, z = π² w k. With

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.data import ProblemData, advanced
+from neuralop_mup.lab.problems.batches import advanced
+from neuralop_mup.lab.problems.data import ProblemData
 
 AT_ONCE = 64  # samples that go through the model together
 _FORM = "score(model, data), further arguments with defaults"

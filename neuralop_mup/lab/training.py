@@ -24,7 +24,8 @@ from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import ProblemData, advanced
+from neuralop_mup.lab.problems.batches import advanced
+from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
 from neuralop_mup.lab.score import Score

@@ -6,8 +6,9 @@
 from typing import Any
 
 from neuralop_mup.lab.problems.base import Problem, named
+from neuralop_mup.lab.problems.burgers import Burgers, solve_burgers
+from neuralop_mup.lab.problems.darcy import Darcy, DarcyPino, solve_darcy
 from neuralop_mup.lab.problems.data import ProblemData
-from neuralop_mup.lab.problems.equations import Burgers, Darcy, DarcyPino, solve_burgers, solve_darcy
 from neuralop_mup.lab.problems.own import OwnData
 
 __all__ = [

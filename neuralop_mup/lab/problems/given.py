@@ -18,7 +18,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import SPLITS, Loaders, ProblemData, check_single, spread
+from neuralop_mup.lab.problems.batches import spread
+from neuralop_mup.lab.problems.data import SPLITS, ProblemData, check_single
+from neuralop_mup.lab.problems.loaders import Loaders
 from neuralop_mup.lab.problems.own import OwnData
 from neuralop_mup.lab.problems.readers import THE_ONE, Lazy, files_of
 from neuralop_mup.lab.problems.splits import by_split, drawn, words_of

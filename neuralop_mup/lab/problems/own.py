@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.data import SPLITS, ProblemData, check_single, spread
+from neuralop_mup.lab.problems.batches import spread
+from neuralop_mup.lab.problems.data import SPLITS, ProblemData, check_single
 from neuralop_mup.lab.problems.fields import Source, named, option
 from neuralop_mup.lab.problems.formats import known
 from neuralop_mup.lab.problems.readers import Lazy, content_of, contents_of, files_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from neuralop_mup.lab.problems.data import chunks_of
+from neuralop_mup.lab.problems.batches import chunks_of
 from neuralop_mup.lab.problems.fields import Source
 from neuralop_mup.lab.problems.readers import reading
 
