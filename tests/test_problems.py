@@ -17,7 +17,7 @@ from neuralop_mup.lab.problems import (
     Darcy,
     ProblemData,
     base,
-    equations,
+    burgers,
     solve_burgers,
     solve_darcy,
 )
@@ -112,7 +112,7 @@ def test_burgers_converges_in_grid_and_step(monkeypatch):
     """In the grid faster than any power, with order four in the step; too few points are refused."""
 
     def error(n, viscosity, cfl):
-        monkeypatch.setattr(equations, "_CFL", cfl)
+        monkeypatch.setattr(burgers, "_CFL", cfl)
         return relative(solve_burgers(wave(n), viscosity, 0.5), cole_hopf(wave(16 * n), viscosity, 0.5)[::16])
 
     assert error(64, 0.02, 0.05) / error(128, 0.02, 0.05) > 2**10

@@ -12,8 +12,7 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems import OwnData
-from neuralop_mup.lab.problems import data as data_module
+from neuralop_mup.lab.problems import OwnData, batches
 from neuralop_mup.lab.problems.batches import Pairs, Windows
 from neuralop_mup.lab.problems.given import _kept as kept
 from neuralop_mup.lab.training import Unrolled
@@ -79,8 +78,8 @@ def test_a_window_is_one_reading(tmp_path, monkeypatch, history, rollout):
 )
 def test_the_batches_of_all_windows_are_the_data_pair_for_pair(tmp_path, monkeypatch, suffix, history, rollout, beside):
     """In the order that the generator gives, with room for a few pairs that is used again and again; a kept batch stays."""
-    monkeypatch.setattr(data_module, "_BLOCK", 2**7)
-    monkeypatch.setattr(data_module, "_WINDOW", 2**10)
+    monkeypatch.setattr(batches, "BLOCK", 2**7)
+    monkeypatch.setattr(batches, "WINDOW", 2**10)
     u, mask, _ = series()
     if history:
         read = {"y": "u", "time_step": 1, "history": history, "rollout": rollout, **({"x": "mask"} if beside else {})}
