@@ -100,7 +100,7 @@ EXPERIMENTS: dict[str, Any] = {
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
         TUNED,
-        few=dict.fromkeys(set(TUNED) - {"Adam", "AdamW", "stock SOAP"}, SOME),
+        few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"}, SOME) | dict.fromkeys(USUAL[2:], SOME[:1]),
         after_adam=True,
         groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")}
         | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},

@@ -318,7 +318,8 @@ class Contest:
         return {who: own for who, own in {THEIRS: theirs, **found}.items() if own}
 
     def usual(self, records: Any, name: str) -> str | None:
-        """Which of what people use is best on a field, by what rates are chosen by, of those that are tuned on it.
+        """Which of what people use is best on a field, of those that are tuned on it: by the median, over the seeds that are
+        done, of what rates are chosen by.
 
         None while one of them is not done.
         """
@@ -328,7 +329,9 @@ class Contest:
             found, left = self.searched(records, name, who)
             if left or not found:
                 return None
-            losses[who] = min(found.values())
+            lr = min(found, key=found.__getitem__)
+            errors = [self.error(records, self.run(name, who, lr, seed)) for seed in self.seeds]
+            losses[who] = median(error for error in errors if error is not None)
         return min(losses, key=losses.__getitem__, default=None)
 
     def table(self, records: Any) -> str:
