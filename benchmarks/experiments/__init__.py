@@ -109,7 +109,7 @@ EXPERIMENTS: dict[str, Any] = {
     "apebench-further": Contest(
         "optimizers on further scenarios of APEBench, taken by a rule",
         FURTHER,
-        ("Adam", USUAL[-1]),
+        ("Adam", "AdamW"),
         (0,),
         after_adam=True,
         untuned={"MuSOAP, untuned": "MuSOAP"},

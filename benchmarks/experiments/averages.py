@@ -17,7 +17,7 @@ from itertools import product
 from statistics import geometric_mean
 from typing import Any
 
-from experiments.contest import APEBENCH, CONTENDERS, LAYERS, SOME, USUAL
+from experiments.contest import APEBENCH, CONTENDERS, LAYERS, SOME
 from experiments.curves import rounded, searched
 from experiments.kept import missing
 from experiments.pages import named, table
@@ -31,7 +31,7 @@ STEPS, BATCH = 1000, 20
 #: Of the averages, in steps of the optimizer.
 HALF_LIVES = (3, 10, 30, 100)
 #: What is compared, and at which rate each search begins: the law's, and AdamW's usual best one here.
-OPTIMIZERS = {"MuSOAP": 0.03, USUAL[-1]: 0.008}
+OPTIMIZERS = {"MuSOAP": 0.03, "AdamW": 0.008}
 #: Problem → its configuration, the modes and the width of its models.
 FIELDS: dict[str, tuple[dict[str, Any], tuple[int, ...], int]] = {
     **{
