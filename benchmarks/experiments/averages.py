@@ -45,6 +45,8 @@ FIELDS: dict[str, tuple[dict[str, Any], tuple[int, ...], int]] = {
     },
 }
 AS_THEY_ARE = "the weights as they are"
+#: What is looked at of a run.
+LOOKS = (AS_THEY_ARE, *map(str, HALF_LIVES))
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Averages:
         if record is None:
             return None
         if not is_complete(record):
-            return dict.fromkeys((AS_THEY_ARE, *map(str, HALF_LIVES)), math.inf)
+            return dict.fromkeys(LOOKS, math.inf)
         found = {AS_THEY_ARE: record["loss"], **record["metrics"]["averages"]}
         return {how: error if error < LOST else math.inf for how, error in found.items()}
 
@@ -119,15 +121,13 @@ class Averages:
         for name, optimizer, unrolled in product(self.fields, OPTIMIZERS, self.unrolled):
             errors, left = self.searched(records, name, optimizer, unrolled)
             if not left:
-                hows = (AS_THEY_ARE, *map(str, HALF_LIVES))
-                found[name, optimizer, unrolled] = {how: min((own[how], lr) for lr, own in errors.items()) for how in hows}
+                found[name, optimizer, unrolled] = {how: min((own[how], lr) for lr, own in errors.items()) for how in LOOKS}
         return found
 
     def table(self, records: Any) -> str:
         """Every least error with its rate, and what pages quote."""
-        hows = (AS_THEY_ARE, *map(str, HALF_LIVES))
         rows = [
-            [named(name), optimizer, str(unrolled), *(f"{own[how][0]:.3g} at {own[how][1]:g}" for how in hows)]
+            [named(name), optimizer, str(unrolled), *(f"{own[how][0]:.3g} at {own[how][1]:g}" for how in LOOKS)]
             for (name, optimizer, unrolled), own in self.best(records).items()
         ]
         heads = ["problem", "optimizer", "trained over", AS_THEY_ARE, *(f"half-life {n}" for n in HALF_LIVES)]
