@@ -102,6 +102,7 @@ EXPERIMENTS: dict[str, Any] = {
         TUNED,
         few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"}, SOME) | dict.fromkeys(USUAL[2:], SOME[:1]),
         after_adam=True,
+        longer=True,
         groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")}
         | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},
         others=FOLDER / "own.jsonl",
@@ -136,7 +137,8 @@ EXPERIMENTS: dict[str, Any] = {
     "optimizers": Contest(
         "optimizers on the problems of this repository, by their test error",
         SUITE,
-        once=("MuAdamW", "torch's Muon and AdamW", *VARIANTS[1:]),
+        once=("MuAdamW", "torch's Muon and AdamW", *VARIANTS),
+        longer=True,
         groups={"chosen": CHOSEN_ON, "elsewhere": tuple(set(SUITE) - set(CHOSEN_ON))},
         told="test_loss",
     ),
