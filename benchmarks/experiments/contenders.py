@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import neuralop_mup as nm
 from neuralop_mup.lab import settings
 from neuralop_mup.lab.settings import Choice
 from neuralop_mup.optim.groups import MuAdam, MuAdamW
@@ -83,21 +82,11 @@ def warmed_adamw(model: nn.Module, lr: float, steps: int, decay: float) -> torch
     return optimizer
 
 
-def former_muon(model: nn.Module, **arguments: Any) -> torch.optim.Optimizer:
-    """MuMuon, which this package had up to 0.2.0."""
-    raise nm.MupError("MuMuon is no more, and its runs are kept: to make one, take neuralop-mup 0.2.0.")
-
-
 #: Arguments that optimizers had, with their defaults: runs that are kept are known by them.
 FORMER: dict[str, dict[str, Any]] = {
     "adam": {"scale_eps": False},
     "adam-eps": {"scale_eps": False},
     "soap": {"basis_beta": 0.95, "nesterov": True, "size": "schatten"},
-    "muon": {
-        **{"lr": 0.02, "aux_lr": None, "momentum": 0.95, "nesterov": True, "period": 2, "damping": 0.7, "weight_decay": 0.0},
-        **{"lr_mult": None, "base_depth": 4, "process_group": None, "betas": (0.9, 0.999), "eps": 1e-8, "foreach": None},
-        **{"capturable": False, "check": None},
-    },
 }
 #: Weight decays of AdamW: torch's, and a larger one; that of neuralop's scripts, 1e-4, takes next to nothing.
 DECAYS = (1e-2, 1e-1)
@@ -110,7 +99,6 @@ OPTIMIZERS = {
     "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
     **{f"adamw-warm-{decay:g}": Choice(partial(warmed_adamw, decay=decay), is_own=True) for decay in DECAYS},
     "soap": replace(_SOAP, arguments=_SOAP.arguments | FORMER["soap"].keys()),
-    "muon": replace(_SOAP, make=former_muon, lr=0.02, weight_decay=0.0, arguments=frozenset()),
 }
-#: Contenders and choices of which runs are kept, and none are made any more.
-GONE = frozenset({"MuMuon", "sizes by squares", "no look ahead", "basis_beta 0.99"})
+#: Choices of which runs are kept, and none are made any more.
+GONE = frozenset({"sizes by squares", "no look ahead", "basis_beta 0.99"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median, stdev
 from typing import Any
 
-from experiments.contenders import DECAYS, GONE
+from experiments.contenders import DECAYS
 from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
 from experiments.kept import loss_of, missing
@@ -64,7 +64,6 @@ CONTENDERS: dict[str, Contender] = {
     "Adam": Contender({"optimizer": "adam", **_OTHERS}, 4e-3),
     "stock SOAP": Contender({"optimizer": "stock-soap", **_OTHERS, "kernel_init": "small"}, 4e-3),
     "MuAdamW": Contender({"optimizer": "adamw", **_OURS}, 8e-3),
-    "MuMuon": Contender({"optimizer": "muon", **_OURS}),
     "torch's Muon and AdamW": Contender({"optimizer": "stock-muon", **_OTHERS}, 4e-3),
     "AdamW": Contender({"optimizer": "adamw", "weight_decay": 0.01, **_OTHERS}, 4e-3),
     "Adam, eps 1e-6": Contender({"optimizer": "adam-eps", **_OTHERS}, 4e-3),
@@ -231,11 +230,6 @@ class Contest:
         """Contender and field, of all that are tuned."""
         return [(who, name) for who in self.contenders for name in self.fields if name in self.few.get(who, self.fields)]
 
-    @property
-    def possible(self) -> list[tuple[str, str]]:
-        """Those of the pairs of which runs can still be made."""
-        return [(who, name) for who, name in self.pairs if who not in GONE]
-
     @remembered
     def run(self, name: str, contender: str, lr: float, seed: int, times: float = 1.0) -> Run:
         """A run of a contender on a field, with so many times its steps."""
@@ -285,10 +279,10 @@ class Contest:
 
         law = known(product(self.untuned, self.fields))
         yield from missing(records, runs(law, self.seeds[:1]))
-        for contender, name in self.possible:
+        for contender, name in self.pairs:
             asked = self.searched(records, name, contender)[1]
             yield from missing(records, [self.run(name, contender, lr, self.seeds[0]) for lr in asked])
-        tuned = known((who, name) for who, name in self.possible if who not in self.once)
+        tuned = known((who, name) for who, name in self.pairs if who not in self.once)
         points = dict.fromkeys([*law, *tuned])  # a tuned MuSOAP may have the law's rate
         yield from missing(records, runs(points, self.seeds[1:]))
         yield from missing(records, runs(known(product([LONGER] * self.longer, self.fields)), self.seeds))

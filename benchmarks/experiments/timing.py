@@ -23,7 +23,6 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from experiments.contenders import GONE
 from experiments.kept import metrics_of, missing
 from experiments.pages import percent, table
 from neuralop_mup.lab.records import Run
@@ -42,7 +41,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] =
 }
 #: What every kind of run compares with the first of its own.
 KINDS: dict[str, tuple[str, ...]] = {
-    "optimizer": ("MuAdam", "MuSOAP", "MuSOAP, period 1", "MuMuon"),
+    "optimizer": ("MuAdam", "MuSOAP", "MuSOAP, period 1"),
     "plan": ("Adam on neuralop's model", "MuAdam on a parametrized one"),
     "monitor": ("without", "with an idle monitor", "with one that measures at each step"),
 }
@@ -96,7 +95,6 @@ class Timing:
         for kind, (_, *others) in KINDS.items():
             done = metrics_of(records, {case: self.run(kind, case) for case in self.cases})
             rows = [[case, *starmap(_cell, zip_longest(m["ratios"], m["memory"]))] for case, m in done.items()]
-            rows = [row + ["–"] * (1 + len(others) - len(row)) for row in rows]  # of those that are gone
             tables[kind] = "\n".join(table(["case", *others], rows))
             which = -1 if kind == "monitor" else 0
             most[kind] = max((m["ratios"][which][0] for m in done.values()), default=math.nan)
@@ -121,7 +119,7 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     modes, grid, more, rounds = CASES[config["case"]]
     model = FNO(modes, 1, 1, **{"hidden_channels": config["width"], **more})
     x, y = torch.randn(2, config["batch"], 1, *grid)
-    made = [_made(name, copy.deepcopy(model)) for name in KINDS[config["kind"]] if name not in GONE]
+    made = [_made(name, copy.deepcopy(model)) for name in KINDS[config["kind"]]]
     times = _in_turn(made, x, y, config["rounds"] or rounds)
     ratios = [_quantiles(own) for own in (times / times[:, :1]).T[1:]]
     states = [_kernel_bytes(*own) for own in made] if config["kind"] == "optimizer" else []
