@@ -16,7 +16,7 @@ from typing import Any
 from experiments import averages, paper
 from experiments.cheap import Cheap
 from experiments.checks import Checks
-from experiments.choices import BASES, CHOICES, DECAYS, Choices, decay_fields, reference_fields
+from experiments.choices import BASES, CHOICES, DECAYS, DOUBTS, Choices, decay_fields, elsewhere_fields, reference_fields
 from experiments.contest import (
     APEBENCH,
     FURTHER,
@@ -50,6 +50,9 @@ EXPERIMENTS: dict[str, Any] = {
     "decay": Choices("weight decay of MuSOAP at the law's learning rate", decay_fields(), DECAYS),
     "reference": Choices("the base of MuSOAP where nobody tuned one", reference_fields(), BASES),
     "choices": Choices("the defaults of MuSOAP, one at a time", reference_fields(1000), CHOICES, (0, 1, 2)),
+    "elsewhere": Choices(
+        "three choices that were in doubt, on problems where none was made", elsewhere_fields(), DOUBTS, (0, 1, 2)
+    ),
     "rollout": Rollout(),
     "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(

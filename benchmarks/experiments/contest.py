@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median, stdev
 from typing import Any
 
+import numpy as np
+
 from experiments.contenders import DECAYS
 from experiments.contest_figure import draw
 from experiments.curves import rounded, searched
@@ -408,7 +410,9 @@ class Contest:
         for who, (short, other) in product(ends, _ON_PAGES_AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
                 called = f"{dotted(who)}.over.{short}"
-                told = {"mean": geometric_mean(over), "median": median(over), "least": min(over), "most": max(over)} | {
+                ninth = float(np.quantile(over, 0.9, method="higher"))
+                told = {"mean": geometric_mean(over), "median": median(over), "ninth": ninth}
+                told |= {"least": min(over), "most": max(over)} | {
                     f"{dotted(name)}.{kind}": median(own) / median(theirs)
                     for name, kind in product(ends[who].keys() & ends[other].keys(), ("errors", "training"))
                     if (own := getattr(ends[who][name], kind)) and (theirs := getattr(ends[other][name], kind))
