@@ -13,7 +13,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 import run
 from experiments import cheap as tunings
-from experiments import checks, contenders, memory, nets, on_paper, pages, training
+from experiments import checks, contenders, contest_page, memory, nets, on_paper, pages, training
 from experiments import contest as contests
 from experiments import kept as kept_runs
 from experiments import law as laws
@@ -304,8 +304,8 @@ def test_an_average_is_of_the_weights_after_each_step(monkeypatch):
 def test_the_interval_of_a_mean_over_problems_is_students():
     """Of 1/2, 1 and 2 the logarithms have mean 0 and standard deviation log 2; t of two degrees of freedom is 4.3027, so
     that the interval reaches 4.3027 · log 2 / √3 = 1.7219 to either side, a factor of 5.595."""
-    assert contests._interval([0.5, 1.0, 2.0]) == "0.18 to 5.59"
-    assert contests._interval([0.5]) == contests._interval([0.5, math.inf]) == "–"
+    assert contest_page._interval([0.5, 1.0, 2.0]) == "0.18 to 5.59"
+    assert contest_page._interval([0.5]) == contest_page._interval([0.5, math.inf]) == "–"
 
 
 def test_a_contest_that_nobody_wins_says_so():

@@ -17,20 +17,9 @@ from experiments import averages, paper
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, DOUBTS, Choices, decay_fields, elsewhere_fields, reference_fields
-from experiments.contest import (
-    APEBENCH,
-    FURTHER,
-    LAYOUTS,
-    LENGTHS,
-    LINEAR,
-    RATES,
-    SOME,
-    SUITE,
-    TUNED,
-    USUAL,
-    VARIANTS,
-    Contest,
-)
+from experiments.contest import TUNED, USUAL, VARIANTS
+from experiments.contest_page import ContestWithPage
+from experiments.fields import APEBENCH, FURTHER, LAYOUTS, LENGTHS, LINEAR, RATES, SOME, SUITE
 from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
@@ -99,7 +88,7 @@ EXPERIMENTS: dict[str, Any] = {
     "fine-tuning": FineTuning(),
     "unknown-length": UnknownLength(),
     "programs": Programs(),
-    "apebench": Contest(
+    "apebench": ContestWithPage(
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
         TUNED,
@@ -110,16 +99,17 @@ EXPERIMENTS: dict[str, Any] = {
         | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},
         others=FOLDER / "own.jsonl",
     ),
-    "apebench-further": Contest(
+    "apebench-further": ContestWithPage(
         "optimizers on further scenarios of APEBench, taken by a rule",
         FURTHER,
         ("Adam", "AdamW"),
         (0,),
         after_adam=True,
         untuned={"MuSOAP, untuned": "MuSOAP"},
-        groups={d: tuple(name for name in FURTHER if name.endswith(d)) for d in ("1D", "2D")},
+        groups={d: tuple(name for name in FURTHER if name.endswith(d)) for d in ("1D", "2D")}
+        | {"nonlinear": tuple(name for name in FURTHER if name not in LINEAR)},
     ),
-    "lengths": Contest(
+    "lengths": ContestWithPage(
         "what the formula's learning rate loses in short trainings, with today's defaults",
         LENGTHS,
         ("MuSOAP",),
@@ -127,17 +117,17 @@ EXPERIMENTS: dict[str, Any] = {
         groups={f"steps.{n}": tuple(name for name in LENGTHS if name.endswith(f" {n} steps")) for n in (250, 500, 1000)},
         told="test_loss",
     ),
-    "apebench-rates": Contest(
+    "apebench-rates": ContestWithPage(
         "which learning rate rollouts want, on scenarios of APEBench on which nothing is reported", RATES, ("MuSOAP",), (0,)
     ),
-    "layouts": Contest(
+    "layouts": ContestWithPage(
         "optimizers on other kernels and models of neuralop's, by their test error",
         LAYOUTS,
         ("Adam",),
         untuned={"MuSOAP, untuned": "MuSOAP"},
         told="test_loss",
     ),
-    "optimizers": Contest(
+    "optimizers": ContestWithPage(
         "optimizers on the problems of this repository, by their test error",
         SUITE,
         once=("MuAdamW", "torch's Muon and AdamW", *VARIANTS),

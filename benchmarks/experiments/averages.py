@@ -17,8 +17,9 @@ from itertools import product
 from statistics import geometric_mean
 from typing import Any
 
-from experiments.contest import APEBENCH, CONTENDERS, LAYERS, SOME
+from experiments.contest import CONTENDERS
 from experiments.curves import rounded, searched
+from experiments.fields import APEBENCH, LAYERS, SOME
 from experiments.kept import missing
 from experiments.pages import named, table
 from experiments.rollout import PROBLEMS

@@ -7,7 +7,7 @@ few percent better on all problems, and errors differ little between bases that 
 the same number of epochs everywhere (arXiv:2405.13698); so a quarter of the samples wants four times the weight decay.
 
 ``choices``: the defaults of MuSOAP. ``elsewhere``: those that were in doubt, where none was chosen. Hypothesis, written down
-before measuring: renewed at every step bases gain 5 % in the mean, and neither the depth factor nor a fixed ``aux_lr`` loses 3 %.
+before measuring: bases renewed at every step gain 5 %, and neither the depth factor nor a fixed ``aux_lr`` loses 3 %.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from experiments.contenders import GONE
-from experiments.contest import SUITE, Contest
+from experiments.contest import Contest
+from experiments.fields import SUITE
 from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table

@@ -1,0 +1,83 @@
+"""What optimizers are compared on: problems, each with the model and the training that all get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from problems.apebench import scenarios
+
+LAYERS = 4
+#: Scenarios on which all are tuned, two in 1D and two in 2D, chosen beforehand; on the others Adam and stock SOAP are.
+SOME = ("diff_burgers 1D", "diff_kdv 1D", "phy_gs_type 2D", "phy_decay_turb 2D")
+#: Scenarios of which the equation is linear, so that its solution operator is one multiplier a mode.
+LINEAR = (
+    *("diff_disp 1D", "diff_hyp_diff 1D", "diff_adv 2D"),
+    *(f"{name} 1D" for name in ("norm_lin", "norm_four", "phy_diff", "phy_adv_diff", "diff_diff", "diff_four")),
+    *("norm_four 2D", "phy_mix_disp 2D"),
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A problem and the model and training that all get."""
+
+    config: Mapping[str, Any]
+    modes: tuple[int, ...]
+    width: int
+    steps: int
+    batch: int = 20
+    model: Mapping[str, Any] = field(default_factory=dict)  # its further arguments
+
+
+_SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
+    "burgers": ({"n_train": 800, "grid": 64}, (24,), 24, 10),
+    "darcy": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
+    "allen-cahn": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
+    "korteweg-de-vries": ({"n_train": 800}, (32,), 24, 10),
+    "gray-scott": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
+    "darcy-pino": ({"n_train": 200, "grid": 20}, (10, 10), 16, 10),
+    "burgers-pino": ({"n_train": 200, "grid": 32, "time_points": 16}, (8, 16), 16, 10),
+    "navier-stokes": ({"n_train": 100, "grid": 12, "time_points": 8}, (6, 8, 8), 12, 5),
+    "gray-scott, 4 times the samples": ({"n_train": 1600, "grid": 20}, (10, 10), 16, 10),
+    "gray-scott, 16 times the samples": ({"n_train": 6400, "grid": 20}, (10, 10), 16, 10),
+    "interface": ({"n_train": 200, "grid": 16}, (8, 8, 8), 12, 5),
+}
+SUITE = {
+    name: Field({"problem": name.partition(",")[0], "data": data}, modes, width, 1000, batch)
+    for name, (data, modes, width, batch) in _SUITE.items()
+}
+_SCENARIOS = {
+    name: Field(
+        {"problem": "apebench", "data": {"scenario": name}, "rollout": scenarios.ROLLOUT},
+        {1: (22,), 2: (14, 14)}[scenarios.dimensions(name)],
+        18,
+        scenarios.steps(name),
+    )
+    for name in scenarios.SCENARIOS
+}
+#: What a model has → further entries of its runs, and of its constructor. Ranks are shares of the dense kernels' numbers.
+_LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Tucker": ({}, {"factorization": "tucker", "rank": 0.1}),
+    "CP": ({}, {"factorization": "cp", "rank": 0.1}),
+    "tensor train": ({}, {"factorization": "tt", "rank": 0.1}),
+    "separable": ({}, {"separable": True}),
+    "no channel MLP": ({}, {"use_channel_mlp": False}),
+    "group norm": ({}, {"norm": "group_norm"}),
+    "UNO": ({"net": "UNO"}, {}),
+}
+#: On two problems on which no default was chosen.
+LAYOUTS = {
+    f"{name}, {layout}": replace(on, config={**on.config, **entries}, model=model)
+    for name, on in ((name, SUITE[name]) for name in ("korteweg-de-vries", "gray-scott"))
+    for layout, (entries, model) in _LAYOUTS.items()
+}
+RATES, FURTHER = ({name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER))
+APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**RATES, **FURTHER}}
+#: Problems on which the law was not chosen, by their numbers of steps.
+LENGTHS = {
+    f"{name}, {steps} steps": replace(SUITE[name], steps=steps)
+    for steps in (250, 500, 1000)
+    for name in ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino", "burgers-pino", "interface")
+}
