@@ -101,6 +101,8 @@ class Contest:
         Contenders that the first seed alone trains.
     few : mapping of str to tuple of str, optional
         Contender → the fields that alone it is trained on; all where nothing is said.
+    near : float, optional
+        A rate at which the search of Adam's begins, where it is known to be near, with a factor of 2 to either side.
     after_adam : bool
         Whether searches of AdamW's rate begin at Adam's best one, with a factor of 2 to either side: fewer runs.
     longer : bool
@@ -121,6 +123,7 @@ class Contest:
     seeds: tuple[int, ...] = (0, 1, 2)
     once: tuple[str, ...] = ()
     few: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    near: float | None = None
     after_adam: bool = False
     longer: bool = False
     untuned: Mapping[str, str] = field(default_factory=lambda: UNTUNED)
@@ -172,6 +175,8 @@ class Contest:
         search at whose end it begins is under way.
         """
         start, spread = CONTENDERS[contender].start(self.fields[name].steps), 4.0
+        if self.near and contender == "Adam":
+            start, spread = self.near, 2.0
         if self.after_adam and contender in USUAL[1:]:
             found, left = self.searched(records, name, "Adam")
             if left:
