@@ -519,7 +519,8 @@ def test_adamw_of_the_baseline_warms_up():
 def test_the_baseline_is_on_each_field_the_best_of_adam_and_adamw():
     """Decay of 0.1 is made the best on the first field, Adam on the second; one search that is not done leaves it out.
 
-    With 1.4 times the steps it has its own rate and three seeds, of which the median is made 10 times lower.
+    With 1.4 times the steps it has its own rate and three seeds, whose errors are made 10 times lower on the first field,
+    and higher on the second.
     """
     full = run.EXPERIMENTS["optimizers"]
     few = dict(list(full.fields.items())[:2])
@@ -528,7 +529,8 @@ def test_the_baseline_is_on_each_field_the_best_of_adam_and_adamw():
     def unlike(config):
         one = contested({**config, "optimizer": "adam"} if config["optimizer"].startswith("adamw") else config)
         favoured = "adamw-warm-0.1" if config["problem"] == next(iter(few)) else "adam"
-        over = (2 if config["optimizer"] == favoured else 1) * (10 if config["steps"] == 1400 else 1)
+        longer = 10 if favoured == "adamw-warm-0.1" else 0.1
+        over = (2 if config["optimizer"] == favoured else 1) * (longer if config["steps"] == 1400 else 1)
         return {**one, "loss": one["loss"] / over, "metrics": {k: v / over for k, v in one["metrics"].items()}}
 
     kept = filled(experiment, unlike)
@@ -537,10 +539,9 @@ def test_the_baseline_is_on_each_field_the_best_of_adam_and_adamw():
     assert ends[contests.BASELINE][first] == ends["AdamW, warm-up, decay 0.1"][first] != ends["Adam"][first]
     assert ends[contests.BASELINE][second] == ends["Adam"][second] != ends["AdamW"][second]
     assert experiment.numbers(kept)["MuSOAP.untuned.over.best.of"] == "2"
-    for name in few:
-        best, longer = ends[contests.BASELINE][name], ends[contests.LONGER][name]
-        assert longer.lr == best.lr
-        assert longer.errors == pytest.approx([error / 10 for error in best.errors])
+    best, longer = ends[contests.BASELINE], ends[contests.LONGER]
+    assert longer[second] == best[second] and longer[first].lr == best[first].lr
+    assert longer[first].errors == pytest.approx([error / 10 for error in best[first].errors])
     assert experiment.rated(kept, first, contests.LONGER) == ("AdamW, warm-up, decay 0.1", 0.004, 1.4)
     del kept[experiment.run(second, "AdamW", ends["AdamW"][second].lr, 0).id]
     assert list(experiment.ends(kept)[contests.BASELINE]) == [first]
