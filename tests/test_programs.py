@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import neuralop_mup as nm
+from kept import Kept
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 two_lines = importlib.import_module("experiments.two_lines")
@@ -202,13 +203,6 @@ def test_without_a_checkout_a_run_says_what_to_set(monkeypatch, tmp_path):
     path.write_text("print()")
     with pytest.raises(nm.MupError, match="is not the program of neuraloperator's commit 93d3f06"):
         programs.text_of(programs.PROGRAMS["train_burgers"])
-
-
-class Kept(dict):
-    """Records by a run's identity."""
-
-    def get(self, run):
-        return super().get(run.id)
 
 
 def planted(config):
