@@ -93,7 +93,7 @@ EXPERIMENTS: dict[str, Any] = {
         APEBENCH,
         TUNED,
         few=dict.fromkeys(set(TUNED) - {*USUAL, "stock SOAP"}, SOME) | dict.fromkeys(USUAL[2:], SOME[:1]),
-        after_adam=True,
+        near=dict.fromkeys(USUAL[1:], "Adam"),
         longer=True,
         groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")}
         | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},
@@ -104,8 +104,7 @@ EXPERIMENTS: dict[str, Any] = {
         FURTHER,
         ("Adam", "AdamW"),
         (0,),
-        near=0.016,  # the best one on most of the other scenarios
-        after_adam=True,
+        near={"Adam": 0.016, "AdamW": "Adam"},  # Adam's best one on most of the other scenarios
         untuned={"MuSOAP, untuned": "MuSOAP"},
         groups={d: tuple(name for name in FURTHER if name.endswith(d)) for d in ("1D", "2D")}
         | {"nonlinear": tuple(name for name in FURTHER if name not in LINEAR)},

@@ -94,12 +94,13 @@ def elsewhere_fields() -> dict[str, Config]:
     """Four problems on which nothing was chosen, with deep models and few steps and the other way round: one raises the rate
     without the depth factor, the other lowers it, so that a rate that is too low or too high at any depth does not decide.
     """
-    found = {}
-    for (steps, depth), name in product(((250, 8), (2000, 2)), ("navier-stokes", "darcy-pino", "burgers-pino", "interface")):
-        on = replace(SUITE[name], steps=steps, model={"n_layers": depth})
-        one = Contest("", {name: on}).run(name, "MuSOAP", usual_lr(steps), 0)
-        found[f"{NAMES[name]}, {steps} steps, {depth} layers"] = dict(one.config)
-    return found
+    names = ("navier-stokes", "darcy-pino", "burgers-pino", "interface")
+    fields = {
+        f"{NAMES[name]}, {steps} steps, {depth} layers": replace(SUITE[name], steps=steps, model={"n_layers": depth})
+        for (steps, depth), name in product(((250, 8), (2000, 2)), names)
+    }
+    contest = Contest("", fields)
+    return {name: dict(contest.run(name, "MuSOAP", usual_lr(on.steps), 0).config) for name, on in fields.items()}
 
 
 def reference_fields(steps: int = 600) -> dict[str, Config]:

@@ -69,7 +69,8 @@ CONTENDERS: dict[str, Contender] = {
 USUAL = ("Adam", *(name for name in CONTENDERS if name.startswith("AdamW")))
 BASELINE = "the best of Adam and AdamW"
 #: More time than MuSOAP takes, at the rate that was the best; the shorter training where that ends lower.
-LONGER = f"{BASELINE}, up to 1.4 times the steps"
+TIMES = 1.4
+LONGER = f"{BASELINE}, up to {TIMES:g} times the steps"
 #: Of Adam, so that nobody need ask: on the problems of this repository alone.
 VARIANTS = ("Adam, eps 1e-6", "Adam, beta2 0.95")
 #: Of which rates are searched everywhere.
@@ -101,10 +102,9 @@ class Contest:
         Contenders that the first seed alone trains.
     few : mapping of str to tuple of str, optional
         Contender → the fields that alone it is trained on; all where nothing is said.
-    near : float, optional
-        A rate at which the search of Adam's begins, where it is known to be near, with a factor of 2 to either side.
-    after_adam : bool
-        Whether searches of AdamW's rate begin at Adam's best one, with a factor of 2 to either side: fewer runs.
+    near : mapping of str to float or str
+        Contender → a rate near its best one, or whose best rate that is. Its search begins there, with a factor of 2 to
+        either side: fewer runs.
     longer : bool
         Whether the best of Adam and AdamW is trained with more steps as well: :data:`LONGER`.
     untuned : mapping of str to str
@@ -123,8 +123,7 @@ class Contest:
     seeds: tuple[int, ...] = (0, 1, 2)
     once: tuple[str, ...] = ()
     few: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    near: float | None = None
-    after_adam: bool = False
+    near: Mapping[str, float | str] = field(default_factory=dict)
     longer: bool = False
     untuned: Mapping[str, str] = field(default_factory=lambda: UNTUNED)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -175,13 +174,13 @@ class Contest:
         search at whose end it begins is under way.
         """
         start, spread = CONTENDERS[contender].start(self.fields[name].steps), 4.0
-        if self.near and contender == "Adam":
-            start, spread = self.near, 2.0
-        if self.after_adam and contender in USUAL[1:]:
-            found, left = self.searched(records, name, "Adam")
-            if left:
-                return {}, []
-            start, spread = min(found, key=found.__getitem__), 2.0
+        if near := self.near.get(contender):
+            if isinstance(near, str):
+                found, left = self.searched(records, name, near)
+                if left:
+                    return {}, []
+                near = min(found, key=found.__getitem__)
+            start, spread = near, 2.0
         return searched(lambda lr: self.error(records, self.run(name, contender, lr, self.seeds[0])), start, spread=spread)
 
     def wanted(self, records: Any) -> Iterator[Run]:
@@ -210,7 +209,7 @@ class Contest:
             return who, CONTENDERS[who].start(self.fields[name].steps), 1.0
         if contender in (BASELINE, LONGER):
             found = self.rated(records, name, who) if (who := self.usual(records, name)) else None
-            return found and (*found[:2], 1.4 if contender == LONGER else 1.0)
+            return found and (*found[:2], TIMES if contender == LONGER else 1.0)
         errors, left = self.searched(records, name, contender)
         if left or not math.isfinite(min(errors.values(), default=math.inf)):
             return None

@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median, stdev
 from typing import Any
 
-import numpy as np
-
 from experiments.contest import BASELINE, LONGER, THEIRS, USUAL, Contest, End
 from experiments.contest_figure import draw
+from experiments.curves import ninth_decile
 from experiments.pages import dotted, named, table
 from neuralop_mup.lab.statistics import student
 
@@ -50,15 +49,10 @@ class ContestWithPage(Contest):
         lines += ["\n## In training", *self._errors(ends, lambda end: _spread(end.training) if end.training else "–")]
         for other in _AGAINST.values():
             rows = [
-                [
-                    who,
-                    str(len(over)),
-                    f"{geometric_mean(over):.2f} ({_interval(over)})",
-                    f"{median(over):.2f}",
-                    f"{min(over):.2f} to {max(over):.2f}",
-                ]
+                [who, of, f"{mean} ({interval})", f"{median(over):.2f}", ends_at]
                 for who in ends
                 if who != other and (over := self.against(ends, who, other))
+                for of, mean, interval, ends_at in [_summed_up(over)]
             ]
             if rows:
                 lines += [
@@ -75,11 +69,7 @@ class ContestWithPage(Contest):
 
     def _over(self, ends: Mapping[str, Mapping[str, End]], who: str) -> list[str]:
         """A contender's errors over those of each other one that pages compare it with."""
-        rows = [
-            [other, str(len(over)), f"{geometric_mean(over):.2f}", _interval(over), f"{min(over):.2f} to {max(over):.2f}"]
-            for other in _RIVALS
-            if who in ends and (over := self.against(ends, who, other))
-        ]
+        rows = [[other, *_summed_up(over)] for other in _RIVALS if who in ends and (over := self.against(ends, who, other))]
         return table(["over", "problems", "mean", "interval", "range"], rows)
 
     def draw(self, records: Any, path: Path) -> None:
@@ -106,23 +96,17 @@ class ContestWithPage(Contest):
         for who, (short, other) in product(ends, _ON_PAGES_AGAINST.items()):
             if who not in (THEIRS, other) and (over := self.against(ends, who, other)):
                 called = f"{dotted(who)}.over.{short}"
-                ninth = float(np.quantile(over, 0.9, method="higher"))
-                told = {"mean": geometric_mean(over), "median": median(over), "ninth": ninth}
-                told |= {"least": min(over), "most": max(over)} | {
+                told = {"median": median(over), "ninth": ninth_decile(over), "least": min(over), "most": max(over)} | {
                     f"{dotted(name)}.{kind}": median(own) / median(theirs)
                     for name, kind in product(ends[who].keys() & ends[other].keys(), ("errors", "training"))
                     if (own := getattr(ends[who][name], kind)) and (theirs := getattr(ends[other][name], kind))
                 }
-                for group, names in self.groups.items():
+                grouped = {called: None, **{f"{called}.{name}": names for name, names in self.groups.items()}}
+                for group, names in grouped.items():
                     if some := self.against(ends, who, other, names):
-                        said |= {
-                            f"{called}.{group}.mean": f"{geometric_mean(some):.2f}",
-                            f"{called}.{group}.interval": _interval(some),
-                            f"{called}.{group}.of": str(len(some)),
-                        }
+                        of, mean, interval, _ = _summed_up(some)
+                        said |= {f"{group}.of": of, f"{group}.mean": mean, f"{group}.interval": interval}
                 said |= {
-                    f"{called}.of": str(len(over)),
-                    f"{called}.interval": _interval(over),
                     f"{called}.lower": str(sum(ratio < 1 for ratio in over)),
                     f"{called}.apart": str(self.apart(ends, who, other)),
                     f"{called}.behind": str(self.apart(ends, other, who)),
@@ -147,6 +131,11 @@ def _spread(errors: Sequence[float]) -> str:
     """Their median, and their range where there are several."""
     ends = f" [{min(errors):.3g}, {max(errors):.3g}]" if len(errors) > 1 else ""
     return f"{median(errors):.3g}{ends}"
+
+
+def _summed_up(over: Sequence[float]) -> tuple[str, str, str, str]:
+    """Of ratios: how many they are, their geometric mean, its interval, and their range."""
+    return str(len(over)), f"{geometric_mean(over):.2f}", _interval(over), f"{min(over):.2f} to {max(over):.2f}"
 
 
 def _interval(ratios: Sequence[float]) -> str:

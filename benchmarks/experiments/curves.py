@@ -130,6 +130,11 @@ def searched(
     return found, []
 
 
+def ninth_decile(values: Sequence[float]) -> float:
+    """The least of them that nine of ten do not exceed."""
+    return float(np.quantile(values, 0.9, method="higher"))
+
+
 def rounded(lr: float) -> float:
     """A rate as records name it."""
     return float(f"{lr:.3g}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.curves import Curve
+from experiments.curves import Curve, ninth_decile
 from experiments.law import CENTRE, CHOSEN_ON, MOST, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table
 from neuralop_mup.lab import plots as style
@@ -199,7 +199,7 @@ def _cells(found: Sequence[float]) -> list[str]:
     """Median, ninth decile and largest."""
     if not found:
         return ["–"] * 3
-    return [percent(x) for x in (median(found), float(np.quantile(found, 0.9, method="higher")), max(found))]
+    return [percent(x) for x in (median(found), ninth_decile(found), max(found))]
 
 
 def _law_rows(chosen: Curves, others: Curves) -> list[list[str]]:

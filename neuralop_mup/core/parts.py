@@ -112,9 +112,8 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
         if not kernels:
             raise MupError(
-                f"{cls} has no Fourier kernel of a known type in it, so that nothing tells its size: parametrize it when "
-                "the neural operator is a part of it, write the base down, which may be any model, "
-                f"nm.parametrize(model, base=lambda: {cls}(…)), or train a model without one with torch's optimizers."
+                f"{cls} has no Fourier kernel of a known type in it, so that nothing tells its size: parametrize the whole "
+                f"neural operator, or write its base down, nm.parametrize(model, base=lambda: {cls}(…))."
             )
         sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
         raise MupError(
