@@ -153,7 +153,7 @@ def test_without_a_word_target_and_folder_follow_from_the_data(tune, heat):
     [
         ("trasfer", "'trasfer' (choose from"),
         ("--vers", "--vers"),
-        ("tune --sedes 3", "--sedes"),
+        ("tune --sedes 3", "'tune' has no option '--sedes'; did you mean '--seeds'?"),
         ("tune --epochs x", 'Parser key "epochs"'),
         ("tune --epochs", "expected one argument"),
         ("tune --seeds many", 'Parser key "seeds"'),
@@ -173,7 +173,7 @@ def test_without_a_word_target_and_folder_follow_from_the_data(tune, heat):
         ("tune --compare log-modes,nome", "'none'"),
         ("tune --optimizer adm", "'adam'"),
         ("tune --device gpu", "such as cpu or cuda:0, or auto; it is 'gpu'"),
-        ("tune --sedule constant", "--sedule"),
+        ("tune --sedule.x constant", "'--schedule'"),
         ("tune --target.heads 4", "heads"),
         ("tune --target.n_modes 8,8", "has 1 axes"),
         ("tune --target.n_modes 512", "beyond the grid"),

@@ -384,7 +384,13 @@ def parser(command: str | None = None) -> ArgumentParser:
 
 
 def in_full(argv: Sequence[str]) -> list[str]:
-    """The words of a command without what a shell may leave out: the data's name, brackets of lists, values of flags."""
+    """The words of a command without what a shell may leave out: the data's name, brackets of lists, values of flags.
+
+    Raises
+    ------
+    MupError
+        An option that the command does not have; with the nearest one that it has.
+    """
     command, *words = argv
     if words and not words[0].startswith("-"):
         words[0] = f"--data={words[0]}"
@@ -392,6 +398,9 @@ def in_full(argv: Sequence[str]) -> list[str]:
     full, option = [command], ""
     for word, following in zip(words, [*words[1:], "--"], strict=False):
         name, equals, text = word.partition("=") if word.startswith("--") else (option, "", word)
+        if name and (known := name.partition(".")[0]) not in hints:
+            options = [name for name in hints if name.startswith("--") and not name.endswith("+")]
+            raise MupError(f"{command!r} has no option {known!r}; {nearest(known, options)}")
         option, hint = name, hints.get(name)
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
         if text and text[0] not in "[{" and (lists[0] or ("," in text and (any(lists) or "." in name))):
