@@ -395,3 +395,87 @@ def test_a_model_that_keeps_no_arguments_is_told_what_to_write():
     model = nn.Sequential(SpectralConv(32, 32, (8,)))
     with pytest.raises(nm.MupError, match="Sequential does not keep all its constructor arguments, .* Write the base down"):
         nm.parametrize(model)
+
+
+# ------------------------------------------------------------------------------------------------ constructors
+
+
+class ByItself(FNO):
+    """Its constructor ends with parametrize, and reads numbers, which the meta device has none of."""
+
+    def __init__(self, n_modes, hidden_channels, **kwargs):
+        super().__init__(n_modes, 2, 3, hidden_channels, n_layers=2, **kwargs)
+        self.drops = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+        nm.parametrize(self)
+
+
+def test_a_constructor_may_parametrize():
+    torch.manual_seed(0)
+    own = ByItself((8,), 64)
+    alone = nm.parametrize(_fno())
+    assert all(torch.equal(p, q) for p, q in zip(own.parameters(), alone.parameters(), strict=True))
+    assert [(r.base_shape, r.lr_mult) for r in nm.summary(own)] == [(r.base_shape, r.lr_mult) for r in nm.summary(alone)]
+    assert nm.is_parametrized(ByItself((8,), 32))  # what was built for comparison left no trace
+
+
+def test_a_constructor_that_reads_numbers_draws_no_weights_for_comparison(monkeypatch):
+    drawn, normal_ = [], torch.Tensor.normal_
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda p, *rest: drawn.append(p.is_meta) or normal_(p, *rest))
+    model = Defaults(64)
+    assert False in drawn
+    drawn.clear()
+    nm.parametrize(model)
+    assert drawn and all(drawn)
+
+
+class Defaults(nn.Module):
+    """Around an FNO, with defaults; it reads numbers."""
+
+    def __init__(self, width=32, n_modes=(8,)):
+        super().__init__()
+        self.width, self.n_modes = width, n_modes
+        self.drops = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+        self.inner = _fno(width, n_modes)
+
+
+class Forgets(Defaults):
+    """The same, which keeps nothing."""
+
+    def __init__(self, width=32, n_modes=(8,)):
+        super().__init__(width, n_modes)
+        del self.width, self.n_modes
+
+
+class Multiplied(Defaults):
+    """Whose width is no number of channels."""
+
+    def __init__(self, width=1.0):
+        super().__init__(int(64 * width))
+        self.width = width
+
+
+class Image(Defaults):
+    """Whose width is that of its images."""
+
+    def __init__(self, width, channels):
+        super().__init__(channels)
+        self.width, self.channels = width, channels
+        self.readout = nn.Linear(width, width)
+
+
+@pytest.mark.parametrize("build", [lambda: Forgets(64), Multiplied, lambda: Image(128, 64)], ids=["kept", "factor", "image"])
+@pytest.mark.filterwarnings("ignore:Forgets does not keep")
+def test_a_width_is_one_with_which_kernels_grow(build):
+    plan, alone = nm.summary(nm.parametrize(build())), nm.summary(nm.parametrize(_fno()))
+    for row in alone:
+        own = plan[f"inner.{row.name}"]
+        assert (own.base_shape, own.lr_mult, own.init_mult) == (row.base_shape, row.lr_mult, row.init_mult)
+
+
+def test_a_default_that_stands_for_what_is_not_kept_is_told():
+    with pytest.warns(UserWarning, match="Forgets does not keep all its constructor arguments, and their defaults") as told:
+        nm.parametrize(Forgets(64))
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nm.parametrize(Forgets())

@@ -26,11 +26,23 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
     theirs = getattr(model, "_args", None)
     if isinstance(theirs, dict) and "__args__" in theirs:
         return dict(theirs["__args__"])
-    known = {**vars(model), **next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})}
-    parameters = list(inspect.signature(type(model).__init__).parameters.values())[1:]
+    known, parameters = _attributes(model), _parameters(type(model))
     arguments = {p.name: known.get(p.name, p.default) for p in parameters}
     is_complete = all(p.kind in _NAMED and arguments[p.name] is not p.empty for p in parameters)
     return arguments if arguments and is_complete else None
+
+
+def keeps_all_arguments(model: nn.Module) -> bool:
+    """Whether none of its :func:`constructor_arguments` is a default that stands for one that is not kept."""
+    return keeps_arguments(model) or _attributes(model).keys() >= {p.name for p in _parameters(type(model))}
+
+
+def _attributes(model: nn.Module) -> dict[str, Any]:
+    return {**vars(model), **next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})}
+
+
+def _parameters(cls: type) -> list[inspect.Parameter]:
+    return list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
 
 
 def keeps_arguments(module: nn.Module) -> bool:
@@ -44,7 +56,7 @@ def names_of_arguments(cls: type, kinds: Collection = _NAMED, rest: Any = inspec
     for base in cls.__mro__:
         # Not out of vars(base): SFNO's constructor is a partialmethod, which only its class makes a function.
         if "__init__" in vars(base):
-            parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+            parameters = _parameters(base)
             names += [p.name for p in parameters if p.kind in kinds and p.name not in names]
             if not any(p.kind is rest for p in parameters):
                 break

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from neuralop_mup.core.fresh import check_fresh
 from neuralop_mup.core.infshape import save_shapes
+from neuralop_mup.core.parts import is_built_to_compare
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import (
     ATTRIBUTE,
@@ -49,6 +50,9 @@ def parametrize(
     Weights are rescaled from the default initialisation; forward, class and ``state_dict`` keys stay as they are. At base
     shapes nothing changes, bit for bit; but at the reference size kernels start at a tenth (see ``init_mult``). Build the
     optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
+
+    A constructor may end with ``parametrize(self)``. What is built by it for comparison, as a base or at other sizes, is
+    left as it is.
 
     Parameters
     ----------
@@ -113,6 +117,8 @@ def parametrize(
     >>> optimizer = nm.MuSOAP(model)
     """
     check_names(unknown, parametrize)
+    if is_built_to_compare():
+        return model
     bare = _bare(model)
     plan = make_plan(bare, unwrap(base), rule, init_mult)
     check_no_plan(bare)

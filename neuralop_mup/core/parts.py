@@ -6,18 +6,27 @@ is. So it can be built again, on the meta device, as a base and as a probe. A ba
 
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
-from numbers import Real
+from functools import cached_property, partial
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import UninitializedTensorMixin
 
-from neuralop_mup.core.arguments import constructor_arguments, names_of_arguments
+from neuralop_mup.core.arguments import (
+    constructor_arguments,
+    keeps_all_arguments,
+    keeps_arguments,
+    names_of_arguments,
+)
 from neuralop_mup.core.infshape import load_shapes
 from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.errors import MupError, nearest
@@ -39,24 +48,47 @@ WIDTHS = (
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
 _MODES = ("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes", "modes")
 _DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
+_COMPARING: ContextVar[bool] = ContextVar("comparing", default=False)
+
+
+def is_built_to_compare() -> bool:
+    """Whether what is constructed now is a base or a probe, of which sizes alone are read."""
+    return _COMPARING.get()
 
 
 @dataclass(frozen=True)
 class Part:
-    """A model that can be built again: its name in the whole model, and the arguments that it was built with."""
+    """A model that can be built again: its name in the whole model, its arguments, and the names in it of its kernels."""
 
     name: str
     model: nn.Module
     arguments: Mapping[str, Any]
+    kernels: Sequence[str]
 
     @property
     def prefix(self) -> str:
         return f"{self.name}." if self.name else ""
 
     @property
+    def widths(self) -> list[str]:
+        """Arguments that are called a width and are whole numbers: 1.5 is a factor."""
+        return [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
+
+    @cached_property
     def is_wide(self) -> bool:
-        """Whether an argument is known to be its width."""
-        return any(self.arguments.get(key) is not None for key in WIDTHS)
+        """Whether one of them is its width: the kernels of a class of one's own grow with it, other than with an image's."""
+        if not self.widths:
+            return False
+        own = {name: p.shape for name, p in self.model.named_parameters()}
+        looked_at = own if keeps_arguments(self.model) else self.kernels or own  # CODANO's kernels may not grow
+        return any(self.probes["width"].get(name) != own[name] for name in looked_at)
+
+    @cached_property
+    def probes(self) -> dict[str, dict[str, torch.Size]]:
+        """Shapes of its parameters at twice the width and at twice the modes, by what was doubled."""
+        doubled = {"width": (*self.widths, *_FURTHER_WIDTHS), "modes": _MODES}
+        given = {key for key, value in self.arguments.items() if value is not None}
+        return {what: _probe(self, given.intersection(keys)) for what, keys in doubled.items() if given.intersection(keys)}
 
     def built(self, **overrides: Any) -> nn.Module:
         """A model of the same class from its arguments and overrides, on the meta device if it can be."""
@@ -70,7 +102,8 @@ class Part:
 
 
 def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
-    """Build on the meta device, where it costs no memory; on the CPU if the constructor needs real numbers.
+    """Build on the meta device, where it costs no memory; on the CPU if the constructor needs real numbers, but for weights
+    where it needs no real ones.
 
     Random numbers of the caller are left as they were, also where ``build`` seeds them.
 
@@ -79,14 +112,34 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
     MupError
         With what the constructor raised.
     """
-    with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):  # UNO prints while it is built
-        # Some constructors read tensors; if that is not the reason, the second try says what is.
-        with suppress(Exception), torch.device("meta"):
+    comparing = _COMPARING.set(True)
+    try:
+        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):  # UNO prints while it is built
+            # Some constructors read tensors; if that is not the reason, the last try says what is.
+            for without_memory in (torch.device("meta"), _weights_on_meta()):
+                with suppress(Exception), without_memory:
+                    return build()
             return build()
-        try:
-            return build()
-        except Exception as error:  # whatever the constructor raises is the user's to read
-            raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
+    except Exception as error:  # whatever the constructor raises is the user's to read
+        raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
+    finally:
+        _COMPARING.reset(comparing)
+
+
+@contextmanager
+def _weights_on_meta() -> Iterator[None]:
+    """Modules keep parameters without memory, one tensor at a time, and everything else as it is."""
+
+    def without_memory(module: nn.Module, name: str, p: nn.Parameter) -> nn.Parameter | None:
+        # The hook is of the whole process, in which another thread may build what it trains.
+        is_left = not is_built_to_compare() or p.is_meta or isinstance(p, UninitializedTensorMixin)
+        return None if is_left else nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
+
+    handle = register_module_parameter_registration_hook(without_memory)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part]:
@@ -95,18 +148,28 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
     builds_base = base is None or isinstance(base, Mapping)
     parts: list[Part] = []
     for name, module in model.named_modules():
-        part = Part(name, module, constructor_arguments(module) or {})
+        prefix, arguments = f"{name}." if name else "", constructor_arguments(module) or {}
+        own = [kernel.removeprefix(prefix) for kernel in kernels if kernel.startswith(prefix)]
+        part = Part(name, module, arguments, own)
         is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
-        holds_kernels = not name or any(kernel.startswith(part.prefix) for kernel in kernels)
-        is_inside = any(part.prefix.startswith(outer.prefix) for outer in parts)
-        if is_inside or not part.arguments or not holds_kernels or not (part.is_wide or is_meant):
+        is_inside = any(prefix.startswith(outer.prefix) for outer in parts)
+        if is_inside or not arguments or (name and not own) or not (part.widths or is_meant):
             continue
         if not (changed := _changed(part)):
-            parts.append(part)
-        elif builds_base and not name:
+            parts += [part] if is_meant or part.is_wide else []
+        elif builds_base and not name and keeps_all_arguments(module):
             raise MupError(
                 f"{type(module).__name__} was changed after it was constructed (its constructor arguments give another "
                 f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
+            )
+        elif builds_base and not name:  # of what is not kept the default is known, which it was not built with
+            warnings.warn(
+                f"{type(module).__name__} does not keep all its constructor arguments, and their defaults give another "
+                "model, so that only models inside of it are compared at other sizes. If layers of its own are as wide as "
+                f"these, let {type(module).__name__} keep each argument under its own name (self.width = width), or give a "
+                "base of another width.",
+                UserWarning,
+                stacklevel=5,  # where parametrize was called
             )
     if builds_base and not parts:
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
@@ -117,7 +180,7 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
             )
         sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
         raise MupError(
-            f"{cls} does not keep all its constructor arguments, or none says how wide it is (known are "
+            f"{cls} does not keep all its constructor arguments, or none is the width of its kernels (known are "
             f"{', '.join(WIDTHS)}), so that it cannot be built "
             f"{f'from overrides {dict(base)}' if overrides else 'at the reference size'}. Write the base down, "
             f"nm.parametrize(model, base=lambda: {cls}(…){small}), with {sizes} and all else as the model's; or let "
@@ -151,9 +214,9 @@ def active_modes(conv: Any) -> tuple[int, ...]:
 def reference_sizes(part: Part) -> dict[str, Any]:
     """Constructor overrides that bring a model to the reference size: 32 channels, and n_modes 16 on each axis."""
     arguments = {key: value for key, value in part.arguments.items() if value is not None}
-    width = next(arguments[key] for key in WIDTHS if key in arguments)
+    width = arguments[part.widths[0]]
     return {
-        **{key: WIDTH for key in WIDTHS if key in arguments},
+        **dict.fromkeys(part.widths, WIDTH),
         **{
             key: _each(arguments[key], lambda own: max(1, round(own * WIDTH / width)))
             for key in _FURTHER_WIDTHS
@@ -181,11 +244,10 @@ def _as_tuples(value: Any) -> Any:
 def probe(parts: Iterable[Part]) -> dict[str, dict[str, torch.Size]]:
     """Shapes of all parameters where a part is twice as wide, and where it has twice as many modes, by what was doubled."""
     return {
-        f"{part.name or type(part.model).__name__} of twice the {what}": _probe(part, keys)
+        f"{part.name or type(part.model).__name__} of twice the {what}": {part.prefix + n: s for n, s in shapes.items()}
         for part in parts
         if part.is_wide
-        for what, keys in (("width", (*WIDTHS, *_FURTHER_WIDTHS)), ("modes", _MODES))
-        if any(part.arguments.get(key) is not None for key in keys)
+        for what, shapes in part.probes.items()
     }
 
 
@@ -193,11 +255,11 @@ def _probe(part: Part, names: Iterable[str]) -> dict[str, torch.Size]:
     """With these sizes doubled; tripled if a layer is left out then, as GNOBlock does with one of its ends' width."""
     own = [name for name, _ in part.model.named_parameters()]
     for factor in (2, 3):
-        sizes = {name: _times(part.arguments[name], factor, name) for name in names if part.arguments.get(name) is not None}
+        sizes = {name: _times(part.arguments[name], factor, name) for name in names}
         shapes = {name: tensor.shape for name, tensor in part.built(**sizes).named_parameters()}
         if list(shapes) == own:
             break
-    return {part.prefix + name: shape for name, shape in shapes.items()}
+    return shapes
 
 
 def _times(value: Any, factor: int, name: str) -> Any:
