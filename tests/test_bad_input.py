@@ -364,6 +364,23 @@ def test_numpy_numbers_are_numbers(tmp_path):
     nm.save_base_shapes(model, tmp_path / "base.bsh")
 
 
+@pytest.mark.parametrize(
+    ("build", "given"),
+    [
+        (nm.MuSOAP, {"lr": 0.1, "aux_lr": 0.1, "weight_decay": 0.1, "momentum": 0.9, "beta2": 0.9, "eps": 0.1}),
+        (nm.MuSOAP, {"start_error": 0.1}),
+        (nm.MuSOAP, {"betas": 0.9}),
+        (nm.MuAdamW, {"lr": 0.1, "weight_decay": 0.1}),
+        (nm.MuSGD, {"lr": 0.1}),
+    ],
+)
+def test_an_optimizer_of_numpy_numbers_has_a_state_that_torch_loads(build, given, tmp_path):
+    numbers = {key: np.float64(value) for key, value in given.items()}
+    numbers = {key: (value, value) if key == "betas" else value for key, value in numbers.items()}
+    torch.save(build(parametrized(CASE), **numbers).state_dict(), tmp_path / "state.pt")
+    torch.load(tmp_path / "state.pt")
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_a_file_of_base_shapes_may_have_layers_without_numbers(tmp_path):
     """A channel MLP of a quarter of 2 channels has none; at base that is only right where the model has none either."""

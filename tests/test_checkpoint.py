@@ -93,6 +93,24 @@ def test_a_model_without_a_plan_takes_the_one_of_its_checkpoint(tmp_path):
     assert nm.load_checkpoint(tmp_path, other) == 2
     assert_same(loaded, model)
     assert nm.summary(loaded) == nm.summary(other) == nm.summary(model)
+    # The rate of trained weights, 0.03 √(1000/4000), not that of fresh ones.
+    assert [nm.MuSOAP(m, steps=1000, base_depth=None).param_groups[0]["lr"] for m in (loaded, other)] == [0.015, 0.015]
+    assert nm.MuSOAP(model, steps=1000, base_depth=None).param_groups[0]["lr"] == 0.03
+
+
+@pytest.mark.parametrize("init", [False, True])
+def test_a_head_may_be_left_out_of_what_is_loaded(init):
+    """The usual way to another number of outputs: the head's entries are taken out, and the rest is loaded."""
+    state = parametrized(CASE).state_dict()
+    other = nm.parametrize(CASE.build(out_channels=5), base=CASE.base, init=init)
+    for key in [key for key in state if key.startswith("projection.fcs.1")]:
+        del state[key]
+    missing, _ = other.load_state_dict(state, strict=False)
+    assert missing == ["projection.fcs.1.weight", "projection.fcs.1.bias"]
+    with pytest.raises(RuntimeError, match="Missing key.*projection.fcs.1.weight"):
+        other.load_state_dict(state)
+    with pytest.raises(nm.MupError, match="belong to another plan"):
+        nm.parametrize(CASE.build(), base={"hidden_channels": 12}).load_state_dict(state, strict=False)
 
 
 def test_neuralops_trainer_goes_on(tmp_path):

@@ -116,6 +116,19 @@ def test_a_scheduler_keeps_its_learning_rates_and_the_step_is_made_with_both():
     nm.check_optimizer(model, optimizer)
 
 
+def test_a_cooldown_begins_at_the_rates_that_were_learned():
+    """From what they are to zero, as 1 − √(the part that is over): it began at the scheduler's alone."""
+    model, optimizer, _ = learned(OPTIMIZERS["soap"], hyper_lr=1.0, until=20)
+    train(model, optimizer, range(20))
+    before = effective_lrs(optimizer)
+    assert any(group["learned_mult"] > 1.5 for group in optimizer.param_groups)
+    optimizer.cooldown(16)
+    assert effective_lrs(optimizer) == pytest.approx(before)
+    train(model, optimizer, range(4))
+    length_mults = {group["name"]: group["length_mult"] for group in optimizer.param_groups}
+    assert length_mults == pytest.approx(dict.fromkeys(before, 1 - math.sqrt(3 / 16)))
+
+
 @every_optimizer
 def test_resumed_training_is_bit_equal(build):
     """Everything is in the optimizer's state dict, through a file that torch reads without pickled code."""

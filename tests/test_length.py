@@ -432,15 +432,28 @@ def test_snapshots_do_not_follow():
     assert state["param_groups"] == before
 
 
-@pytest.mark.parametrize(("given", "saved"), [({"steps": 20}, {}), ({"steps": 20}, {"steps": 30})])
+@pytest.mark.parametrize("given", [20, "5h"])
+@pytest.mark.parametrize("saved", [None, 30, "1h"])
 def test_a_state_with_another_end_is_told(given, saved):
     """It would train on at a rate that never falls, or end at another step than was written, without a word."""
-    state = nm.MuSOAP(small_fno(width=4), **saved).state_dict()
-    optimizer = nm.MuSOAP(small_fno(width=4), **given)
-    with pytest.warns(UserWarning, match=r"built with steps=20, .* call optimizer.set_steps\(20\) now"):
+    state = nm.MuSOAP(small_fno(width=4), steps=saved).state_dict()
+    optimizer = nm.MuSOAP(small_fno(width=4), steps=given)
+    n = "20" if given == 20 else "n"
+    with pytest.warns(UserWarning, match=rf"built with steps='?(20|18000s)'?, .* call optimizer.set_steps\({n}\) now"):
         optimizer.load_state_dict(state)
     optimizer.set_steps(20)
-    assert optimizer.param_groups[0]["steps"] == 20
+    assert optimizer.param_groups[0]["steps"] == 20 and optimizer.param_groups[0]["seconds"] is None
+
+
+def test_a_state_with_the_same_time_is_not_told(recwarn):
+    state = nm.MuSOAP(small_fno(width=4), steps="1h").state_dict()
+    state["param_groups"] = [{**group, "seconds": 1800.0} for group in state["param_groups"]]
+    nm.MuSOAP(small_fno(width=4), steps="60m").load_state_dict(state)
+    for group in state["param_groups"]:  # as 0.2.0 saved it
+        del group["budget"]
+    nm.MuSOAP(small_fno(width=4), steps="2h").load_state_dict(state)
+    assert not recwarn.list
+    nm.MuSOAP(small_fno(width=4)).load_state_dict(state)
 
 
 def test_a_plateau_at_its_floor_is_no_broken_ratio():

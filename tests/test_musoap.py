@@ -281,8 +281,26 @@ WITHOUT_A_KERNEL = nm.parametrize(nn.Sequential(nn.Linear(8, 8)), base=nn.Sequen
         ({"eps": -1.0}, "eps is -1.0"),
         ({"weight_decay": math.nan}, "weight_decay is nan"),
         ({"lr_mult": {"kernel": 2}}, "no role 'kernel'"),
+        ({"process_group": "world"}, "process_group is 'world'; give what torch.distributed.new_group returns"),
     ],
 )
 def test_arguments_that_cannot_work(arguments, message):
     with pytest.raises(nm.MupError, match=message):
         nm.MuSOAP(**{"model": small_fno(), **arguments})
+
+
+def test_a_layer_that_was_replaced_is_found_out():
+    model = small_fno()
+    model.projection.fcs[1] = nn.Conv1d(model.projection.fcs[1].in_channels, 5, 1)
+    with pytest.raises(nm.MupError, match=r"'projection.fcs.1.weight' has the shape \(5, .* parametrize the finished model"):
+        nm.MuSOAP(model)
+
+
+def test_a_sparse_gradient_is_told():
+    model = small_fno()
+    optimizer = nm.MuSOAP(model)
+    random_gradients(model)
+    bias = model.get_parameter("projection.fcs.1.bias")
+    bias.grad = bias.grad.to_sparse()
+    with pytest.raises(nm.MupError, match="'projection.fcs.1.bias' is sparse, .* sparse=False"):
+        optimizer.step()

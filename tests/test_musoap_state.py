@@ -49,6 +49,18 @@ def test_bases_of_half_precision_stay_in_single_when_loaded():
     assert_goes_on_alike(models[0], optimizer, models[1], other)
 
 
+def test_a_state_in_memory_is_not_changed_by_what_loaded_it():
+    """Two cooldowns may go on from one: AdamW's steps were counted in it."""
+    model, optimizer, again = built()
+    step(optimizer, model)
+    state = copy.deepcopy(optimizer.state_dict())
+    resumed = nm.MuSOAP(again)
+    resumed.load_state_dict(state)
+    step(resumed, again)
+    saved = [value["step"] for value in state["state"].values()]
+    assert saved == [1] * len(saved) and {float(own["step"]) for own in resumed.state.values()} == {2}
+
+
 def test_a_state_of_0_2_0_loads():
     """It had settings of which only the defaults are left, and no check."""
     model, optimizer, again = built()

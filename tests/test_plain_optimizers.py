@@ -193,6 +193,21 @@ FOLLOWING = {
 }
 
 
+class Stepping(torch.optim.Optimizer):
+    """Somebody's, whose learning rate has a name of its own."""
+
+    def __init__(self, params):
+        super().__init__(params, {"step_size": 0.1})
+
+    def step(self):
+        pass
+
+
+def test_an_optimizer_without_a_learning_rate_of_that_name_is_left_alone(recwarn):
+    Stepping(parametrized(CASE).parameters()).step()
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_nothing_is_said_of(name):
     model = parametrized(CASE)

@@ -17,6 +17,7 @@ from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_state import (
     ATTRIBUTE,
     PLAN_CONFIRMED,
+    TRAINED,
     WEIGHTS_SCALED,
     CopiesShapes,
     attach_hooks,
@@ -188,8 +189,10 @@ def scale_weights(model: nn.Module, plan: Plan) -> None:
                 parameters[row.name].mul_(row.init_mult)
 
 
-def set_plan(model: nn.Module, plan: Plan) -> None:
-    """Make ``plan`` the plan of a bare model; its weights are as the plan says."""
+def set_plan(model: nn.Module, plan: Plan, trained: bool = False) -> None:
+    """Make ``plan`` the plan of a bare model; its weights are as the plan says, or ``trained`` ones that are or will be."""
+    if trained:
+        setattr(model, TRAINED, True)
     if plan.init_applied:
         setattr(model, WEIGHTS_SCALED, True)
     setattr(model, ATTRIBUTE, plan)
@@ -245,7 +248,7 @@ def unparametrize(model: Model) -> Model:
     is_of_mup = isinstance(bare, nn.Module) and any(hasattr(p, "infshape") for p in bare.parameters())
     if not is_of_mup or any(hasattr(module, ATTRIBUTE) for module in bare.modules()):
         get_plan(model)
-    for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED):
+    for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED, TRAINED):
         vars(bare).pop(attribute, None)
     detach_hooks(bare)
     for parameter in bare.parameters():

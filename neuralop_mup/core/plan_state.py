@@ -3,7 +3,7 @@
 ``state_dict()`` returns an OrderedDict whose attribute ``_metadata`` has a dict for each module; torch keeps it through
 ``torch.save`` and hands it back in ``load_state_dict``. The plan goes there, as JSON. So neuralop's ``save_checkpoint``
 and ``Trainer(save_every=…)``, DistributedDataParallel and plain ``torch.save`` keep it without knowing, and weights of
-another plan are refused when they are loaded, before one of them is copied.
+another plan are refused when they are loaded, before one of the model's is copied.
 
 neuralop's own entry ``"_metadata"`` in the dict, the constructor's arguments, is another thing. No one reads it but for a
 number of its version, and with it a ``state_dict`` is no longer one of tensors: safetensors cannot write it, ``torch.load``
@@ -13,7 +13,7 @@ with a plan writes none, nor does one inside another module.
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from neuralop_mup.torch_private import mark_public, remove_hooks
 
 ATTRIBUTE = "_neuralop_mup_plan"
 WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
+TRAINED = "_neuralop_mup_trained"  # the plan came from a file, and so do the weights
 PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
 _LOADED = "_neuralop_mup_loaded"
@@ -142,7 +143,9 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
     theirs = None
     if text is not None:
         theirs = plan if text == plan.text else Plan.from_json(text)
-        check_same_plan(plan, theirs, "These weights belong")
+        # What was taken out of the state is to be learned anew, such as a head.
+        left_out = {row.name for row in theirs.rows if prefix + row.name not in state}
+        check_same_plan(_without(plan, left_out), _without(theirs, left_out), "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is.
         raise MupError(
@@ -167,6 +170,10 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             stacklevel=2,
         )
     setattr(module, _LOADED, theirs)
+
+
+def _without(plan: Plan, names: Collection[str]) -> Plan:
+    return replace(plan, rows=tuple(row for row in plan.rows if row.name not in names)) if names else plan
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:

@@ -59,7 +59,8 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     """Attach the plan that weights were saved with, without rescaling anything.
 
     For a model whose weights come from a checkpoint, before or after they are loaded: one that neuralop's
-    ``from_checkpoint`` returned, or one built anew. On a model that is parametrized already the plans are compared.
+    ``from_checkpoint`` returned, or one built anew. ``MuSOAP`` then takes the learning rate of trained weights, as after
+    ``parametrize(model, init=False)``. On a model that is parametrized already the plans are compared.
 
     Parameters
     ----------
@@ -94,7 +95,8 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
         name, source = repr(os.fspath(source)), load_file(Path(source))
     plan = fit_plan(bare, plan_in(source, name), name)
     # Weights that are still to come stay so: load_state_dict brings them.
-    set_plan(bare, replace(plan, init_pending=is_parametrized(bare) and get_plan(bare).init_pending))
+    pending = is_parametrized(bare) and get_plan(bare).init_pending
+    set_plan(bare, replace(plan, init_pending=pending), trained=not is_parametrized(bare))
     setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
     return model
 
@@ -186,7 +188,7 @@ def load_checkpoint(
         for part, state in before:
             part.load_state_dict(state)
         raise
-    set_plan(bare, plan)
+    set_plan(bare, plan, trained=not is_parametrized(bare))
     bare.load_state_dict(weights)
     return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
 

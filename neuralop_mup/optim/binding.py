@@ -17,6 +17,7 @@ from torch import nn
 
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import Plan, Row
+from neuralop_mup.core.plan_state import TRAINED
 from neuralop_mup.core.planning import size_of
 from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import multipliers
@@ -51,6 +52,11 @@ class Binding:
     mode_kernels: Mapping[str, str]
     growing: Mapping[str, str]
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the weights were trained before: the plan was attached to them, or came from a file as they do."""
+        return not self.plan.init_applied or hasattr(self.model, TRAINED)
+
 
 def bind(model: nn.Module) -> Binding:
     """Read a parametrized model.
@@ -74,6 +80,12 @@ def bind(model: nn.Module) -> Binding:
             f"The model's parameters changed after parametrize ({min(changed)!r} was added, removed or tied): parametrize "
             "the finished model, and keep one tensor a name."
         )
+    for row in plan.rows:  # a kernel's has the modes that are active
+        if row.role != "spectral" and tuple(parameters[row.name].shape) != row.shape:
+            raise MupError(
+                f"{row.name!r} has the shape {tuple(parameters[row.name].shape)} and had {row.shape} in parametrize: "
+                "parametrize the finished model, with layers as they are to be trained."
+            )
     # An optimizer that is built too early would hold tensors that are not the model's any more.
     if plan.init_pending or any(p.is_meta for p in parameters.values()):
         raise MupError(

@@ -97,6 +97,8 @@ def groups_of(
     check_number("lr", lr, tensor=True)
     if weight_decay is not None:
         check_number("weight_decay", weight_decay, tensor=True)
+    # Numbers of NumPy would keep torch.load from reading the optimizer's state.
+    lr, weight_decay = _plain(lr), _plain(weight_decay)
     multipliers = check_multipliers(lr_mult, "lr_mult")
     growing = binding.growing if family == "adam" else {}
 
@@ -123,6 +125,10 @@ def groups_of(
         roles = "+".join(sorted(group["name"], key=ROLES.index))
         group["name"] = f"{roles} {convolution}" if convolution else roles
     return number_equal_names(list(groups.values()))
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, torch.Tensor) else float(value)
 
 
 def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -308,7 +314,7 @@ def _built(
     binding = bind(model)
     groups = groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
     try:
-        optimizer = impl(groups, lr=lr, **kwargs)
+        optimizer = impl(groups, lr=_plain(lr), **kwargs)
     except (TypeError, ValueError) as error:  # of a name, of a number, or, as LBFGS, of groups
         check_names([name for name in kwargs if repr(name) in str(error)], MuAdam, impl)
         raise MupError(

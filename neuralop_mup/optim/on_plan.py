@@ -239,6 +239,7 @@ def _look(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
     # Once for each optimizer, unless there is another plan, or another group, since then.
     now = (CopiesShapes.made, len(optimizer.param_groups))
     is_done = torch.compiler.is_compiling() or getattr(optimizer, _LOOKED_AT, None) in (now, True)
+    is_done = is_done or not all("lr" in group for group in optimizer.param_groups)  # somebody's own calls it otherwise
     # Of a warm-up from zero the next step says more.
     if is_done or all(_readable(group["lr"]) and group["lr"] == 0 for group in optimizer.param_groups):
         return

@@ -47,6 +47,10 @@ class GradientCheck:
             return
         if policy != "now":
             _own_memory([p for _, p in held])
+        if sparse := [name for name, p in held if p.grad.is_sparse]:
+            raise MupError(
+                f"The gradient of {sparse[0]!r} is sparse, and MuSOAP's averages are not: build its layer with sparse=False."
+            )
         grads = local_reals([p.grad for _, p in held])
         fault = _fault(norm_of_each(wide(grads)))
         for p in [p for _, p in held if hasattr(p, "placements")][:1]:  # all processes refuse a step, or none

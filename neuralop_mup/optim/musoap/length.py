@@ -11,7 +11,8 @@ every other schedule is brought to zero. h is 1, but where the rate follows from
 Everything that is remembered are numbers in the groups, so that it is saved, loaded and copied with them: ``taken`` (t),
 ``steps`` (N or None), ``lr_follows`` (what the rate follows from: "steps", "progress", or None for a rate that was given),
 ``most`` (of a rate that follows),
-``peak`` (p and m), ``cooldown`` (its first step, its length, and the rate at its beginning), ``seconds`` (that are left).
+``peak`` (p and m), ``cooldown`` (its first step, its length, and the rate at its beginning), ``seconds`` (that are left) and
+``budget`` (that were given). ``lr`` is meant with its other factors (``step_mults``), which a step's own groups have in it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch.distributed as dist
 
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError
+from neuralop_mup.optim.follow import step_lr, step_mult
 from neuralop_mup.validation import check_count, check_positive
 
 #: The learning rate of trainings of so many steps, under a schedule that ends with them.
@@ -54,6 +56,7 @@ BEGINNING: dict[str, Any] = {
     "peak": None,
     "cooldown": None,
     "seconds": None,
+    "budget": None,
     "length_mult": 1.0,
 }
 
@@ -138,7 +141,7 @@ def height(group: Mapping[str, Any], taken: int) -> float:
 def note_peaks(groups: Sequence[Group], taken: int) -> None:
     """Remember the largest learning rates that schedules have come to, at a step that is taken now."""
     for group in groups:
-        lr, peak = group["lr"], group.get("peak")
+        lr, peak = group["lr"] * step_mult(group), group.get("peak")
         if group["steps"] is not None and (peak is None or lr > peak[0] * (1 + _ROUNDING)):
             group["peak"] = (lr, taken)
 
@@ -150,7 +153,7 @@ def follow_length(groups: Sequence[Group], taken: int) -> None:
 
 
 def _mult(group: Mapping[str, Any], taken: int) -> float:
-    lr, h = group["lr"], height(group, taken)
+    lr, h = group["lr"] * step_mult(group), height(group, taken)
     most = min(h * _ending(group, taken), _cooling(group, taken))
     return h if lr <= 0 or h * lr <= most * (1 + _ROUNDING) else most / lr
 
@@ -190,14 +193,16 @@ def past_the_end(group: Mapping[str, Any], taken: int) -> str | None:
     )
 
 
-def say_whose_end(ours: int | None, theirs: int | None) -> str | None:
+def say_whose_end(ours: Group, theirs: Group) -> str | None:
     """What is said of a state that has another end than the optimizer that it is loaded into; None if it has not."""
-    if ours in (None, theirs):
+    built, saved = (g["steps"] if g["seconds"] is None else f"{g['budget'] or g['seconds']:g}s" for g in (ours, theirs))
+    if built in (None, saved):
         return None
-    has = "none" if theirs is None else f"{theirs:,}"
+    n = built if isinstance(built, int) else "n"
     return (
-        f"This optimizer was built with steps={ours}, and the state that it loads has {has}, which holds, as all settings "
-        f"of a state do. If the training is to end with {ours:,} steps, call optimizer.set_steps({ours}) now."
+        f"This optimizer was built with steps={built!r}, and the state that it loads has {saved!r}, which holds, as all "
+        "settings of a state do. If the training is to end otherwise, give the number of all its steps: call "
+        f"optimizer.set_steps({n}) now."
     )
 
 
@@ -232,7 +237,7 @@ def begin_cooldown(groups: Sequence[Group], steps: Any, taken: int) -> None:
         )
     follow_length(groups, taken)
     for group in groups:
-        group["cooldown"] = (taken, int(steps), float(group["lr"]) * float(group["length_mult"]))
+        group["cooldown"] = (taken, int(steps), step_lr(group))
 
 
 class Stopwatch:

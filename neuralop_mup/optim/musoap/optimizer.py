@@ -232,22 +232,26 @@ class MuSOAP(torch.optim.Optimizer):
             if isinstance(start_error, torch.Tensor) and start_error.numel() == 1:
                 start_error = start_error.item()
             check_start_error(start_error, lr)
+            start_error = float(start_error)
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
+        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+            raise MupError(f"process_group is {process_group!r}; give what torch.distributed.new_group returns.")
         _check_rates(lr, aux_lr)
         given = None if steps is None or isinstance(steps, str) else int(steps)
         binding = bind(model)
         usual_aux, follows = AUX_LR, None
-        if lr is None and (start_error is not None or not binding.plan.init_applied):
+        if lr is None and (start_error is not None or binding.is_trained):
             lr = trained_lr(given, start_error)
             usual_aux *= lr / LR
         elif lr is None:
             lr, follows = usual_lr(given), "progress" if steps is None else "steps"
-        aux_lr = usual_aux if aux_lr is None else aux_lr
+        # Numbers of NumPy would keep torch.load from reading the state.
+        lr, aux_lr, weight_decay = float(lr), float(usual_aux if aux_lr is None else aux_lr), float(weight_decay)
         groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
@@ -255,14 +259,15 @@ class MuSOAP(torch.optim.Optimizer):
             "steps": given,
             "lr_follows": follows,
             "seconds": seconds,
-            "momentum": momentum,
-            "beta2": beta2,
+            "budget": seconds,
+            "momentum": float(momentum),
+            "beta2": float(beta2),
             "period": int(period),
             "refresh": int(refresh),
             "lr": aux_lr,
             "weight_decay": weight_decay,
-            "betas": tuple(betas),
-            "eps": eps,
+            "betas": tuple(map(float, betas)),
+            "eps": float(eps),
             "foreach": foreach,
             "capturable": capturable,
             "check": check,
@@ -374,7 +379,7 @@ class MuSOAP(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
-        of_all = ("steps", "seconds", "cooldown")
+        of_all = ("steps", "seconds", "budget", "cooldown")
         end = {key: self.param_groups[0][key] for key in of_all} if self.param_groups else {}
         super().add_param_group({**end, **param_group})
         if end and end["cooldown"] is not None:
@@ -592,7 +597,7 @@ class MuSOAP(torch.optim.Optimizer):
                         "optimizer."
                     )
         check_optimizer_state(self, {**state_dict, "param_groups": groups})  # the same parameters under another base or rule
-        if said := say_whose_end(self.param_groups[0]["steps"], groups[0]["steps"]):
+        if said := say_whose_end(self.param_groups[0], groups[0]):
             warnings.warn(said, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})
         for cached in ("_batches", "_stopwatch", "_told_of_the_end"):
@@ -601,9 +606,13 @@ class MuSOAP(torch.optim.Optimizer):
         for group, theirs in zip(self.param_groups, groups, strict=True):
             for p, key in zip(group["params"], theirs["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
-                    if torch.is_tensor(value) and name != "step":  # torch casts every average to its parameter's type
-                        dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
-                        self.state[p][name] = value.to(self.state[p][name].device, dtype, copy=True)
+                    if not torch.is_tensor(value):
+                        continue
+                    own = self.state[p][
+                        name
+                    ]  # torch casts every average to its parameter's type, and keeps steps as they are
+                    dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
+                    self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
 
 
 def _of_its_time(group: Mapping[str, Any]) -> dict[str, Any]:
