@@ -11,6 +11,7 @@ from neuralop.layers.channel_mlp import ChannelMLP
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO, UQNO
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import neuralop_mup as nm
 from cases import BY_NAME
@@ -395,6 +396,82 @@ def test_a_model_that_keeps_no_arguments_is_told_what_to_write():
     model = nn.Sequential(SpectralConv(32, 32, (8,)))
     with pytest.raises(nm.MupError, match="Sequential does not keep all its constructor arguments, .* Write the base down"):
         nm.parametrize(model)
+
+
+# ------------------------------------------------------------------------------------------------ layers of torch
+
+
+# Of a width of 64 over one of 16 at base, r = 4: hidden matrices have 1/r of the rate. Torch draws all of a recurrent layer
+# from U(±1/√hidden), so that what reads the data, and every bias, starts at half of its size at base, and is doubled.
+HIDDEN, DOUBLED, LEFT = ("hidden", 1, 0.25), (2, 1), (1, 1)
+OF_TORCH = {
+    "attention": (
+        lambda w: nn.MultiheadAttention(w, 2),
+        {
+            "in_proj_weight": HIDDEN,
+            "out_proj.weight": HIDDEN,
+            "in_proj_bias": ("vector", *LEFT),
+            "out_proj.bias": ("vector", *LEFT),
+        },
+    ),
+    # U(±√(6/(rows + columns))) of 64 + 2 and of 16 + 2 numbers: √(66/18).
+    "attention of data": (
+        lambda w: nn.MultiheadAttention(w, 2, vdim=2),
+        {"q_proj_weight": HIDDEN, "k_proj_weight": HIDDEN, "v_proj_weight": ("input", (66 / 18) ** 0.5, 1)},
+    ),
+    "transformer": (
+        lambda w: nn.TransformerEncoderLayer(w, 2, w),
+        {"self_attn.in_proj_weight": HIDDEN, "linear1.weight": HIDDEN},
+    ),
+    "LSTM": (
+        lambda w: nn.LSTM(2, w, 2),
+        {
+            "weight_ih_l0": ("input", *DOUBLED),
+            "weight_ih_l1": HIDDEN,
+            "weight_hh_l0": HIDDEN,
+            "bias_hh_l1": ("vector", *DOUBLED),
+        },
+    ),
+    "projected LSTM": (
+        lambda w: nn.LSTM(2, w, proj_size=w // 2),
+        {"weight_ih_l0": ("input", *DOUBLED), "weight_hh_l0": HIDDEN, "weight_hr_l0": HIDDEN},
+    ),
+    "GRU": (lambda w: nn.GRU(w, w, bidirectional=True), {"weight_ih_l0": HIDDEN, "weight_hh_l0_reverse": HIDDEN}),
+    "RNNCell": (lambda w: nn.RNNCell(2, w), {"weight_ih": ("input", *DOUBLED), "weight_hh": HIDDEN}),
+    "transposed convolution": (
+        lambda w: nn.ConvTranspose2d(w, 2 * w, 2, groups=2),
+        {"weight": HIDDEN, "bias": ("vector", *DOUBLED)},
+    ),
+    "transposed convolution by channel": (lambda w: nn.ConvTranspose1d(w, w, 3, groups=w), {"weight": ("vector", *LEFT)}),
+    "transposed convolution to data": (
+        lambda w: nn.ConvTranspose1d(w, 3, 2),  # drawn alike at all widths, where a readout starts at 1/r
+        {"weight": ("readout", 0.25, 0.25), "bias": ("fixed", 1, 1)},
+    ),
+    "weight norm of data": (lambda w: weight_norm(nn.Linear(3, 3)), {"bias": ("fixed", 1, 1)}),
+}
+
+
+class WithLayer(nn.Module):
+    def __init__(self, width, layer):
+        super().__init__()
+        self.width, self.layer = width, layer
+        self.extra, self.inner = layer(width), _fno(width)
+
+
+@pytest.mark.parametrize(("layer", "expected"), OF_TORCH.values(), ids=OF_TORCH)
+def test_layers_of_torch(layer, expected):
+    """Roles, initialization and learning rates of layers that no model of neuralop has."""
+    torch.manual_seed(0)
+    model = nm.parametrize(WithLayer(64, layer), base={"width": 16})
+    plan = nm.summary(model)
+    for name, (role, init_mult, lr_mult) in expected.items():
+        row = plan[f"extra.{name}"]
+        assert (row.role if not row.fixed else "fixed", row.lr_mult) == (role, lr_mult), name
+        assert row.init_mult == pytest.approx(init_mult), name
+    at_base = WithLayer(16, layer)
+    before = [p.clone() for p in at_base.parameters()]
+    nm.parametrize(at_base, base={"width": 16})
+    assert all(torch.equal(p, q) for p, q in zip(before, at_base.parameters(), strict=True))
 
 
 # ------------------------------------------------------------------------------------------------ constructors

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 import neuralop_mup.core.adapters  # noqa: F401  describes what this package knows
 from neuralop_mup.core.layers import UNKNOWN, Alias, Param, describe, is_users
@@ -120,7 +121,9 @@ def _described(model: nn.Module, prefix: str) -> Iterator[tuple[str, tuple[str, 
         inside = f"{owner}." if owner else ""
         for own, tensor in module.named_parameters(recurse=False, remove_duplicate=False):
             yield inside + own, (owner, layer, Param("vector", ("fixed",) * tensor.ndim, UNKNOWN), False)
-        for own, (what, function) in describe(module).items():
+        # What torch computes from others (weight_norm) is no parameter, and nothing of that layer is as it is described.
+        described = {} if is_parametrized(module) else describe(module)
+        for own, (what, function) in described.items():
             if isinstance(what, (Param, Alias)):
                 yield inside + own, (owner, layer, what, is_users(function))
 
