@@ -161,7 +161,7 @@ def test_experiments_exist(page):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("neuralop-mup tune --no-such-option 3", "unrecognized"),
+        ("neuralop-mup tune --no-such-option 3", "no option"),
         ("OMP_NUM_THREADS=1 neuralop-mup compare --seeds x", "Expected a <class 'int'>"),
         ("pip install . && neuralop-mup summary --format no-such", "format"),
         ("neuralop-mup tune --target.no_such 3", "target has no such argument"),

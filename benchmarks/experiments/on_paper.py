@@ -98,17 +98,19 @@ class OnPaper:
 
     def numbers(self, records: Any) -> dict[str, str]:
         """The table, and the least and the largest shares."""
-        rows, shares = [], {}
+        rows, shares, steps = [], {}, []
         for (axes, width, modes), m in metrics_of(records, self.runs()).items():
             cells = {name: _share(m, name) for name in ("eager", "captured", "sharded")}
-            for name, (ours, _) in cells.items():
+            for name, (ours, adams) in cells.items():
                 shares.setdefault(name, []).append(ours)
+                steps += [(1 - adams) / (1 - ours)] if name != "sharded" else []  # both over the rest, which is the same
             told = [f"{100 * ours:.0f} % ({100 * adams:.1f} %)" for ours, adams in cells.values()]
             ours, _ = cells["captured"]
             fifth = math.ceil(BATCH[axes] * 4 * ours / (1 - ours))
             rows.append([f"{axes}D, {width}, {modes}", f"{m['numbers'] / 1e6:,.1f}", str(BATCH[axes]), *told, str(fifth)])
         heads = ["axes, width, K", "million numbers", "batch", "one GPU", "captured", f"{GPUS} GPUs", "batch for a fifth"]
         said = {f"{name}.{end}": f"{100 * of(own):.0f} %" for name, own in shares.items() for end, of in _ENDS.items()}
+        said |= {f"step.{end}": f"{of(steps):.1f}" for end, of in _ENDS.items()} if steps else {}
         return {"table": "\n".join(table(heads, rows)), **said}
 
 

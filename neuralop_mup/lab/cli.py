@@ -439,7 +439,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ArgumentError, MupError) as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
     except KeyboardInterrupt:
-        return _failed("interrupted; the same command resumes after the last finished run.", 130)
+        return _failed("interrupted; the same command resumes after the last finished run or checkpoint.", 130)
     except BrokenPipeError:
         # The reader (head, less) has gone; Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

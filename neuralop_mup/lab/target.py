@@ -92,7 +92,8 @@ class Tuned:
         Returns
         -------
         torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
-            As ``x`` was given, on its device, in the model's precision. The model is left in the mode it was in.
+            As ``x`` was given, on its device, in the model's precision; without the axis of one channel where ``x`` has none.
+            The model is left in the mode it was in.
 
         Raises
         ------
@@ -117,8 +118,8 @@ class Tuned:
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
         shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
-        if shape is not None and shape[0] == 1 and fields.ndim == len(shape):
-            fields = fields[:, None]  # as files of one channel have it
+        lacks_channels = shape is not None and shape[0] == 1 and fields.ndim == len(shape)  # as files of one channel may
+        fields = fields[:, None] if lacks_channels else fields
         fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
         if not fits:
             raise MupError(
@@ -139,6 +140,7 @@ class Tuned:
                 f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
                 "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
             )
+        out = out[:, 0] if lacks_channels and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 Each makes a study, and a loop trains what is missing of it.
 """
 
+import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -243,7 +244,8 @@ def transfer(
     if progress:
         print(
             f"Tuned at the proxy, {say.size_text(proxy)}: {say.cell(study.space)}. Carried to the target, "
-            f"{say.size_text(target)}, under {say.cell(study.rules)}. In every run: {say.cell(study.fixed)}."
+            f"{say.size_text(target)}, under {' and '.join(study.rules)}."
+            + (f" In every run: {say.cell(study.fixed)}." if study.fixed else "")
         )
     return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)
 
@@ -551,9 +553,11 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
     training, folder = plan.study.train, Path(folder)
     check_room(folder, plan.n_bytes)
     results = results_of(plan.study, folder=folder, progress=progress, **place)
-    called = name_of(training.build)
+    called, is_of_command = name_of(training.build), isinstance(training.build, FNOs)
     page = {
-        "command": f"neuralop_mup.{name}({called}, …, folder={str(folder)!r})",
+        "command": f"neuralop-mup {name} … --folder {shlex.quote(str(folder))}"
+        if is_of_command
+        else f"neuralop_mup.{name}({called}, …, folder={str(folder)!r})",
         "title": plan.title,
         "settings": plan.settings,
     }
@@ -562,7 +566,7 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {say.params(runs[0]['params'])}: {runs[0]['error']}")
     tuned = load_target(folder, training.build, training.processor_given)
-    given = "" if isinstance(training.build, FNOs) else f", {called.rpartition('.')[2]}"
+    given = "" if is_of_command else f", {called.rpartition('.')[2]}"
     page["use"] = (
         f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     )
