@@ -92,8 +92,8 @@ class Tuned:
         Returns
         -------
         torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
-            As ``x`` was given, on its device, in the model's precision; without the axis of one channel where ``x`` has none.
-            The model is left in the mode it was in.
+            As ``x`` was given, on its device, in the model's precision; without the axis of one channel where ``x`` has
+            none. The model is left in the mode it was in.
 
         Raises
         ------
