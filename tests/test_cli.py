@@ -104,7 +104,8 @@ def test_options_are_the_arguments_of_python(command, function):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_explains_every_option(command, capsys):
     assert main([command, "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: neuralop-mup")
+    told = capsys.readouterr().out
+    assert told.startswith("usage: neuralop-mup") and ":`" not in told
     assert [a.dest for a in parser(command)._actions if not a.help] == []
 
 

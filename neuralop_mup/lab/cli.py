@@ -44,6 +44,9 @@ _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
 
 
+_LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
+
+
 #: What every command that reads data says of that.
 _OF_DATA = """data
     A problem (burgers, darcy, darcy-pino), or your own files: of any kind that is read here, a folder, a pattern, or
@@ -374,12 +377,19 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
+class _Parser(ArgumentParser):
+    """Its help comes from docstrings, of which a terminal shows no links."""
+
+    def format_help(self) -> str:
+        return _LINK.sub(r"\1", super().format_help())
+
+
 def parser(command: str | None = None) -> ArgumentParser:
     """jsonargparse's parser of all commands, or of one: it raises ArgumentError for what it cannot read, and takes no
     abbreviations.
     """
     components = COMMANDS if command is None else COMMANDS[command]
-    strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
+    strict = partial(_Parser, allow_abbrev=False, exit_on_error=False)
     return auto_parser(components, parser_class=strict, prog="neuralop-mup", version=__version__)
 
 
