@@ -276,8 +276,8 @@ def test_a_raw_parameter_that_grows_in_two_dimensions_has_to_be_described():
     Plain = type("Plain", (Mixer,), {})
     with pytest.raises(nm.MupError, match=says):
         nm.parametrize(Plain(64), base=Plain(32))
-    with pytest.raises(nm.MupError, match="'weight_hh_l0' of module '0' .LSTM"):
-        nm.parametrize(nn.Sequential(nn.LSTM(2, 16)), base=nn.Sequential(nn.LSTM(2, 8)))
+    with pytest.raises(nm.MupError, match="'weight' of module '0' .Bilinear"):
+        nm.parametrize(nn.Sequential(nn.Bilinear(8, 8, 16)), base=nn.Sequential(nn.Bilinear(8, 4, 8)))
 
 
 def test_one_description_says_how_large_a_parameter_is_and_how_it_is_drawn():

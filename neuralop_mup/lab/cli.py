@@ -42,8 +42,7 @@ _FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 #: Names and text of an argument in a docstring.
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
-
-
+#: A link in a docstring, of which its last name is read.
 _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 
