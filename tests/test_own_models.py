@@ -12,6 +12,7 @@ from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO, UQNO
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import is_parametrized
 
 import neuralop_mup as nm
 from cases import BY_NAME
@@ -468,6 +469,11 @@ def test_layers_of_torch(layer, expected):
         row = plan[f"extra.{name}"]
         assert (row.role if not row.fixed else "fixed", row.lr_mult) == (role, lr_mult), name
         assert row.init_mult == pytest.approx(init_mult), name
+    with torch.device("meta"):
+        drawn = nm.parametrize(WithLayer(64, layer), base={"width": 16}).to_empty(device="cpu")
+    drawn = model if is_parametrized(model.extra) else nm.initialize(drawn)
+    for p, q in zip(drawn.extra.parameters(), model.extra.parameters(), strict=True):
+        assert p.numel() < 64 or float(p.detach().std()) == pytest.approx(float(q.detach().std()), rel=0.25)
     at_base = WithLayer(16, layer)
     before = [p.clone() for p in at_base.parameters()]
     nm.parametrize(at_base, base={"width": 16})

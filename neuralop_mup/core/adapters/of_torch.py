@@ -2,6 +2,7 @@
 
 from math import prod
 
+import torch
 from torch import nn
 
 from neuralop_mup.core.layers import Description, Param, layer_type
@@ -42,5 +43,10 @@ def attention(layer: nn.MultiheadAttention) -> Description:
     The logits' factor 1/√(embed_dim / num_heads) stays as torch has it.
     """
     weights = [name for name, _ in layer.named_parameters(recurse=False) if name.endswith("_proj_weight")]
-    matrix = Param("hidden", ("out", "in"), lambda shape: (2 / (shape[0] + shape[1])) ** 0.5)
-    return {**dict.fromkeys(weights, matrix), **dict.fromkeys(("in_proj_bias", "out_proj.bias"), Param("vector", ("out",)))}
+    matrix = Param("hidden", ("out", "in"), lambda shape: (2 / (shape[0] + shape[1])) ** 0.5, draw=_uniform)
+    bias = Param("vector", ("out",), draw=lambda tensor, std: tensor.zero_())
+    return {**dict.fromkeys(weights, matrix), **dict.fromkeys(("in_proj_bias", "out_proj.bias"), bias)}
+
+
+def _uniform(tensor: torch.Tensor, std: float) -> None:
+    tensor.uniform_(-(3**0.5) * std, 3**0.5 * std)
