@@ -94,8 +94,21 @@ def test_a_model_without_a_plan_takes_the_one_of_its_checkpoint(tmp_path):
     assert_same(loaded, model)
     assert nm.summary(loaded) == nm.summary(other) == nm.summary(model)
     # The rate of trained weights, 0.03 √(1000/4000), not that of fresh ones.
-    assert [nm.MuSOAP(m, steps=1000, base_depth=None).param_groups[0]["lr"] for m in (loaded, other)] == [0.015, 0.015]
+    trained = nm.load_plan(nm.parametrize(CASE.build(), base=CASE.base, init=False), tmp_path / "model_state_dict.pt")
+    rates = [nm.MuSOAP(m, steps=1000, base_depth=None).param_groups[0]["lr"] for m in (loaded, other, trained)]
+    assert rates == [0.015, 0.015, 0.015]
     assert nm.MuSOAP(model, steps=1000, base_depth=None).param_groups[0]["lr"] == 0.03
+
+
+def test_part_of_the_weights_does_not_count_as_all(tmp_path):
+    """What was loaded would be drawn anew with the rest."""
+    state = parametrized(CASE).state_dict()
+    del state["projection.fcs.1.bias"]
+    with torch.device("meta"):
+        model = nm.parametrize(CASE.build(), base=CASE.base)
+    with pytest.raises(nm.MupError, match="not all that the model has, .* call neuralop_mup.initialize"):
+        model.to_empty(device="cpu").load_state_dict(state, strict=False)
+    nm.initialize(model).load_state_dict(state, strict=False)
 
 
 @pytest.mark.parametrize("init", [False, True])

@@ -439,7 +439,7 @@ def test_a_state_with_another_end_is_told(given, saved):
     state = nm.MuSOAP(small_fno(width=4), steps=saved).state_dict()
     optimizer = nm.MuSOAP(small_fno(width=4), steps=given)
     n = "20" if given == 20 else "n"
-    with pytest.warns(UserWarning, match=rf"built with steps='?(20|18000s)'?, .* call optimizer.set_steps\({n}\) now"):
+    with pytest.warns(UserWarning, match=rf"built with steps='?(20|5h)'?, .* call optimizer.set_steps\({n}\) now"):
         optimizer.load_state_dict(state)
     optimizer.set_steps(20)
     assert optimizer.param_groups[0]["steps"] == 20 and optimizer.param_groups[0]["seconds"] is None

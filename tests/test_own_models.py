@@ -480,6 +480,25 @@ def test_layers_of_torch(layer, expected):
     assert all(torch.equal(p, q) for p, q in zip(before, at_base.parameters(), strict=True))
 
 
+class Normed(nn.Module):
+    """A matrix of its own under weight_norm."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, width) * width**-0.5)
+        weight_norm(self)
+
+
+def test_parametrized_layers_that_grow_have_to_be_described():
+    """A readout under weight_norm was taken for a vector."""
+    with pytest.raises(nm.MupError, match="'extra.parametrizations.weight.original1' is what torch computes a weight from"):
+        nm.parametrize(WithLayer(64, lambda w: weight_norm(nn.Linear(w, 1))))
+    readout = nm.Param("readout", ("out", "in"), init=lambda shape: shape[1] ** -0.5)
+    nm.register_layer(Normed, {"parametrizations.weight.original1": readout})
+    row = nm.summary(nm.parametrize(WithLayer(64, Normed)))["extra.parametrizations.weight.original1"]
+    assert (row.role, row.lr_mult, row.init_mult) == ("readout", 0.5, pytest.approx(0.5**0.5))
+
+
 # ------------------------------------------------------------------------------------------------ constructors
 
 
@@ -546,13 +565,41 @@ class Image(Defaults):
         self.readout = nn.Linear(width, width)
 
 
-@pytest.mark.parametrize("build", [lambda: Forgets(64), Multiplied, lambda: Image(128, 64)], ids=["kept", "factor", "image"])
+class Square(Image):
+    """The same, of square images, with a width of its kernels beside."""
+
+    def __init__(self, width=128, height=128, hidden_channels=64, n_modes=(8,)):
+        assert width == height
+        super().__init__(width, hidden_channels)
+        self.height, self.hidden_channels, self.n_modes = height, hidden_channels, n_modes
+        self.inner = _fno(hidden_channels, n_modes)
+
+
+class Twice(Defaults):
+    """Whose width is a factor that is a whole number."""
+
+    def __init__(self, width=2):
+        super().__init__(32 * width)
+        self.width = width
+
+
+NO_WIDTHS = {
+    "kept": lambda: Forgets(64),
+    "factor": Multiplied,
+    "image": lambda: Image(128, 64),
+    "beside": Square,
+    "twice": Twice,
+}
+
+
+@pytest.mark.parametrize("build", NO_WIDTHS.values(), ids=NO_WIDTHS)
 @pytest.mark.filterwarnings("ignore:Forgets does not keep")
 def test_a_width_is_one_with_which_kernels_grow(build):
     plan, alone = nm.summary(nm.parametrize(build())), nm.summary(nm.parametrize(_fno()))
     for row in alone:
         own = plan[f"inner.{row.name}"]
         assert (own.base_shape, own.lr_mult, own.init_mult) == (row.base_shape, row.lr_mult, row.init_mult)
+    assert all(row.lr_mult == 1 for row in plan if row.name.startswith("readout"))
 
 
 def test_a_default_that_stands_for_what_is_not_kept_is_told():

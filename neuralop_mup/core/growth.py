@@ -168,6 +168,12 @@ def place(
                 f"role is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), "
                 "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
             )
+        if info.param.init == UNKNOWN and any(grows[name]) and ".parametrizations." in f".{name}":
+            raise MupError(
+                f"{name!r} is what torch computes a weight from (weight_norm, spectral_norm and their kin), and it grows, "
+                "so that its μP role is unknown: leave the parametrization off layers that grow with the model, or describe "
+                "the layer's parameters with nm.register_layer."
+            )
         param = placed(info.param, grows[name])
         if is_fixed:  # it is left as it is
             param = replace(param, frozen=info.frozen)

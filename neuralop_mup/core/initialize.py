@@ -17,6 +17,7 @@ from torch import nn
 from neuralop_mup.core.layers import Alias, Copy, Describe, Description, Param, describe, described_as
 from neuralop_mup.core.parametrize import Model, get_plan, scale_weights, set_plan
 from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.plan_state import TRAINED
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
@@ -68,6 +69,7 @@ def initialize(model: Model) -> Model:
         if tensor.is_meta:
             raise MupError(f"{name!r} is on the meta device still: call model.to_empty(device=…) first, then initialize.")
     _draw(bare, plan)
+    vars(bare).pop(TRAINED, None)
     scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=True, init_pending=False))
     return model

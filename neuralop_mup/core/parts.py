@@ -48,6 +48,8 @@ WIDTHS = (
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
 _MODES = ("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes", "modes")
 _DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
+# Kernels of so many times as many channels are not as wide as the argument says: it is a factor.
+_FACTOR = 8
 _COMPARING: ContextVar[bool] = ContextVar("comparing", default=False)
 
 
@@ -69,19 +71,26 @@ class Part:
     def prefix(self) -> str:
         return f"{self.name}." if self.name else ""
 
-    @property
-    def widths(self) -> list[str]:
-        """Arguments that are called a width and are whole numbers: 1.5 is a factor."""
-        return [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
-
     @cached_property
-    def is_wide(self) -> bool:
-        """Whether one of them is its width: the kernels of a class of one's own grow with it, other than with an image's."""
-        if not self.widths:
+    def widths(self) -> list[str]:
+        """Arguments that are a width. In a class of one's own its kernels grow with each of them alone, or only with all:
+        the width of an image or of a decoder is none, nor is a factor, such as 1.5.
+        """
+        called = [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
+        if keeps_arguments(self.model):
+            return called
+        return [key for key in called if self._is_widened([key])] or (called if self._is_widened(called) else [])
+
+    def _is_widened(self, keys: Sequence[str]) -> bool:
+        try:
+            larger = _probe(self, keys)
+        except MupError:  # an image that has to be square
             return False
         own = {name: p.shape for name, p in self.model.named_parameters()}
-        looked_at = own if keeps_arguments(self.model) else self.kernels or own  # CODANO's kernels may not grow
-        return any(self.probes["width"].get(name) != own[name] for name in looked_at)
+        channels = [
+            n for name in self.kernels or own for n, m in zip(own[name], larger.get(name, own[name]), strict=True) if n != m
+        ]
+        return bool(channels) and min(channels) < _FACTOR * min(self.arguments[key] for key in keys)
 
     @cached_property
     def probes(self) -> dict[str, dict[str, torch.Size]]:
@@ -102,8 +111,8 @@ class Part:
 
 
 def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
-    """Build on the meta device, where it costs no memory; on the CPU if the constructor needs real numbers, but for weights
-    where it needs no real ones.
+    """Build on the meta device, where it costs no memory. If the constructor reads numbers, build on the CPU with weights on
+    the meta device, and if it reads weights, all of it on the CPU.
 
     Random numbers of the caller are left as they were, also where ``build`` seeds them.
 
@@ -153,10 +162,11 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
         part = Part(name, module, arguments, own)
         is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
         is_inside = any(prefix.startswith(outer.prefix) for outer in parts)
-        if is_inside or not arguments or (name and not own) or not (part.widths or is_meant):
+        is_called = any(isinstance(arguments.get(key), Integral) for key in WIDTHS)
+        if is_inside or not arguments or (name and not own) or not (is_called or is_meant):
             continue
         if not (changed := _changed(part)):
-            parts += [part] if is_meant or part.is_wide else []
+            parts += [part] if is_meant or part.widths else []
         elif builds_base and not name and keeps_all_arguments(module):
             raise MupError(
                 f"{type(module).__name__} was changed after it was constructed (its constructor arguments give another "
@@ -232,7 +242,7 @@ def _each(value: Any, to: Callable[[Any], Any]) -> Any:
 
 
 def _is_reference(part: Part, sizes: Mapping[str, Any]) -> bool:
-    return part.is_wide and all(
+    return bool(part.widths) and all(
         _as_tuples(sizes.get(key)) == _as_tuples(value) for key, value in reference_sizes(part).items()
     )
 
@@ -246,7 +256,7 @@ def probe(parts: Iterable[Part]) -> dict[str, dict[str, torch.Size]]:
     return {
         f"{part.name or type(part.model).__name__} of twice the {what}": {part.prefix + n: s for n, s in shapes.items()}
         for part in parts
-        if part.is_wide
+        if part.widths
         for what, shapes in part.probes.items()
     }
 

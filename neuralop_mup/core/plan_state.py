@@ -139,13 +139,18 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
                 f"this {type(module).__name__} is the bare one. Take the wrapper's name off with torch.nn.modules.utils."
                 f"consume_prefix_in_state_dict_if_present(state, {wrapper!r}), or save nm.unwrap(model).state_dict()."
             )
+    if plan.init_pending and any(prefix + row.name not in state for row in plan.rows):
+        raise MupError(
+            "These weights are not all that the model has, and its own are still to be drawn, which would draw all: call "
+            "neuralop_mup.initialize(model) first, then load what there is with strict=False."
+        )
     text = local_metadata.get(KEY)
     theirs = None
     if text is not None:
         theirs = plan if text == plan.text else Plan.from_json(text)
-        # What was taken out of the state is to be learned anew, such as a head.
-        left_out = {row.name for row in theirs.rows if prefix + row.name not in state}
-        check_same_plan(_without(plan, left_out), _without(theirs, left_out), "These weights belong")
+        # What only one of them has, such as a head that is to be learned anew, is for torch's strict to allow.
+        both = {row.name for row in theirs.rows if prefix + row.name in state} & {row.name for row in plan.rows}
+        check_same_plan(_of(plan, both), _of(theirs, both), "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Without metadata (a copied dict, torch.distributed.checkpoint) nothing is known; with it, this is.
         raise MupError(
@@ -172,8 +177,8 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
     setattr(module, _LOADED, theirs)
 
 
-def _without(plan: Plan, names: Collection[str]) -> Plan:
-    return replace(plan, rows=tuple(row for row in plan.rows if row.name not in names)) if names else plan
+def _of(plan: Plan, names: Collection[str]) -> Plan:
+    return replace(plan, rows=tuple(row for row in plan.rows if row.name in names))
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:

@@ -109,7 +109,8 @@ def read(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
         if missing := [other for other in info.init_of if other not in found]:
             raise MupError(
                 f"The init of {name!r} of {info.layer} follows {missing[0]!r}, which the model does not have, or which is "
-                "shared with another: give init_of the name of a parameter of the same layer, and each its own tensor."
+                "shared with another: give init_of the name of a parameter of the same layer, and each its own tensor. If "
+                "weight_norm or spectral_norm of torch.nn.utils took it away, take those of torch.nn.utils.parametrizations."
             )
     return found
 
@@ -121,10 +122,9 @@ def _described(model: nn.Module, prefix: str) -> Iterator[tuple[str, tuple[str, 
         inside = f"{owner}." if owner else ""
         for own, tensor in module.named_parameters(recurse=False, remove_duplicate=False):
             yield inside + own, (owner, layer, Param("vector", ("fixed",) * tensor.ndim, UNKNOWN), False)
-        # What torch computes from others (weight_norm) is no parameter, and nothing of that layer is as it is described.
-        described = {} if is_parametrized(module) else describe(module)
-        for own, (what, function) in described.items():
-            if isinstance(what, (Param, Alias)):
+        for own, (what, function) in describe(module).items():
+            # What torch computes from others (weight_norm) is no parameter; a user may describe what it is computed from.
+            if isinstance(what, (Param, Alias)) and (is_users(function) or not is_parametrized(module)):
                 yield inside + own, (owner, layer, what, is_users(function))
 
 

@@ -96,7 +96,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     plan = fit_plan(bare, plan_in(source, name), name)
     # Weights that are still to come stay so: load_state_dict brings them.
     pending = is_parametrized(bare) and get_plan(bare).init_pending
-    set_plan(bare, replace(plan, init_pending=pending), trained=not is_parametrized(bare))
+    set_plan(bare, replace(plan, init_pending=pending), trained=_are_to_be_trained_on(bare))
     setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
     return model
 
@@ -188,9 +188,14 @@ def load_checkpoint(
         for part, state in before:
             part.load_state_dict(state)
         raise
-    set_plan(bare, plan, trained=not is_parametrized(bare))
+    set_plan(bare, plan, trained=_are_to_be_trained_on(bare))
     bare.load_state_dict(weights)
     return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
+
+
+def _are_to_be_trained_on(model: nn.Module) -> bool:
+    """Whether weights that a file has replace none that were drawn for this plan."""
+    return not is_parametrized(model) or not get_plan(model).init_applied
 
 
 def plan_in(source: Any, name: str) -> Plan:

@@ -407,8 +407,8 @@ def in_full(argv: Sequence[str]) -> list[str]:
     full, option = [command], ""
     for word, following in zip(words, [*words[1:], "--"], strict=False):
         name, equals, text = word.partition("=") if word.startswith("--") else (option, "", word)
-        if name and (known := name.partition(".")[0]) not in hints:
-            options = [name for name in hints if name.startswith("--") and not name.endswith("+")]
+        if name.strip("-") and (known := name.partition(".")[0]) not in hints:
+            options = [name for name in hints if name.startswith("--") and not name.endswith("+") and name != "--version"]
             raise MupError(f"{command!r} has no option {known!r}; {nearest(known, options)}")
         option, hint = name, hints.get(name)
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]

@@ -73,8 +73,8 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
             loop.run()
         except KeyboardInterrupt:
             text = (
-                f"Stopped. Finished runs are in {folder}; the same command resumes there. What was under way goes on from "
-                "its last checkpoint, of which a long run has one every five minutes, or begins again."
+                f"Stopped. Finished runs are in {folder}; the same command resumes there. A run that was under way goes on "
+                "from its last checkpoint. There is one every five minutes; a shorter run begins again."
             )
             display.note(text)
             raise KeyboardInterrupt(text) from None

@@ -236,7 +236,7 @@ def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor:
     try:
         with torch.random.fork_rng(devices=[]):
             model = builder(**made["size"]).eval()
-        set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))))
+        set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))), trained=True)
         model.load_state_dict(content["weights"])
     except Exception as error:  # the function is the user's
         raise MupError(

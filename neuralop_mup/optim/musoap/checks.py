@@ -45,12 +45,12 @@ class GradientCheck:
         ]
         if not held:
             return
-        if policy != "now":
-            _own_memory([p for _, p in held])
         if sparse := [name for name, p in held if p.grad.is_sparse]:
             raise MupError(
                 f"The gradient of {sparse[0]!r} is sparse, and MuSOAP's averages are not: build its layer with sparse=False."
             )
+        if policy != "now":
+            _own_memory([p for _, p in held])
         grads = local_reals([p.grad for _, p in held])
         fault = _fault(norm_of_each(wide(grads)))
         for p in [p for _, p in held if hasattr(p, "placements")][:1]:  # all processes refuse a step, or none

@@ -195,7 +195,9 @@ def past_the_end(group: Mapping[str, Any], taken: int) -> str | None:
 
 def say_whose_end(ours: Group, theirs: Group) -> str | None:
     """What is said of a state that has another end than the optimizer that it is loaded into; None if it has not."""
-    built, saved = (g["steps"] if g["seconds"] is None else f"{g['budget'] or g['seconds']:g}s" for g in (ours, theirs))
+    if theirs["seconds"] is not None and theirs["budget"] is None:  # a state of 0.3.0, which has what is left alone
+        return None
+    built, saved = (g["steps"] if g["seconds"] is None else f"{g['budget'] / 3600:.6g}h" for g in (ours, theirs))
     if built in (None, saved):
         return None
     n = built if isinstance(built, int) else "n"

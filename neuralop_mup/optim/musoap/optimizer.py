@@ -608,9 +608,8 @@ class MuSOAP(torch.optim.Optimizer):
                 for name, value in state_dict["state"].get(key, {}).items():
                     if not torch.is_tensor(value):
                         continue
-                    own = self.state[p][
-                        name
-                    ]  # torch casts every average to its parameter's type, and keeps steps as they are
+                    # torch casts every average to its parameter's type, and takes steps as they are, not copied.
+                    own = self.state[p][name]
                     dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
 
@@ -618,7 +617,7 @@ class MuSOAP(torch.optim.Optimizer):
 def _of_its_time(group: Mapping[str, Any]) -> dict[str, Any]:
     """What a state says by having nothing of how its rate follows the length: it goes on, and ends with its steps."""
     if "lr_follows" in group:
-        return {}
+        return {"budget": None}  # which 0.3.0 did not keep
     return {**BEGINNING, "lr_follows": None if group.get("steps") is None else "steps"}
 
 
