@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from neuralop_mup.core.arguments import (
     constructor_arguments,
@@ -141,10 +141,10 @@ def _weights_on_meta() -> Iterator[None]:
 
     def without_memory(module: nn.Module, name: str, p: nn.Parameter) -> nn.Parameter | None:
         # The hook is of the whole process, in which another thread may build what it trains.
-        is_left = not is_built_to_compare() or p.is_meta or isinstance(p, UninitializedTensorMixin)
+        is_left = not is_built_to_compare() or p.is_meta or is_lazy(p)
         return None if is_left else nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
 
-    handle = register_module_parameter_registration_hook(without_memory)
+    handle = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]  # may return a parameter
     try:
         yield
     finally:
