@@ -141,7 +141,7 @@ class Averages:
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: means over the problems on which all that is compared is done."""
-        best, rows = self.best(records), []
+        best, rows, said = self.best(records), [], {}
         for optimizer, unrolled in product(OPTIMIZERS, self.unrolled):
             done = [n for n in self.fields if {(n, optimizer, unrolled), (n, optimizer, 1)} <= best.keys()]
             own = [(best[n, optimizer, unrolled], best[n, optimizer, 1][AS_THEY_ARE]) for n in done]
@@ -151,10 +151,18 @@ class Averages:
                 rates = [looked[AS_THEY_ARE][1] / one[1] for looked, one in own]
                 averages = [[looked[str(n)][0] / looked[AS_THEY_ARE][0] for looked, _ in own] for n in HALF_LIVES]
                 rows.append([optimizer, str(unrolled), str(len(own)), *map(_told, (over, rates, *averages))])
+                short = [ratio for ratios in averages[:-1] for ratio in ratios]
+                called = f"{optimizer}.{unrolled}"
+                said |= {called: _told(over), f"{called}.of": str(len(own)), f"{called}.short": _range(short)}
+                said[f"{called}.long"] = _told(averages[-1])
         heads = ["optimizer", "trained over", "problems", "error over that of one step", "best rate over that of one step"]
-        return {"table": "\n".join(table([*heads, *(f"half-life {n}" for n in HALF_LIVES)], rows))} if rows else {}
+        return {"table": "\n".join(table([*heads, *(f"half-life {n}" for n in HALF_LIVES)], rows)), **said} if rows else {}
 
 
 def _told(ratios: list[float]) -> str:
     """Their geometric mean and range."""
-    return f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return f"{geometric_mean(ratios):.2f} ({_range(ratios)})"
+
+
+def _range(ratios: list[float]) -> str:
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
