@@ -524,7 +524,7 @@ def test_a_constructor_that_reads_numbers_draws_no_weights_for_comparison(monkey
     drawn, normal_ = [], torch.Tensor.normal_
     monkeypatch.setattr(torch.Tensor, "normal_", lambda p, *rest: drawn.append(p.is_meta) or normal_(p, *rest))
     model = Defaults(64)
-    assert False in drawn
+    assert not all(drawn)  # some that are real
     drawn.clear()
     nm.parametrize(model)
     assert drawn and all(drawn)

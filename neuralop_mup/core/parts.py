@@ -60,23 +60,33 @@ def is_built_to_compare() -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """A model that can be built again: its name in the whole model, its arguments, and the names in it of its kernels."""
+    """A model that can be built again: its name in the whole model, its arguments, and the whole model's kernels."""
 
     name: str
     model: nn.Module
     arguments: Mapping[str, Any]
-    kernels: Sequence[str]
+    of_whole: Sequence[str]
 
     @property
     def prefix(self) -> str:
         return f"{self.name}." if self.name else ""
+
+    @property
+    def kernels(self) -> list[str]:
+        """Its own kernels, by their names in it."""
+        return [name.removeprefix(self.prefix) for name in self.of_whole if name.startswith(self.prefix)]
+
+    @property
+    def called_widths(self) -> list[str]:
+        """Arguments that are called a width and are whole numbers."""
+        return [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
 
     @cached_property
     def widths(self) -> list[str]:
         """Arguments that are a width. In a class of one's own its kernels grow with each of them alone, or only with all:
         the width of an image or of a decoder is none, nor is a factor, such as 1.5.
         """
-        called = [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
+        called = self.called_widths
         if keeps_arguments(self.model):
             return called
         return [key for key in called if self._is_widened([key])] or (called if self._is_widened(called) else [])
@@ -157,13 +167,10 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
     builds_base = base is None or isinstance(base, Mapping)
     parts: list[Part] = []
     for name, module in model.named_modules():
-        prefix, arguments = f"{name}." if name else "", constructor_arguments(module) or {}
-        own = [kernel.removeprefix(prefix) for kernel in kernels if kernel.startswith(prefix)]
-        part = Part(name, module, arguments, own)
+        part = Part(name, module, constructor_arguments(module) or {}, kernels)
         is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
-        is_inside = any(prefix.startswith(outer.prefix) for outer in parts)
-        is_called = any(isinstance(arguments.get(key), Integral) for key in WIDTHS)
-        if is_inside or not arguments or (name and not own) or not (is_called or is_meant):
+        is_inside = any(part.prefix.startswith(outer.prefix) for outer in parts)
+        if is_inside or not part.arguments or (name and not part.kernels) or not (part.called_widths or is_meant):
             continue
         if not (changed := _changed(part)):
             parts += [part] if is_meant or part.widths else []
