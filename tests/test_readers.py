@@ -433,7 +433,7 @@ def test_a_folder_and_a_pattern_stand_for_their_files():
         "a/notes.txt": "a/notes.txt is no file that can be read here, of a name that ends in .npz, .npy",
         "d": "The folder d has no file that can be read here",
         "a/b.h5": "There is no file or folder a/b.h5; did you mean 'a.h5'",
-        "d/b.h5": "There is no file or folder d/b.h5; nor is there another in d",
+        "d/b.h5": r"There is no file or folder d/b.h5; nor is there another in /.*/d\.",
         "e": "There is no file or folder e; ",
         "?/*.pt": r"There is no file or folder \?/\*.pt; ",
     }

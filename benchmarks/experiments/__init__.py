@@ -19,7 +19,7 @@ from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, DOUBTS, Choices, decay_fields, elsewhere_fields, reference_fields
 from experiments.contest import TUNED, USUAL, VARIANTS
 from experiments.contest_page import ContestWithPage
-from experiments.fields import APEBENCH, FURTHER, LAYOUTS, LENGTHS, LINEAR, RATES, SOME, SUITE
+from experiments.fields import APEBENCH, FURTHER, LAYOUTS, LENGTHS, LINEAR, MORE, RATES, SOME, SUITE
 from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
@@ -108,6 +108,14 @@ EXPERIMENTS: dict[str, Any] = {
         untuned={"MuSOAP, untuned": "MuSOAP"},
         groups={d: tuple(name for name in FURTHER if name.endswith(d)) for d in ("1D", "2D")}
         | {"nonlinear": tuple(name for name in FURTHER if name not in LINEAR)},
+    ),
+    "apebench-more": ContestWithPage(
+        "whether four times the trajectories turn the scenarios of APEBench on which MuSOAP is worse than AdamW",
+        MORE,
+        ("AdamW",),
+        (0,),
+        near={"AdamW": 0.016},  # its best one on each of them with fewer
+        untuned={"MuSOAP, untuned": "MuSOAP"},
     ),
     "lengths": ContestWithPage(
         "what the formula's learning rate loses in short trainings, with today's defaults",

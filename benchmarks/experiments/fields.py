@@ -73,8 +73,10 @@ LAYOUTS = {
     for name, on in ((name, SUITE[name]) for name in ("korteweg-de-vries", "gray-scott"))
     for layout, (entries, model) in _LAYOUTS.items()
 }
-RATES, FURTHER = ({name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER))
-APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**RATES, **FURTHER}}
+RATES, FURTHER, MORE = (
+    {name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER, scenarios.MORE)
+)
+APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**RATES, **FURTHER, **MORE}}
 #: Problems on which the law was not chosen, by their numbers of steps.
 LENGTHS = {
     f"{name}, {steps} steps": replace(SUITE[name], steps=steps)

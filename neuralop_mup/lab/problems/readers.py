@@ -414,7 +414,7 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     for path in map(Path, files):
         if not path.exists():
             others = near(path)
-            beside = nearest(path.name, others) if others else f"nor is there another in {path.parent}."
+            beside = nearest(path.name, others) if others else f"nor is there another in {path.absolute().parent}."
             raise MupError(f"There is no file or folder {path}; {beside}")
         if path.suffix.lower() not in READERS:
             what = f"The folder {path} has no file" if path.is_dir() else f"{path} is no file"
