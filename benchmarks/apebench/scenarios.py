@@ -26,7 +26,8 @@ _FURTHER = {
 }
 FURTHER = tuple(f"{name} {axes}D" for axes, names in _FURTHER.items() for name in names)
 #: Those on which MuSOAP is worse than AdamW, with four times the training trajectories, of which the first are the same.
-MORE = {f"{name}, 200 trajectories": name for name in ("norm_four 1D", "phy_diff 1D", "phy_adv_diff 1D", "phy_nonlin 2D")}
+_LOST = ("norm_four 1D", "phy_diff 1D", "phy_adv_diff 1D", "phy_ks_cons 1D", "phy_nonlin 2D")
+MORE = {f"{name}, 200 trajectories": name for name in _LOST}
 #: On which the learning rate of rollouts was looked for. Nothing is reported on them.
 CHOSEN_ON = ("diff_adv_diff 1D", "diff_ks_cons 1D", "diff_kdv 2D", "diff_fisher 2D")
 #: Name → APEBench's name of it, and its arguments.
