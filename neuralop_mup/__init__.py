@@ -102,7 +102,7 @@ def __getattr__(name: str):
             value = getattr(_import_module(f"neuralop_mup.{_LAZY[name]}"), name)
         except ModuleNotFoundError as error:
             raise MupError(
-                f'neuralop_mup.{name} needs {error.name}, which is not installed: pip install "neuralop-mup[lab]".'
+                f'neuralop_mup.{name} needs {error.name}, which is not installed: in a checkout, pip install ".[lab]".'
             ) from error
         globals()[name] = value
         return value

@@ -10,7 +10,7 @@ def main() -> int:
 
         return command()
     except ModuleNotFoundError as error:
-        needs = f'the command needs {error.name}, which is not installed: pip install "neuralop-mup[lab]".'
+        needs = f'the command needs {error.name}, which is not installed: in a checkout, pip install ".[lab]".'
         print(f"neuralop-mup: error: {needs}", file=sys.stderr)
         return 2
 

@@ -345,7 +345,7 @@ def render(records: Mapping[str, Mapping[str, str]]) -> str:
         "# Support matrix",
         "",
         "Which models and options work, and do their updates keep their size as they grow? All below work, under the "
-        "default rule. Where a slope is steep a note says why. Tests measure some of them again.",
+        "default rule. Slopes beyond ±0.3 have a note that says why. Tests measure some of them again.",
         "",
         f"* *width*: steepest log-log slope of a layer's update over widths {_list(WIDTHS)} after {STEP} steps of Adam; "
         f"root mean square of {SEEDS} seeds, random data; 0 is ideal;",

@@ -65,7 +65,7 @@ def parametrize(
         Without it the reference size: 32 channels and n_modes 16 on each axis, at which default learning rates are meant.
         Otherwise the size at which hyperparameters were (or will be) tuned: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
-        :func:`save_base_shapes` or from mup. UNO and CODANO keep no constructor arguments, so they take no overrides.
+        :func:`save_base_shapes` or from mup.
         ``{"n_layers": 4}`` names a base with fewer Fourier layers, all alike: ``MuSOAP`` scales what
         it trains with depth (``base_depth``); under the others nothing does, since no rule held (docs/howto/proxy.md).
     rule : {"operator-norm", "log-modes", "none", "standard"} or callable, default "operator-norm"
@@ -96,7 +96,7 @@ def parametrize(
     MupError
         If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
         parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; every
-        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; base is deeper or trains longer; or the model is sharded, an
+        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; base is deeper; or the model is sharded, an
         average, or wrapped in part. The model is then as it was.
 
     References

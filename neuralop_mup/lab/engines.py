@@ -251,7 +251,7 @@ class RayExecutor(Executor):
         try:
             import ray
         except ImportError:
-            raise MupError("The engine ray needs the package ray: pip install 'neuralop-mup[ray]'.") from None
+            raise MupError("The engine ray needs the package ray: pip install ray.") from None
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:

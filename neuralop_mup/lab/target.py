@@ -35,7 +35,7 @@ class Tuned:
     Attributes
     ----------
     lr : float
-        The base's best learning rate.
+        The learning rate at the base: the best that was searched, or under :func:`train` that of the formula.
     params : dict
         All that was searched, at its best: ``lr`` and, for example, ``lr_mult.spectral``.
     model : torch.nn.Module
@@ -159,12 +159,12 @@ class Tuned:
 
 
 def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None, *, processor: Any = None) -> Tuned:
-    """The trained target of a finished study, read from its folder: what :func:`tune` returned there last.
+    """The trained target of a finished study, read from its folder: what :func:`train` or :func:`tune` returned last.
 
     Parameters
     ----------
     folder : str or Path
-        Of :func:`tune`, or of ``neuralop-mup tune`` (``--folder``).
+        Of :func:`train` or :func:`tune`, or of their commands (``--folder``).
     build : callable, optional
         The function that :func:`tune` was given. Without it neuralop's FNO is built, which the command trains.
     processor : neuralop DataProcessor, optional
@@ -173,7 +173,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Returns
     -------
     Tuned
-        What :func:`tune` returned, read from files.
+        What the call returned, read from files.
 
     Raises
     ------

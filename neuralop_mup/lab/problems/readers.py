@@ -342,7 +342,7 @@ def read_file(path: str | Path) -> Content:
     except MupError:
         raise
     except ImportError as error:
-        raise MupError(f"{path} needs {error.name}, which is not installed: pip install 'neuralop-mup[data]'.") from error
+        raise MupError(f"{path} needs {error.name}, which is not installed: pip install {error.name}.") from error
     except Exception as error:  # a damaged file can fail in as many ways as zip, pickle and HDF5 know
         state = "it is damaged, cut short" if path.is_dir() or path.stat().st_size else "it is empty"
         why = f"{state}, or no {path.suffix} of arrays"

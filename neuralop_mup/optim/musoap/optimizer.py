@@ -119,8 +119,8 @@ class MuSOAP(torch.optim.Optimizer):
         Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
         2, 4, 8, … as well.
     weight_decay : float, default 0.01
-        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. Without it rollouts may diverge
-        (docs/evidence/apebench.md). In AdamW's groups the plan's multiplier is divided out, as in
+        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. Without it rollouts of one scenario
+        in ten diverged (docs/evidence/apebench.md). In AdamW's groups the plan's multiplier is divided out, as in
         :func:`neuralop_mup.param_groups`, so that this is the same at all sizes. A mode whose gradient is zero is left
         alone, and one whose gradient is hardly more than rounding decays as little as it is moved.
     lr_mult : mapping, optional
