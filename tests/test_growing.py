@@ -3,12 +3,13 @@
 import copy
 import math
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from neuralop.losses import LpLoss
 from neuralop.models import FNO
-from neuralop.training import IncrementalFNOTrainer
+from neuralop.training import IncrementalFNOTrainer, save_training_state
 
 import neuralop_mup as nm
 from cases import BY_NAME
@@ -334,3 +335,37 @@ def test_bad_modes(modes, message):
         optimizer.step()
     model.n_modes = (4, 4)
     assert step_lrs(model, optimizer) == pytest.approx(plan_lrs(nm.summary(model)))
+
+
+@pytest.mark.parametrize("method", [nm.MuAdamW, partial(nm.MuSOAP, steps=10)], ids=["AdamW", "SOAP"])
+def test_a_resumed_model_has_the_modes_that_it_had_grown_to(tmp_path, method):
+    """A script builds the model as at the beginning, with few modes, and loads what was saved later."""
+
+    def begin():
+        model = nm.parametrize(FNO((16,), 1, 1, 16, n_layers=2, max_n_modes=(16,)), base={"n_modes": (8,)})
+        model.n_modes = (4,)
+        return model, method(model, lr=0.004)
+
+    x = torch.randn(4, 1, 32)
+    model, optimizer = begin()
+    model.n_modes = (16,)
+    for _ in range(3):
+        _step(model, optimizer, x)
+    save_training_state(tmp_path, "model", model, optimizer, epoch=0)
+    again, resumed = begin()
+    nm.load_checkpoint(tmp_path, again, resumed)
+    assert tuple(again.n_modes) == (16,) and torch.equal(again(x), model(x))
+    for own, its in ((model, optimizer), (again, resumed)):
+        _step(own, its, x)
+    assert all(map(torch.equal, model.parameters(), again.parameters()))
+
+    few, _ = begin()
+    with pytest.warns(UserWarning, match=r"saved with n_modes \(4,\), which the model has now instead of \(16,\)"):
+        again.load_state_dict(few.state_dict())
+    assert torch.equal(again(x), few(x))
+
+
+def _step(model, optimizer, x):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()

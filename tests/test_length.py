@@ -463,3 +463,20 @@ def test_a_plateau_at_its_floor_is_no_broken_ratio():
     for _ in range(30):
         plateau.step(1.0)
     assert broken_ratios(optimizer.param_groups) is None
+
+
+def test_the_rate_of_the_last_step_is_kept_where_a_scheduler_moves_on():
+    """Of a restart the group's lr is the next step's, and its factor the last one's: their product is no step's."""
+    model, optimizer = built(steps=STEPS)
+    scheduler = S.CosineAnnealingWarmRestarts(optimizer, T_0=10)
+    group, said = optimizer.param_groups[0], optimizer.param_groups[0]["step_lr"]
+    for t in range(STEPS):
+        before = group["params"][0].detach().clone()
+        random_gradients(model, t)
+        optimizer.step()
+        used = group["lr"] * group["length_mult"]
+        scheduler.step()
+        assert group["step_lr"] == used
+        assert t > 0 or said == used  # before the first step it is the first's
+        assert not torch.equal(before, group["params"][0])
+    assert copy.deepcopy(optimizer).param_groups[0]["step_lr"] == used

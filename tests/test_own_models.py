@@ -228,8 +228,6 @@ def test_a_base_function_that_seeds_leaves_the_callers_random_numbers():
 @pytest.mark.parametrize(
     ("build", "base", "match"),
     [
-        (lambda: Wrapper(_fno(16, (8,), 16)), lambda: Wrapper(_fno(8, (8,), 8)),
-         "in_channels = 8 and the model 16 in 'inner.net'"),
         (_fno, {"in_channels": 1}, "in_channels = 1 and the model 2.*for the same data"),
         (lambda: Wrapper(_fno(norm="instance_norm")), lambda: Wrapper(_fno(8, norm="group_norm")),
          "norm = 'group_norm' and the model 'instance_norm' in 'inner.net'"),
@@ -593,19 +591,9 @@ NO_WIDTHS = {
 
 
 @pytest.mark.parametrize("build", NO_WIDTHS.values(), ids=NO_WIDTHS)
-@pytest.mark.filterwarnings("ignore:Forgets does not keep")
 def test_a_width_is_one_with_which_kernels_grow(build):
     plan, alone = nm.summary(nm.parametrize(build())), nm.summary(nm.parametrize(_fno()))
     for row in alone:
         own = plan[f"inner.{row.name}"]
         assert (own.base_shape, own.lr_mult, own.init_mult) == (row.base_shape, row.lr_mult, row.init_mult)
     assert all(row.lr_mult == 1 for row in plan if row.name.startswith("readout"))
-
-
-def test_a_default_that_stands_for_what_is_not_kept_is_told():
-    with pytest.warns(UserWarning, match="Forgets does not keep all its constructor arguments, and their defaults") as told:
-        nm.parametrize(Forgets(64))
-    assert told[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        nm.parametrize(Forgets())

@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import neuralop_mup as nm
 from cases import BY_NAME
-from support import assert_same, parametrized, rates
+from support import assert_same, parametrized, rates, small_fno
 from test_ranks import in_processes
 
 CASE = BY_NAME["1d"]
@@ -287,3 +287,39 @@ def test_two_processes_are_one(name, two, one):
 def test_sharded_run_resumes(two):
     for result in two:
         _assert_equal(result["resumed"], result["uninterrupted"])
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        (nm.MuAdamW, lambda part: list(part.parameters())),
+        (nm.MuSOAP, lambda part: list(part.named_parameters())),
+    ],
+    ids=["AdamW", "SOAP"],
+)
+def test_a_part_that_is_added_later(method, params):
+    """A head for other data, as docs/howto/fine_tuning.md has it: whatever looks at model and optimizer goes on."""
+    model = small_fno(width=4)
+    optimizer = method(model, lr=0.01)
+    model.head = torch.nn.Conv1d(3, 3, 1)
+    with pytest.raises(nm.MupError, match="'head.bias' was added.*optimizer.add_param_group"):
+        nm.check_optimizer(model, optimizer)
+    optimizer.add_param_group({"params": params(model.head), "lr": 1e-3})
+    nm.check_optimizer(model, optimizer)
+    nm.follow_plan(model, optimizer)
+    model, optimizer = copy.deepcopy((model, optimizer))
+    nm.follow_plan(model, optimizer)
+    before = model.head.weight.clone()
+    model.head(model(torch.randn(2, 2, 16))).square().mean().backward()
+    optimizer.step()
+    assert not torch.equal(before, model.head.weight)
+
+
+@pytest.mark.parametrize("method", [nm.MuAdamW, nm.MuSOAP], ids=["AdamW", "SOAP"])
+def test_tensors_that_are_put_in_place_of_those_of_the_optimizer_are_told(method):
+    model = small_fno(width=4)
+    optimizer = method(model, lr=0.01)
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    with pytest.raises(nm.MupError, match=r"other tensors than those that this optimizer holds \(load_state_dict\(assign="):
+        optimizer.step()
+    method(model, lr=0.01).step()

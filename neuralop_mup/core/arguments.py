@@ -26,7 +26,10 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
     theirs = getattr(model, "_args", None)
     if isinstance(theirs, dict) and "__args__" in theirs:
         return dict(theirs["__args__"])
-    known, parameters = _attributes(model), _parameters(type(model))
+    parameters = _parameters(type(model))
+    # Modules and buffers, which torch keeps apart, where no default says that a child has the name of another argument.
+    given = {**model._modules, **model._buffers, **{p.name: p.default for p in parameters if p.default is not p.empty}}
+    known = {**given, **_attributes(model)}
     arguments = {p.name: known.get(p.name, p.default) for p in parameters}
     is_complete = all(p.kind in _NAMED and arguments[p.name] is not p.empty for p in parameters)
     return arguments if arguments and is_complete else None
@@ -34,7 +37,8 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
 
 def keeps_all_arguments(model: nn.Module) -> bool:
     """Whether none of its :func:`constructor_arguments` is a default that stands for one that is not kept."""
-    return keeps_arguments(model) or _attributes(model).keys() >= {p.name for p in _parameters(type(model))}
+    kept = {**model._modules, **model._buffers, **_attributes(model)}
+    return keeps_arguments(model) or kept.keys() >= {p.name for p in _parameters(type(model))}
 
 
 def _attributes(model: nn.Module) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from torch import nn
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.errors import MupError
 
-# The RMS of this many numbers scatters by about 3 % or less; weights this far off were not drawn as neuralop draws them.
-_ENOUGH = 1024
-_TOLERANCE = 1.25
+# Weights whose RMS is further off were not drawn as neuralop draws them; that of few numbers scatters, by 1/√(2n).
+_ENOUGH = 64
+_TOLERANCE, _DEVIATIONS = 0.25, 5
 _SAMPLE = 65536  # a kernel may hold a billion numbers
 _SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
 
@@ -18,7 +18,8 @@ _SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
 def check_fresh(model: nn.Module, plan: Plan) -> None:
     """Refuse weights that were trained, loaded or rescaled: the rule corrects neuralop's own initialisation alone.
 
-    Four things give them away: a root mean square that is not the default one; all of them together closer to this very
+    Weights of zero are taken as they are, since every multiplier leaves them so. Four things give the others away: a root
+    mean square that is not the default one; all of them together closer to this very
     plan's multipliers than to 1 (weights that were scaled by it, then loaded into a new model); torch's uniform draw
     left its bounds, and gates and norms are no longer ones and zeros, as happens in the first step of training.
 
@@ -37,17 +38,21 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
             raise _not_fresh(row, "is not constant, as its default initialisation is")
         if row.default_std is None:
             continue
+        # torch draws real and imaginary part each as it draws a real number.
+        std = row.default_std * (2**0.5 if row.init == "fan_in" and p.is_complex() else 1)
         sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]
-        ratio = sample.abs().square().mean().sqrt().item() / row.default_std
-        if p.numel() >= _ENOUGH and not 1 / _TOLERANCE < ratio < _TOLERANCE:
+        ratio = sample.abs().square().mean().sqrt().item() / std
+        if ratio == 0:
+            continue
+        most = 1 + max(_TOLERANCE, _DEVIATIONS / (2 * sample.numel()) ** 0.5)
+        if p.numel() >= _ENOUGH and not 1 / most < ratio < most:
             raise _not_fresh(row, f"has a root mean square of {ratio:.3g} times its default initialisation")
-        bound = 3**0.5 * row.default_std * (1 + 4 * torch.finfo(p.dtype).eps)
+        bound = 3**0.5 * std * (1 + 4 * torch.finfo(p.dtype).eps)
         if row.init == "fan_in" and (largest := p.abs().max().item()) > bound:
             raise _not_fresh(row, f"reaches {largest:.4g}, beyond the {bound:.4g} of its default initialisation")
         apart += min(p.numel(), _SAMPLE) * math.log(row.init_mult) ** 2
-        if ratio > 0:
-            to_fresh += sample.numel() * math.log(ratio) ** 2
-            to_scaled += sample.numel() * math.log(ratio / row.init_mult) ** 2
+        to_fresh += sample.numel() * math.log(ratio) ** 2
+        to_scaled += sample.numel() * math.log(ratio / row.init_mult) ** 2
     if apart > _SURE and to_scaled < to_fresh:
         raise MupError(
             f"The weights of this {type(model).__name__} are scaled by this very plan already, and rescaling twice would "
@@ -63,6 +68,7 @@ def _not_fresh(row: Row, what: str) -> MupError:
     )
     return MupError(
         f"Parameter {row.name!r} {what}, which the rule would correct: it was trained, rescaled or initialised in another "
-        "way. Parametrize a freshly built model, or pass init=False to leave the weights as they are."
+        "way. Parametrize a freshly built model, or pass init=False to leave the weights as they are (MuSOAP takes the "
+        "lower rate of trained weights then; lr gives another)."
         f"{doubt if row.init == 'own' else ''}"
     )

@@ -4,8 +4,11 @@ Where a model keeps its constructor's arguments it is built again with its width
 other than at base, grows. Where no arguments are kept the base alone shows it, as in mup.
 """
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+
+from torch import nn
 
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers import UNKNOWN, Param
@@ -63,6 +66,8 @@ def measure(found: Mapping[str, ParameterInfo], base: Base, rule: str, model: st
             "were saved from a wider model."
         )
     standing = place(found, grows)
+    _warn_of_doubt(standing)
+    _warn_of_matrices(standing, base)
     for name, info in standing.items():
         other = found[stand_ins[name]]
         if info.shape != other.shape:
@@ -160,15 +165,16 @@ def place(
     result = {}
     for name, info in found.items():
         in_kernel = info.param.role == "spectral" and info.owner in kernels
-        is_fixed = growing.isdisjoint((name, *info.init_of)) and not in_kernel
+        is_left = info.param.init == UNKNOWN and info.frozen  # the constructor's constants, such as random frequencies
+        is_fixed = is_left or (growing.isdisjoint((name, *info.init_of)) and not in_kernel)
         where = f"{name.rpartition('.')[2]!r} of module {info.owner or '(the model)'!r} ({info.layer})"
-        if info.param.init == UNKNOWN and sum(grows[name]) > 1:
+        if info.param.init == UNKNOWN and sum(grows[name]) > 1 and not is_left:
             raise MupError(
                 f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP "
-                f"role is unknown. Write nm.register_layer({info.layer}, {{{name.rpartition('.')[2]!r}: nm.Param(…)}}), "
+                f"role is unknown. Write {_registration(name, info)}, "
                 "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
             )
-        if info.param.init == UNKNOWN and any(grows[name]) and ".parametrizations." in f".{name}":
+        if info.param.init == UNKNOWN and any(grows[name]) and not is_left and ".parametrizations." in f".{name}":
             raise MupError(
                 f"{name!r} is what torch computes a weight from (weight_norm, spectral_norm and their kin), and it grows, "
                 "so that its μP role is unknown: leave the parametrization off layers that grow with the model, or describe "
@@ -180,9 +186,53 @@ def place(
         elif info.shared:
             raise _shared(name, info.shared)
         elif info.frozen and trainable and not param.frozen:
-            raise MupError(f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after.")
+            raise MupError(
+                f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after. If its "
+                "constructor freezes it, describe it with nm.register_layer and nm.Param(…, frozen=True)."
+            )
         result[name] = replace(info, param=param, fixed=is_fixed)
     return result
+
+
+def _registration(name: str, info: ParameterInfo) -> str:
+    """The line that describes it: by its layer, or where that is a list of parameters by the layer that has the list."""
+    own, layer = name.rpartition(".")[2], info.layer
+    if layer in ("ParameterList", "ParameterDict"):
+        whose, _, kept = info.owner.rpartition(".")
+        own, layer = f"{kept}.{own}", f"type(model.{whose})" if whose else "type(model)"
+    return f"nm.register_layer({layer}, {{{own!r}: nm.Param(…)}})"
+
+
+def _warn_of_doubt(found: Mapping[str, ParameterInfo]) -> None:
+    """Tell of parameters that nobody described and that may be matrices: a forward pass may sum over what grows of them."""
+    for name, info in found.items():
+        lengths = [n for n, kind in zip(info.shape, info.param.axes, strict=True) if kind == "fixed"]
+        # What is added to features has a first axis of one sample, or further axes of one point; torch's layers are no sums.
+        is_added = not lengths or info.shape[0] == 1 or (len(lengths) > 1 and max(lengths) == 1)
+        is_torchs = hasattr(nn, info.layer) and not info.layer.startswith("Parameter")
+        if info.param.init == UNKNOWN and not info.fixed and not is_added and not is_torchs:
+            warnings.warn(
+                f"{name!r}, of shape {info.shape}, grows in one dimension, and nobody said what it is: it is taken for "
+                "something that is added or multiplied channel by channel, whose learning rate stays. If the forward pass "
+                f"sums over that dimension, the rate is too large: write {_registration(name, info)}, with the role "
+                "'readout' and axes such as ('in', 'out_fixed'). If not, nm.Param('vector', ('out', 'fixed')) says so.",
+                UserWarning,
+                stacklevel=5,  # where parametrize was called
+            )
+
+
+def _warn_of_matrices(found: Mapping[str, ParameterInfo], base: Base) -> None:
+    """Tell of a layer whose output grows by the square of the width: it makes matrices, which something sums over."""
+    for what, shapes in base.probes.items():
+        for name, info in found.items():
+            is_square = any(m >= 4 * n for n, m in zip(info.tensor_shape, shapes.get(name, ()), strict=False))
+            if info.param.role == "input" and is_square and what.endswith("of twice the width"):
+                warnings.warn(
+                    f"{name!r}, of shape {info.shape}, grows by the square of the width, as a layer does that makes "
+                    "matrices for others. No rule scales it: divide the matrices by the width in the forward pass.",
+                    UserWarning,
+                    stacklevel=5,
+                )
 
 
 def _shared(name: str, other: str) -> MupError:

@@ -7,6 +7,7 @@ width: ``describe(layer) -> {name: description}``. A description is a :class:`Pa
 models is kept.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -226,7 +227,8 @@ def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
     model : torch.nn.Module
         The bare model.
     owners : iterable of str
-        Names of its modules that hold kernels; one that holds several layers counts them.
+        Names of its modules that hold kernels. One of neuralop's that holds several layers counts them, and one that is
+        used under several names counts as often.
     """
     beside = [
         f"{name}.{child}.".removeprefix(".")
@@ -235,4 +237,10 @@ def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
         for child in BESIDE.get(cls, ())
     ]
     following = [owner for owner in set(owners) if not f"{owner}.".startswith(tuple(beside))]
-    return max(1, sum(getattr(model.get_submodule(owner), "n_layers", 1) for owner in following))
+    uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    layers = (model.get_submodule(owner) for owner in following)
+    return max(1, sum(uses[id(layer)] * (getattr(layer, "n_layers", 1) if _is_known(layer) else 1) for layer in layers))
+
+
+def _is_known(layer: nn.Module) -> bool:
+    return any(not is_users(function) for cls in type(layer).__mro__ for function in described_as(cls))

@@ -46,10 +46,15 @@ WIDTHS = (
 )
 # In proportion to the width, where they are not 1.
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
-_MODES = ("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes", "modes")
+_MODES = (
+    *("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes"),
+    *("modes", "modes1", "modes2", "modes3", "modes_x", "modes_y", "modes_z"),
+)
 _DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
 # Kernels of so many times as many channels are not as wide as the argument says: it is a factor.
 _FACTOR = 8
+# What a constructor may change of the model's own when it is called again.
+_OWN = (list, nn.Module, torch.Tensor)
 _COMPARING: ContextVar[bool] = ContextVar("comparing", default=False)
 
 
@@ -91,6 +96,23 @@ class Part:
             return called
         return [key for key in called if self._is_widened([key])] or (called if self._is_widened(called) else [])
 
+    @property
+    def doubtful_widths(self) -> dict[str, str]:
+        """Arguments that are called a width and are none of the kernels → a parameter between a dimension of that size and
+        one that grows.
+        """
+        if keeps_arguments(self.model) or not self.widths:
+            return {}
+        own, wider = dict(self.model.named_parameters()), self.probes["width"]
+        pairs = {name: list(zip(p.shape, wider.get(name, p.shape), strict=True)) for name, p in own.items()}
+        found = {}
+        for key in set(self.called_widths).difference(self.widths):
+            size = self.arguments[key]
+            between = (n for n, dims in pairs.items() if any(a != b for a, b in dims) and (size, size) in dims)
+            if (name := next(between, None)) is not None:
+                found[key] = name
+        return found
+
     def _is_widened(self, keys: Sequence[str]) -> bool:
         try:
             larger = _probe(self, keys)
@@ -114,8 +136,9 @@ class Part:
 
         def build() -> nn.Module:
             arguments = {**self.arguments, **overrides}
-            # Lists are copied: GINO appends to those it is given, which are the model's own (and in its checkpoints).
-            return type(self.model)(**{k: deepcopy(v) if isinstance(v, list) else v for k, v in arguments.items()})
+            # Lists and modules are copied, since they are the model's own: GINO appends to those it is given (which are in
+            # its checkpoints), and a constructor may draw the weights of all that it holds.
+            return type(self.model)(**{k: deepcopy(v) if isinstance(v, _OWN) else v for k, v in arguments.items()})
 
         return construct(build, f"{type(self.model).__name__} with {overrides}")
 
@@ -179,15 +202,8 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
                 f"{type(module).__name__} was changed after it was constructed (its constructor arguments give another "
                 f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
             )
-        elif builds_base and not name:  # of what is not kept the default is known, which it was not built with
-            warnings.warn(
-                f"{type(module).__name__} does not keep all its constructor arguments, and their defaults give another "
-                "model, so that only models inside of it are compared at other sizes. If layers of its own are as wide as "
-                f"these, let {type(module).__name__} keep each argument under its own name (self.width = width), or give a "
-                "base of another width.",
-                UserWarning,
-                stacklevel=5,  # where parametrize was called
-            )
+    if builds_base:
+        _warn_of_what_stays(model, parts, overrides)
     if builds_base and not parts:
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
         if not kernels:
@@ -206,6 +222,32 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
     return parts
 
 
+def _warn_of_what_stays(model: nn.Module, parts: Sequence[Part], overrides: Mapping[str, Any]) -> None:
+    """Tell of layers and arguments that may grow with the kernels, where nothing says whether they do."""
+    cls, inside = type(model).__name__, tuple(part.prefix for part in parts)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.ndim > 1}
+    for part in parts:
+        sizes = {key: part.arguments[key] for key in part.called_widths}
+        alike = (name for name, shape in shapes.items() if not name.startswith(inside) and {*sizes.values()} & {*shape})
+        if (name := next(alike, None)) is not None:
+            _warn(
+                f"{name!r} of {cls}, of shape {shapes[name]}, is as wide as {part.name!r}, and nothing tells whether it "
+                f"grows with it: it is left as it is. If it grows, let {cls} keep each argument of its constructor, the "
+                f"width by a usual name (self.width = width), or give a base of another width, base=lambda: {cls}(…)."
+            )
+        for key, name in part.doubtful_widths.items():
+            if key not in overrides:
+                _warn(
+                    f"{key} = {sizes[key]} of {type(part.model).__name__} widens no kernel, and {part.prefix + name!r}, "
+                    f"which grows with {part.widths[0]}, has a dimension of that size: it is the same at base. If {key} "
+                    f"grows with the model, say what it is at base, base={{{part.widths[0]!r}: …, {key!r}: …}}."
+                )
+
+
+def _warn(told: str) -> None:
+    warnings.warn(told, UserWarning, stacklevel=7)  # where parametrize was called
+
+
 def _changed(part: Part) -> str:
     """What the arguments give otherwise than the model has it now; empty if they describe it."""
     try:
@@ -218,7 +260,8 @@ def _changed(part: Part) -> str:
 
 def _sizes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """All that a size can be read off: shapes of parameters, and the active modes of convolutions."""
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    named = model.named_parameters(remove_duplicate=False)
+    shapes = {name: () if is_lazy(p) else tuple(p.shape) for name, p in named}
     convs = {f"{name}.n_modes": m for name, m in model.named_modules() if hasattr(m, "weight") and hasattr(m, "n_modes")}
     return {**shapes, **{name: active_modes(conv) for name, conv in convs.items()}}
 
@@ -401,7 +444,9 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
         theirs = {name: constructor_arguments(module) or {} for name, module in given.named_modules()}
         sizes = [theirs.get(part.name, {}) for part in parts]
         for part, at_base in zip(parts, sizes, strict=True):
-            for key in part.arguments.keys() & at_base.keys():
+            # Channels between the whole model and a part may grow; those of the data may not.
+            between = _DATA if part.name else ()
+            for key in (part.arguments.keys() & at_base.keys()).difference(between):
                 _check_choice(part, key, at_base[key])
     is_reference = bool(parts) and all(map(_is_reference, parts, sizes))
     # What lies outside of the parts that were built is as in the model.

@@ -3,7 +3,8 @@
 ``state_dict()`` returns an OrderedDict whose attribute ``_metadata`` has a dict for each module; torch keeps it through
 ``torch.save`` and hands it back in ``load_state_dict``. The plan goes there, as JSON. So neuralop's ``save_checkpoint``
 and ``Trainer(save_every=…)``, DistributedDataParallel and plain ``torch.save`` keep it without knowing, and weights of
-another plan are refused when they are loaded, before one of the model's is copied.
+another plan are refused when they are loaded, before one of the model's is copied. Where modes may grow in training, those
+that are active go there, too, and are set again when the weights are loaded.
 
 neuralop's own entry ``"_metadata"`` in the dict, the constructor's arguments, is another thing. No one reads it but for a
 number of its version, and with it a ``state_dict`` is no longer one of tensors: safetensors cannot write it, ``torch.load``
@@ -31,6 +32,7 @@ WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
 TRAINED = "_neuralop_mup_trained"  # the plan came from a file, and so do the weights
 PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
+_MODES_KEY = "neuralop_mup_n_modes"
 _LOADED = "_neuralop_mup_loaded"
 
 
@@ -124,6 +126,40 @@ def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> 
     plan: Plan = getattr(module, ATTRIBUTE)
     if not plan.init_pending:
         local_metadata[KEY] = plan.text
+        if modes := _active_modes(module):
+            local_metadata[_MODES_KEY] = modes
+
+
+def _active_modes(model: nn.Module) -> dict[str, list[int]]:
+    """``n_modes`` of each module that sets it, by name; nothing where all have all that they hold."""
+    own = {name: m for name, m in model.named_modules() if isinstance(getattr(type(m), "n_modes", None), property)}
+    # Blocks keep None unless modes may grow, and convolutions what they hold.
+    may_grow = any((most := getattr(m, "max_n_modes", None)) is not None and [*most] != [*m.n_modes] for m in own.values())
+    declared = any(hasattr(m, "convs") and getattr(m, "max_n_modes", None) is not None for m in own.values())
+    return {name: [*map(int, m.n_modes)] for name, m in own.items()} if may_grow or declared else {}
+
+
+def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None:
+    """Set the modes that were active when weights were saved: a model first, then what is in it."""
+    before = _active_modes(model)
+    for name in before.keys() & modes.keys():
+        module: Any = model.get_submodule(name)
+        given = [*modes[name]]
+        if [*module.n_modes] == given:
+            continue
+        if hasattr(module, "weight") and not getattr(
+            module, "complex_data", False
+        ):  # it says n // 2 + 1 of the last axis, and is told n
+            given[-1] = 2 * (given[-1] - 1)
+        module.n_modes = tuple(given)
+    both = [name for name in before if name in modes]
+    if lower := [name for name in both if any(n > m for n, m in zip(before[name], modes[name], strict=False))]:
+        warnings.warn(
+            f"These weights were saved with n_modes {tuple(modes[lower[0]])}, which the model has now instead of "
+            f"{tuple(before[lower[0]])}: to train more modes set n_modes after loading.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping, *_: Any) -> None:
@@ -174,7 +210,7 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             UserWarning,
             stacklevel=2,
         )
-    setattr(module, _LOADED, theirs)
+    setattr(module, _LOADED, (theirs, local_metadata.get(_MODES_KEY, {})))
 
 
 def _of(plan: Plan, names: Collection[str]) -> Plan:
@@ -182,7 +218,8 @@ def _of(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:
-    theirs: Plan | None = vars(module).pop(_LOADED, None)
+    theirs, modes = vars(module).pop(_LOADED, (None, {}))
+    _restore_modes(module, modes)
     plan: Plan = getattr(module, ATTRIBUTE)
     scaled = theirs is not None and theirs.init_applied
     if scaled:

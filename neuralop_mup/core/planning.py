@@ -83,7 +83,9 @@ def _make_row(name, found, rule, init_mults) -> Row:
     }
     if info.fixed:
         return Row(**what, why="nothing of it grows: its own initialization, the base rate")
-    m = multipliers(param.role, size, base_size, rule)
+    # A dense kernel that writes channels which do not grow is the readout, where the output has to start small.
+    is_last = param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
+    m = multipliers("readout" if is_last else param.role, size, base_size, rule)
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
     why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)

@@ -37,7 +37,7 @@ class ParameterInfo:
     registered : bool
         Whether a user described it.
     shared : str or None
-        A second name of the tensor, which no description gives.
+        A second name of the tensor, where it is something else than under the first.
     base_shape : tuple of int
         Logical shape at base, once it is measured.
     lacking : bool
@@ -93,6 +93,7 @@ def read(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
     tensors = {prefix + name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
     found: dict[str, ParameterInfo] = {}
     first_name: dict[int, str] = {}
+    tied: dict[str, str] = {}  # a further name of a tensor, where it is the same to its layer → the first
     for name, tensor in tensors.items():
         owner, layer, what, registered = described[name]
         if isinstance(what, Alias):
@@ -102,10 +103,15 @@ def read(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
                     f"Parameter {name!r} and {of!r} should be one tensor under two names, but are two: tie them again."
                 )
         elif (first := first_name.setdefault(id(tensor), name)) != name:
-            found[first] = replace(found[first], shared=name)
+            other = found[first]
+            if (layer, what.role, what.axes) == (other.layer, other.param.role, other.param.axes):
+                tied[name] = first
+            else:
+                found[first] = replace(other, shared=name)
         else:
             found[name] = _info(name, what, tensor, layer, owner, registered)
     for name, info in found.items():
+        found[name] = info = replace(info, init_of=tuple(tied.get(of, of) for of in info.init_of))
         if missing := [other for other in info.init_of if other not in found]:
             raise MupError(
                 f"The init of {name!r} of {info.layer} follows {missing[0]!r}, which the model does not have, or which is "

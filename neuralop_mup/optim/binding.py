@@ -58,13 +58,15 @@ class Binding:
         return not self.plan.init_applied or hasattr(self.model, TRAINED)
 
 
-def bind(model: nn.Module) -> Binding:
+def bind(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Binding:
     """Read a parametrized model.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model, wrapped or not.
+    optimizer : torch.optim.Optimizer, optional
+        One that exists: what it holds besides was added to both after parametrize, and is no matter of the plan's.
 
     Raises
     ------
@@ -75,10 +77,12 @@ def bind(model: nn.Module) -> Binding:
     plan, bare = get_plan(model), unwrap(model)
     parameters = dict(bare.named_parameters())
     names = [row.name for row in plan.rows]
-    if changed := parameters.keys() ^ set(names):
+    held = {p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
+    if changed := {name for name in parameters.keys() ^ set(names) if parameters.get(name) not in held}:
         raise MupError(
             f"The model's parameters changed after parametrize ({min(changed)!r} was added, removed or tied): parametrize "
-            "the finished model, and keep one tensor a name."
+            "the finished model, and keep one tensor a name. A part that comes later is handed over to the optimizer that "
+            "exists, by optimizer.add_param_group."
         )
     for row in plan.rows:  # a kernel's has the modes that are active
         if row.role != "spectral" and tuple(parameters[row.name].shape) != row.shape:

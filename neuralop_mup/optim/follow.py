@@ -140,7 +140,7 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
     >>> optimizer = torch.optim.NAdam(nm.param_groups(model, lr=8e-3))
     >>> nm.follow_plan(model, optimizer)
     """
-    follow(bind(model), optimizer, family)
+    follow(bind(model, optimizer), optimizer, family)
 
 
 def follow(binding: Binding, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
@@ -211,6 +211,13 @@ class Follower:
         if hasattr(next(iter(self._binding.parameters.values())), "sharded_away"):
             raise MupError(
                 "The model was sharded after this optimizer was built, which moves nothing now: build it after shard."
+            )
+        name, first = next(iter(self._binding.parameters.items()))
+        module, _, own = name.rpartition(".")
+        if getattr(self.model.get_submodule(module), own, first) is not first:
+            raise MupError(
+                "The model has other tensors than those that this optimizer holds (load_state_dict(assign=True) puts others "
+                "in their place), so that a step moves nothing: load without assign, or build the optimizer afterwards."
             )
         types = [p.dtype for group in groups for p in group["params"]]
         former, self._types = self._types, types

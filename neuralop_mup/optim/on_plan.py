@@ -137,7 +137,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     ...     print("does not follow the plan" in str(error))
     True
     """
-    binding, optimizer = bind(model), unwrap_optimizer(optimizer)
+    binding, optimizer = bind(model, optimizer), unwrap_optimizer(optimizer)
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)

@@ -147,9 +147,10 @@ def note_peaks(groups: Sequence[Group], taken: int) -> None:
 
 
 def follow_length(groups: Sequence[Group], taken: int) -> None:
-    """Set each group's ``length_mult`` for the step that comes after ``taken`` steps."""
+    """Set each group's ``length_mult``, and with it ``step_lr``, for the step that comes after ``taken`` steps."""
     for group in groups:
         group["length_mult"] = _mult(group, taken)
+        group["step_lr"] = step_lr(group)
 
 
 def _mult(group: Mapping[str, Any], taken: int) -> float:

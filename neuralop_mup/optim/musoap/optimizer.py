@@ -96,9 +96,10 @@ class MuSOAP(torch.optim.Optimizer):
         :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1; beside ``lr`` it is the end alone. Steps end
         the training: each is made with the smaller of ``group["lr"]``, which is the schedule's, and a cosine that falls from
         its largest value so far to zero at ``steps``. A schedule that ends with the training is left alone, and any other,
-        or none, is brought to zero. ``group["length_mult"]`` is the factor that this makes. Beyond ``steps`` a hundredth of
-        the rate is left, of which a warning tells; :meth:`set_steps` moves the end. A time, ``"3h"``, ``"90m"``, ``"45s"``
-        or ``"1h30m"``, becomes steps when twenty of them were timed; a resumed run goes on with what is left of it.
+        or none, is brought to zero. ``group["length_mult"]`` is the factor that this makes, and
+        ``group["step_lr"]`` the rate of the last step. Beyond ``steps`` a hundredth of the rate is left, of which a
+        warning tells; :meth:`set_steps` moves the end. A time, ``"3h"``, ``"90m"``, ``"45s"`` or ``"1h30m"``,
+        becomes steps when twenty of them were timed; a resumed run goes on with what is left of it.
 
         Without ``steps`` and ``lr`` the rate follows the law as far as the training has come, 0.7 · 0.03 · √(1000 / (t +
         100)) after t steps, until :meth:`cooldown` brings it to zero.
