@@ -130,13 +130,6 @@ class Narrow(SpectralConv):
             "'weight' of module 'lifting.fcs.0' .Conv1d. is frozen",
         ),
         (
-            lambda: changed(
-                lambda m: m.fno_blocks.fno_skips[1].conv.register_parameter("weight", m.fno_blocks.fno_skips[0].conv.weight)
-            ),
-            CASE.base,
-            "is shared with 'fno_blocks.fno_skips.0.conv.weight'",
-        ),
-        (
             lambda: changed(lambda m: m.fno_blocks.add_module("extra", torch.nn.Linear(3, 3))),
             CASE.base,
             "changed after it was constructed.*'fno_blocks.extra.weight'",

@@ -149,6 +149,10 @@ def test_a_layer_used_under_several_names_is_one_and_counts_as_often():
             self.b.weight = self.a.weight
 
     model = Tied(64)
+    later = FNO((8,), 1, 1, 32, n_layers=2)
+    later.fno_blocks.fno_skips[1].conv.weight = later.fno_blocks.fno_skips[0].conv.weight
+    assert _plan(later, base={"hidden_channels": 16})["fno_blocks.fno_skips.0.conv.weight"].lr_mult == 0.5
+
     plan = _plan(model, base={"width": 16})
     names = [row.name for row in plan]
     assert "convs.0.weight.tensor" not in names and "b.weight" not in names and "b.bias" in names

@@ -89,7 +89,8 @@ def _stand_ins(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, str]
     stand_ins = {name: name if name in base.shapes else _in_last_layer(name, base.shapes) for name in found}
     lacking = [name for name, at_base in stand_ins.items() if at_base != name]
     is_deeper = any(found[name].param.role == "spectral" for name in lacking)
-    extra = [name for name in base.shapes if name not in found]
+    tied = {name for info in found.values() for name in info.tied}  # which base, built anew, may hold one by one
+    extra = [name for name in base.shapes if name not in found and name not in tied]
     if extra or not all(stand_ins.values()) or (lacking and not is_deeper):
         raise MupError(
             "Base and model have different parameters ("
@@ -99,7 +100,7 @@ def _stand_ins(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, str]
                 if names
             )
             + "): base may differ in width, modes and the number of Fourier layers, of which it has no more than the model, "
-            "so give it the same skips and norms."
+            "so give it the same skips, norms and shared layers."
         )
     return stand_ins
 

@@ -38,6 +38,8 @@ class ParameterInfo:
         Whether a user described it.
     shared : str or None
         A second name of the tensor, where it is something else than under the first.
+    tied : tuple of str
+        Further names of the tensor, where it is the same.
     base_shape : tuple of int
         Logical shape at base, once it is measured.
     lacking : bool
@@ -55,6 +57,7 @@ class ParameterInfo:
     frozen: bool
     registered: bool
     shared: str | None = None
+    tied: tuple[str, ...] = ()
     base_shape: tuple[int, ...] = ()
     lacking: bool = False
     fixed: bool = False
@@ -106,6 +109,7 @@ def read(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
             other = found[first]
             if (layer, what.role, what.axes) == (other.layer, other.param.role, other.param.axes):
                 tied[name] = first
+                found[first] = replace(other, tied=(*other.tied, name))
             else:
                 found[first] = replace(other, shared=name)
         else:
