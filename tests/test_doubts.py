@@ -15,11 +15,11 @@ from neuralop_mup.core.layers import fourier_depth
 class Between(nn.Module):
     """Layers as wide as an FNO's before and after it; of the width it keeps nothing that is known."""
 
-    def __init__(self, dim):
+    def __init__(self, c):
         super().__init__()
-        self.dim = dim
-        self.encode, self.mix, self.decode = nn.Linear(1, dim), nn.Linear(dim, dim), nn.Linear(dim, 1)
-        self.fno = FNO((8,), dim, dim, dim, n_layers=1)
+        self.c = c
+        self.encode, self.mix, self.decode = nn.Linear(1, c), nn.Linear(c, c), nn.Linear(c, 1)
+        self.fno = FNO((8,), c, c, c, n_layers=1)
 
 
 class Wide(Between):
@@ -79,6 +79,22 @@ def test_a_second_width_that_widens_no_kernel_is_told_of():
     assert plan["down.weight"].role == "input"
     plan = _plan(Two(64, 256), base={"width": 32, "hidden_dim": 128})
     assert [plan[f"{name}.weight"].lr_mult for name in ("up", "down")] == [0.5, 0.5]
+
+
+def test_the_dimension_of_space_is_no_width():
+    class Space(Net):
+        def __init__(self, width, dim):
+            super().__init__(width)
+            self.dim = dim
+            self.conv = SpectralConv(width, width, (8,) * dim)
+
+    class Model(Net):
+        def __init__(self, dim):
+            super().__init__(dim)
+            self.dim = dim
+
+    assert _plan(Space(64, 2))["conv.weight.tensor"].base_shape == (32, 32, 8, 5)
+    assert _plan(Model(64))["conv.weight.tensor"].base_shape[:2] == (32, 32)
 
 
 @pytest.mark.parametrize("shape", [lambda w: (w, 1), lambda w: (w, 8), lambda w: (3, w)], ids=["readout", "factor", "last"])

@@ -43,6 +43,12 @@ WIDTHS = (
     "embed_dim",
     "hidden_dim",
     "width",
+    "dim",
+    "d_model",
+    "model_dim",
+    "latent_dim",
+    "hidden_size",
+    "n_hidden",
 )
 # In proportion to the width, where they are not 1.
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
@@ -119,9 +125,10 @@ class Part:
         except MupError:  # an image that has to be square
             return False
         own = {name: p.shape for name, p in self.model.named_parameters()}
-        channels = [
-            n for name in self.kernels or own for n, m in zip(own[name], larger.get(name, own[name]), strict=True) if n != m
-        ]
+        pairs = [(own[name], larger.get(name, own[name])) for name in self.kernels or own]
+        if any(len(a) != len(b) for a, b in pairs):  # the dimension of space
+            return False
+        channels = [n for a, b in pairs for n, m in zip(a, b, strict=True) if n != m]
         return bool(channels) and min(channels) < _FACTOR * min(self.arguments[key] for key in keys)
 
     @cached_property
