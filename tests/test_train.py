@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from neuralop.layers.spectral_convolution import SpectralConv
+from neuralop.losses import H1Loss, LpLoss
 from neuralop.models import FNO
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -66,6 +67,37 @@ def test_what_is_trained(tmp_path):
     again = nm.load_tuned(tmp_path / "s", build)
     assert torch.equal(again.predict(fields()[0]), trained.predict(fields()[0]))
     assert "nothing is tuned" in trained.report.read_text()
+
+
+@pytest.mark.parametrize("loss", ["l2", "h1"])
+@pytest.mark.parametrize(("of_x", "of_y"), [(1e-13, 1.0), (1.0, 1e-9), (1.0, 1e-13), (1e20, 1e20), (1e-25, 1e-25)])
+def test_the_unit_of_the_fields_changes_nothing(tmp_path, loss, of_x, of_y):
+    """At 1e-13 the error was once 15000 times too small, and x nothing but zeros; at 1e20 there was none.
+
+    Times powers of two no number of a training is rounded otherwise, and the relative errors are those of :func:`fields`.
+    """
+    (x, y), how = fields(), {**QUICK, "epochs": 2, "loss": loss}
+    usual = nm.train(build, (x, y), folder=tmp_path / "usual", **how)
+    of_x, of_y = (2.0 ** round(math.log2(unit)) for unit in (of_x, of_y))
+    other = nm.train(build, (of_x * x, of_y * y), folder=tmp_path / "other", **how)
+    assert other.loss == pytest.approx(usual.loss, rel=1e-5)
+    assert table(other.report.read_text(), "By sample:") == table(usual.report.read_text(), "By sample:")
+    if loss == "l2":
+        truth = (of_y * y[usual.split["val"]]).double()
+        far = other.predict(of_x * x[usual.split["val"]]).double() - truth
+        assert other.loss == pytest.approx(float((far.norm(dim=-1) / truth.norm(dim=-1)).mean()), rel=1e-5)
+
+
+def test_named_losses_are_neuralops_in_any_unit():
+    """A channel in small units once counted for nothing; one that is zero everywhere counts as before."""
+    y = fields(channels=2)[1]
+    y[:, 1, 0] = 0.0
+    zero = torch.where(torch.arange(2)[:, None] == 1, 0.0, y)
+    for name, theirs in (("l2", LpLoss(d=1)), ("h1", H1Loss(d=1))):
+        ours, units = training.losses_of(name, 1)["data"][1], torch.tensor([1e-13, 1e22])[:, None]
+        assert torch.equal(ours(1.1 * y, y, x=y), theirs(1.1 * y, y))
+        assert torch.equal(ours(y, zero, x=y), theirs(y, zero))
+        assert float(ours(1.1 * y * units, y * units)) == pytest.approx(float(theirs(1.1 * y, y)), rel=1e-5)
 
 
 def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
