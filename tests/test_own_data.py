@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pickle
 import re
+import shlex
 from pathlib import Path
 
 import h5py
@@ -290,6 +291,64 @@ def test_the_line_that_is_offered_works(tmp_path, arrays, grid, channels):
     assert data.load().counts()["train"] == 160  # 16 of 20 trajectories, ten pairs each
 
 
+@pytest.mark.parametrize(
+    ("arrays", "read", "offered"),
+    [
+        (
+            {"x": (40, 64), "y": (40, 64, 21)},
+            {},
+            ["sample x channel", {"x": "sample x", "y": "sample x y"}, "sample x time"],
+        ),
+        (
+            {"x": (40, 64), "y": (40, 64, 21)},
+            {"dims": "sample x y"},
+            ["sample x channel", {"x": "sample x", "y": "sample x y"}, "sample x time"],
+        ),
+        (
+            {"a": (20, 16, 16), "u": (20, 16, 16, 10)},
+            {},
+            ["sample x y channel", {"a": "sample x y", "u": "sample x y z"}, "sample x y time"],
+        ),
+        ({"a": (20, 8, 12), "u": (20, 7, 8, 12)}, {}, ["sample channel x y", {"a": "sample y z"}, "sample time x y"]),
+        ({"u": (20, 8, 8, 10), "t": (20, 11)}, {"x": "u"}, ["sample x y time"]),
+        ({"x": (40, 3), "y": (40, 32)}, {}, [{"x": "sample channel", "y": "sample x"}]),
+        (
+            {"x": (40, 16), "y": (40, 16, 16)},
+            {},
+            ["sample channel x", "sample x channel", {"x": "sample x"}, "sample x time"],
+        ),
+        (
+            {"a": (20, 8, 12), "p": (20, 8), "y": (20, 8, 12)},
+            {"x": "a+p", "y": "y"},
+            ["sample x channel", {"a": "sample x y", "p": "sample x", "y": "sample x y"}, "sample x time"],
+        ),
+    ],
+)
+def test_all_that_is_offered_works(tmp_path, capsys, arrays, read, offered):
+    """Arrays with other axes each: once a line was offered that was answered with itself, or made constants of a field."""
+    file = write(tmp_path / "d.npz", **{key: array(*shape) for key, shape in arrays.items()})
+    with pytest.raises(MupError) as caught:
+        OwnData(files=file, **read).load()
+    lines = re.findall(r"read=({.*?}) \(in the shell: (.*?)\)[,; ]", str(caught.value))
+    got = [ast.literal_eval(python) for python, _ in lines]
+    for line, dims in zip(got, offered, strict=True):
+        assert line["dims"] == dims if isinstance(dims, str) else dims.items() <= line["dims"].items()
+    for line, (_, shell) in zip(got, lines, strict=True):
+        own = OwnData(files=file, **line)
+        assert len(own.load().train[0]) and not any("channel" in v.axes and len(v.axes) == 2 for v in own.first.inputs[:-1])
+        assert main(["data", file, *shlex.split(shell)]) == 0 and own.readings["read as"] in capsys.readouterr().out
+
+
+def test_an_input_with_fewer_axes_is_repeated_along_the_others(tmp_path):
+    x, y = array(20, 16), array(20, 16, 8)
+    file = write(tmp_path / "d.npz", x=x, y=y)
+    data = OwnData(files=file, dims={"x": "sample x", "y": "sample x y"}, shuffle=False).load()
+    assert np.array_equal(data.train[0][:, 0], np.broadcast_to(x[:16, :, None], (16, 16, 8)))
+    assert np.array_equal(data.train[1][:, 0], y[:16])
+    numbers = OwnData(files=file, dims={"x": "sample channel", "y": "sample x y"})  # which then was said
+    assert numbers.in_channels == 16
+
+
 def test_splits_are_drawn_and_told(tmp_path):
     """A sorted file: in file order the last samples are for validation, drawn they are from all of it, every time alike."""
     x = np.broadcast_to(np.arange(40.0)[:, None], (40, 16))
@@ -355,7 +414,7 @@ def spoiled(**change):
         (
             spoiled(x=array(20, 8, 24), y=array(20, 8, 24)),
             {},
-            "channels is not certain. Say what its axes are, read={'dims': 'sample x y'} .*'sample channel x'}",
+            "channels is not certain. Say so, such as read={'dims': 'sample x y'} .*'sample channel x'}",
         ),
         (spoiled(x=array(20, 2), y=array(20, 2)), {}, "one to three axes of 4 points or more"),
         (spoiled(x=None, y=None, u=array(20, 16)), {"y": "u"}, "with sample and time first they are no fields"),
