@@ -339,6 +339,52 @@ def test_all_that_is_offered_works(tmp_path, capsys, arrays, read, offered):
         assert main(["data", file, *shlex.split(shell)]) == 0 and own.readings["read as"] in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arrays", "read", "each", "many"),
+    [
+        ({"x": (16, 16), "y": (16, 16)}, {}, "x y", "sample x"),
+        ({"a": (16, 16), "nu": (), "u": (16, 16)}, {}, "x y", "sample x"),
+        ({"x": (12, 16, 16), "y": (12, 16, 16)}, {}, "x y z", "sample x y"),
+        ({"x": (2, 16, 16), "y": (16, 16)}, {}, "channel x y", None),
+        ({"x": (16,), "y": (16,)}, {}, "x", None),
+        ({"u": (11, 16, 16)}, {"y": "u", "time_step": 1}, "time x y", "sample time x"),
+    ],
+)
+def test_files_that_may_be_a_sample_each_are_asked_about(tmp_path, arrays, read, each, many):
+    """Once the rows of each were samples, some of them for training and some for the test."""
+    files = [write(tmp_path / f"{i}.npz", **{key: array(*shape) for key, shape in arrays.items()}) for i in range(12)]
+    with pytest.raises(MupError, match="12 files such as .*0.npz hold .*: where a file is one sample say read=") as caught:
+        OwnData(files=files, **read).load()
+    lines = [ast.literal_eval(line) for line in re.findall(r"read=({.*?}) \(in", str(caught.value))]
+    assert [line["dims"] for line in lines] == [dims for dims in (each, many) if dims]
+    for line in lines:
+        own = OwnData(files=files, **{**read, **line})
+        assert sum(map(len, own.split_indices.values())) == (12 if line is lines[0] else 12 * list(arrays.values())[0][0])
+        assert own.load().train
+
+
+def test_files_of_which_it_is_clear_what_they_hold_are_not_asked_about(tmp_path):
+    """Shards of which one is shorter, of more axes than a sample has, that name their axes, or fewer than ten."""
+    shapes = {
+        "short": [(8, 16, 16)] * 11 + [(5, 16, 16)],
+        "channels": [(8, 2, 16, 16)] * 12,
+        "few": [(8, 16, 16)] * 9,
+    }
+    for name, every in shapes.items():
+        (tmp_path / name).mkdir()
+        for i, shape in enumerate(every):
+            write(tmp_path / name / f"{i}.npz", x=array(*shape), y=array(*shape))
+        assert sum(counts(OwnData(files=tmp_path / name).load())) == sum(shape[0] for shape in every)
+    (tmp_path / "named").mkdir()
+    for i in range(12):
+        with h5py.File(tmp_path / "named" / f"{i}.h5", "w") as file:
+            for key in "xy":
+                file[key] = array(8, 16)
+                for axis, word in zip(file[key].dims, ("sample", "lon"), strict=True):
+                    axis.label = word
+    assert sum(counts(OwnData(files=tmp_path / "named").load())) == 96
+
+
 def test_an_input_with_fewer_axes_is_repeated_along_the_others(tmp_path):
     x, y = array(20, 16), array(20, 16, 8)
     file = write(tmp_path / "d.npz", x=x, y=y)

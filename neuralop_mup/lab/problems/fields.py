@@ -368,20 +368,32 @@ def option(**read: Any) -> str:
     return f"read={read} (in the shell: {shell})"
 
 
-def _advice(content: Content, read: Mapping[str, Any]) -> str:
-    """Lines to write, each of which reads the content; nothing where there is none."""
+def _shapes(content: Content) -> dict[str, tuple[int, ...]]:
+    """Of all arrays but coordinates and numbers, by their keys; of groups that are a sample each by a pattern."""
     # Of groups that are a sample each, a star stands for their names.
-    stars = {k: (re.sub("^[^/]+/", "*/", k), a.shape) for k, a in content.arrays.items() if not content.is_axis(k)}
+    stars = {
+        k: (re.sub("^[^/]+/", "*/", k), a.shape) for k, a in content.arrays.items() if a.shape and not content.is_axis(k)
+    }
     counts = Counter(stars.values())
     alike = {star: (n, *shape) for (star, shape), n in counts.items() if "*" in star and n >= _LEAST}
-    shapes = alike | {k: tuple(shape) for k, (star, shape) in stars.items() if star not in alike}
-    fields = {key: shape for key, shape in shapes.items() if len(shape) > 1 and _word(key.rpartition("/")[2]) != "time"}
+    return alike | {k: tuple(shape) for k, (star, shape) in stars.items() if star not in alike}
+
+
+def _likely(fields: Mapping[str, tuple[int, ...]]) -> tuple[str | None, str | None]:
+    """Keys that may be input and output, where nobody says so: the output is the last of the largest arrays."""
+    y = max(fields, key=lambda key: (math.prod(fields[key]), list(fields).index(key)), default=None)
+    return next((key for key in fields if key != y and fields[key][0] == fields[y][0]), None), y
+
+
+def _advice(content: Content, read: Mapping[str, Any]) -> str:
+    """Lines to write, each of which reads the content; nothing where there is none."""
     (x, y), said = _keys(content, read), {name: read[name] for name in "xy" if read.get(name)}
-    lines = _working(content, said, _of_pair(shapes, f"{x}+{y}".split("+")))
+    shapes = _shapes(content)
+    fields = {key: shape for key, shape in shapes.items() if len(shape) > 1 and _word(key.rpartition("/")[2]) != "time"}
+    lines = _working(content, said, _of_pair(shapes, f"{x}+{y}".split("+"), "sample"))
     if fields and not lines:
-        y = max(fields, key=lambda key: (math.prod(fields[key]), list(fields).index(key)))  # the last of the largest
-        x = next((key for key in fields if key != y and fields[key][0] == fields[y][0]), None)
-        lines = _working(content, {"x": x, "y": y}, _of_pair(fields, (x, y))) if x else []
+        x, y = _likely(fields)
+        lines = _working(content, {"x": x, "y": y}, _of_pair(fields, (x, y), "sample")) if x else []
         lines = lines if x and len(fields[x]) != len(fields[y]) else lines[:1]
     moving = [key for key in fields if "time" in map(_word, content.dims.get(key, ()))]
     in_time = _working(content, {"y": "+".join(moving) or y}, _of_state(fields, y))
@@ -389,6 +401,29 @@ def _advice(content: Content, read: Mapping[str, Any]) -> str:
     such += ["with both in one file, a field each"] if y and not x else []
     such += [f"for one state in time {option(**line, time_step=1)}" for line in in_time[:1]]
     return f"Say so, {', or '.join(such)}; {_HINT}." if such else ""
+
+
+def check_whose(contents: Sequence[Content], read: Mapping[str, Any]) -> None:
+    """MupError where files of arrays of one shape may be a sample each or hold many, which would be split row by row."""
+    (x, y), first = _keys(contents[0], read), contents[0]
+    said = {name: read[name] for name in "xy" if read.get(name)}
+    if y is None:
+        x, y = _likely(_shapes(first))
+        said = {"x": x, "y": y}
+    keys = f"{x}+{y}".split("+") if x else [y]
+    shapes = [{key: tuple(content.arrays[key].shape) for key in keys if key in content.arrays} for content in contents]
+    is_known = read.get("dims") is not None or any(_said(first, key, None) for key in keys)
+    if is_known or len(shapes[0]) < len(set(keys)) or any(each != shapes[0] for each in shapes):
+        return
+    time = () if x else ("time",)
+    each, many = (_working(first, said, _of_pair(shapes[0], keys, *lead, *time))[:1] for lead in ((), ("sample",)))
+    if each:
+        held, n = ", ".join(f"{key} {shape}" for key, shape in shapes[0].items()), shapes[0][keys[-1]][0]
+        otherwise = f", or where there are {n} samples in each {option(**many[0])}" if many else ""
+        raise MupError(
+            f"{len(contents)} files such as {first.name} hold {held}: where a file is one sample say {option(**each[0])}"
+            f"{otherwise}."
+        )
 
 
 def _working(content: Content, keys: Mapping[str, Any], ways: Sequence[Any]) -> list[dict[str, Any]]:
@@ -410,10 +445,10 @@ def _forms(axes: int) -> list[str]:
     return [" ".join(words) for words in (*spaces, *(("channel", *f) for f in fewer), *((*f, "channel") for f in fewer))]
 
 
-def _of_pair(shapes: Mapping[str, Sequence[int]], keys: Sequence[str]) -> list[Any]:
-    """What might be said of the axes of arrays, samples first: words for all, or by key, the same for those of one shape."""
+def _of_pair(shapes: Mapping[str, Sequence[int]], keys: Sequence[str], *lead: str) -> list[Any]:
+    """What might be said of the axes of arrays, these first: words for all, or by key, the same for those of one shape."""
     found = {key: tuple(shapes[key]) for key in keys if key in shapes}
-    ways = {shape: [f"sample {words}" for words in _forms(len(shape) - 1)] for shape in found.values()}
+    ways = {shape: [" ".join((*lead, words)) for words in _forms(len(shape) - len(lead))] for shape in found.values()}
     by_shape = (dict(zip(ways, words, strict=True)) for words in product(*ways.values()))
     by_key = [{key: words[shape] for key, shape in found.items()} for words in by_shape]
     return [words for each in ways.values() for words in each] + (by_key if len(ways) > 1 else [])
