@@ -64,6 +64,8 @@ def test_what_is_trained(tmp_path):
     other = nm.train(build, fields(), base=small, lr=0.05, folder=tmp_path / "b", **{**QUICK, "epochs": 1})
     ours = nm.summary(nm.parametrize(build(**TARGET), base=lambda: build(**small), init_mult={"kernel": 0.1}))
     assert str(nm.summary(nm.unwrap(other.model))).splitlines()[1:] == str(ours).splitlines()[1:] and other.lr == 0.05
+    width = nm.train(build, fields(), base={"hidden_channels": 4}, lr=0.05, folder=tmp_path / "w", **{**QUICK, "epochs": 1})
+    assert width.loss == other.loss and [r["id"] for r in width.results.records] == [r["id"] for r in other.results.records]
     again = nm.load_tuned(tmp_path / "s", build)
     assert torch.equal(again.predict(fields()[0]), trained.predict(fields()[0]))
     assert "nothing is tuned" in trained.report.read_text()
@@ -273,7 +275,7 @@ def failing(**size):
         ({"epochs": "0.001s"}, "0.001 seconds are too short a time for epochs: by 20 of its steps one takes about"),
         ({"seed": -1}, "seed"),
         ({"optimizer": lambda model, lr, steps: nm.MuAdam(model, lr=lr)}, r"No learning rates of <lambda> .* give it, lr="),
-        ({"base": {"hidden_channels": 4}}, "fails at the base"),
+        ({"base": {"hidden": 4}}, "fails at the base"),
         ({"build": lambda **size: build(1, 2, **size)}, "must be like y"),
         ({"batch_size": 64}, "A batch of 64 is larger"),
     ],
@@ -343,6 +345,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert torch.equal(nm.load_tuned(folder).predict(torch.from_numpy(x[:3])), before)
     assert main([*line.split(), "--lr", "0.05", "--optimizer", "adam", "--folder", "adam"]) == 0
     assert nm.load_tuned("adam").lr == 0.05
+    assert main([*line.split(), "--base.hidden_channels", "16", "--folder", "base"]) == 0
+    assert "base     width 16, modes 8" in capsys.readouterr().out
 
 
 def test_steps_are_shown(tmp_path, capsys):

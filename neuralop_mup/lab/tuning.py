@@ -290,8 +290,8 @@ def train(
     target : mapping
         Arguments of ``build`` for the model that is wanted.
     base : mapping, optional
-        Arguments of ``build`` for the size at which the learning rate is meant, which is not trained; by default the
-        reference size of :func:`neuralop_mup.parametrize`.
+        Arguments of ``build`` that are other ones at the size at which the learning rate is meant, which is not trained,
+        such as ``{"hidden_channels": 32}``; by default the reference size of :func:`neuralop_mup.parametrize`.
     rule, optimizer, weight_decay, beta2, schedule, clip_spectral, aux_lr, soap, init_mult
         As for :func:`neuralop_mup.tune`.
     lr : float, optional
@@ -418,8 +418,8 @@ def tune(
         Keeps every run by its content, the target's weights and normalisation, and the report; the same call resumes there,
         and :func:`load_tuned` reads the target. Another call in the same folder shares the runs that are the same.
     base : mapping, optional
-        Arguments of ``build`` for the proxy; without them the target's with a quarter of its width (16 at least) and, where
-        ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
+        Arguments of ``build`` that are other ones at the proxy; without them a quarter of the target's width (16 at least)
+        and, where ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
     read : mapping, optional
         How files or arrays are read: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``,
         ``rollout``, ``pushforward``, ``split``, ``shuffle``, ``crop``, ``in_memory``, as in
