@@ -406,10 +406,10 @@ def tune(
         A file, a folder, a pattern such as ``"runs/*.h5"``, or a list of them, joined (see
         :class:`~neuralop_mup.lab.problems.OwnData`); arrays ``(x, y)`` or by their keys, or what xarray has, which are read,
         split and cast to float32 as a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with these names, of
-        files, loaders, data sets or ``(x, y)`` arrays of shape ``(n, channels, *grid)``; a problem of
+        files, loaders, data sets or ``(x, y)`` arrays of shape ``(n, channels, *grid)``, or ``(n, points)``; a problem of
         :mod:`neuralop_mup.lab.problems`; or a function that returns one of these, called in each process. Arrays are tensors
-        or numpy's, those of splits cast to the model's precision. Without "val" a part of the training data is taken, and
-        what is called test never chooses.
+        or numpy's, those of splits with channels cast to the model's precision. Without "val" a part of the training data is
+        taken, and what is called test never chooses.
         Batches are dicts with "x" and "y", or pairs, or those of The Well's data sets; neuralop's data sets bring their
         processor.
     target : mapping
