@@ -338,7 +338,7 @@ def _source(data: str, problem: Some, read: Some) -> Any:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
         raise MupError(f"There is no problem {data!r}, and no file or folder; {nearest(data, [*PROBLEMS, *near(data)])}")
-    return as_source(data.split(",") if "," in data else data, given)
+    return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 
 def _fnos(source: Any) -> FNOs:
