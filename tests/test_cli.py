@@ -250,6 +250,16 @@ def test_a_gpu_that_is_not_there_is_told(capsys):
     assert "no CUDA device" in capsys.readouterr().err
 
 
+def test_a_name_with_a_comma_is_one_file_where_it_is_there(heat, capsys):
+    Path("heat.npz").rename("heat,wide.npz")
+    assert call("data heat,wide.npz --read.x a --read.y b") == 0
+    assert "32 train, 4 val, 4 test" in capsys.readouterr().out
+    for name in ("heat", "wide.npz"):
+        np.savez(name, a=heat, b=heat)
+    assert call("data heat.npz,wide.npz --read.x a --read.y b") == 0
+    assert "64 train, 8 val, 8 test" in capsys.readouterr().out
+
+
 def test_summary_formats(capsys):
     line = "summary --model.hidden_channels 64 --model.n_modes 32 --base.hidden_channels 16 --base.n_modes 8 --n_dim 1"
     line += " --rule log-modes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pickle
 import re
+import shlex
 from pathlib import Path
 
 import h5py
@@ -214,10 +215,21 @@ def test_of_a_trajectory_only_what_is_asked_for_is_read(tmp_path, monkeypatch):
     assert sum(read) == x.nbytes
 
 
-@pytest.mark.parametrize(("offset", "size", "kept"), [(1e5, 1.0, True), (101325.0, 1e-3, False), (1e-50, 1e-50, False)])
-def test_what_single_precision_would_lose_is_refused(tmp_path, offset, size, kept):
-    """Pressures in Pa: a wave of 1 Pa is there in float32 to 0.3 %, one of 1e-3 Pa is not; a constant loses nothing."""
-    y = offset + size * RNG.standard_normal((20, 1, 16))
+@pytest.mark.parametrize(
+    ("offset", "size", "kind", "kept"),
+    [
+        (1e5, 1.0, "f8", True),
+        (101325.0, 1e-3, "f8", False),
+        (1e-50, 1e-50, "f8", False),
+        *((0.0, size, kind, kept) for size, kept in ((1e20, 1), (1e31, 0), (1e-28, 1), (1e-36, 0)) for kind in ("f4", "f8")),
+    ],
+)
+def test_what_single_precision_would_lose_is_refused(tmp_path, offset, size, kind, kept):
+    """Pressures in Pa: a wave of 1 Pa is there in float32 to 0.3 %, one of 1e-3 Pa is not; a constant loses nothing.
+
+    Errors of fields of 1e-36 are hardly numbers there.
+    """
+    y = (offset + size * RNG.standard_normal((20, 1, 16))).astype(kind)
     x = np.concatenate([np.full_like(y, offset), y], axis=1)
     forms = (write(tmp_path / "p.npz", x=x, y=y), (x, y), {"train": (x, y), "val": (x, y)})
     for form in forms:
@@ -277,6 +289,110 @@ def test_the_line_that_is_offered_works(tmp_path, arrays, grid, channels):
     data = OwnData(files=file, **ast.literal_eval(offered[1]))
     assert (data.in_channels, data.out_channels, data.grid_shape) == (channels, channels, grid)
     assert data.load().counts()["train"] == 160  # 16 of 20 trajectories, ten pairs each
+
+
+@pytest.mark.parametrize(
+    ("arrays", "read", "offered"),
+    [
+        (
+            {"x": (40, 64), "y": (40, 64, 21)},
+            {},
+            ["sample x channel", {"x": "sample x", "y": "sample x y"}, "sample x time"],
+        ),
+        (
+            {"x": (40, 64), "y": (40, 64, 21)},
+            {"dims": "sample x y"},
+            ["sample x channel", {"x": "sample x", "y": "sample x y"}, "sample x time"],
+        ),
+        (
+            {"a": (20, 16, 16), "u": (20, 16, 16, 10)},
+            {},
+            ["sample x y channel", {"a": "sample x y", "u": "sample x y z"}, "sample x y time"],
+        ),
+        ({"a": (20, 8, 12), "u": (20, 7, 8, 12)}, {}, ["sample channel x y", {"a": "sample y z"}, "sample time x y"]),
+        ({"u": (20, 8, 8, 10), "t": (20, 11)}, {"x": "u"}, ["sample x y time"]),
+        ({"x": (40, 3), "y": (40, 32)}, {}, [{"x": "sample channel", "y": "sample x"}]),
+        (
+            {"x": (40, 16), "y": (40, 16, 16)},
+            {},
+            ["sample channel x", "sample x channel", {"x": "sample x"}, "sample x time"],
+        ),
+        (
+            {"a": (20, 8, 12), "p": (20, 8), "y": (20, 8, 12)},
+            {"x": "a+p", "y": "y"},
+            ["sample x channel", {"a": "sample x y", "p": "sample x", "y": "sample x y"}, "sample x time"],
+        ),
+    ],
+)
+def test_all_that_is_offered_works(tmp_path, capsys, arrays, read, offered):
+    """Arrays with other axes each: once a line was offered that was answered with itself, or made constants of a field."""
+    file = write(tmp_path / "d.npz", **{key: array(*shape) for key, shape in arrays.items()})
+    with pytest.raises(MupError) as caught:
+        OwnData(files=file, **read).load()
+    lines = re.findall(r"read=({.*?}) \(in the shell: (.*?)\)[,; ]", str(caught.value))
+    got = [ast.literal_eval(python) for python, _ in lines]
+    for line, dims in zip(got, offered, strict=True):
+        assert line["dims"] == dims if isinstance(dims, str) else dims.items() <= line["dims"].items()
+    for line, (_, shell) in zip(got, lines, strict=True):
+        own = OwnData(files=file, **line)
+        assert len(own.load().train[0]) and not any("channel" in v.axes and len(v.axes) == 2 for v in own.first.inputs[:-1])
+        assert main(["data", file, *shlex.split(shell)]) == 0 and own.readings["read as"] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arrays", "read", "each", "many"),
+    [
+        ({"x": (16, 16), "y": (16, 16)}, {}, "x y", "sample x"),
+        ({"a": (16, 16), "nu": (), "u": (16, 16)}, {}, "x y", "sample x"),
+        ({"x": (12, 16, 16), "y": (12, 16, 16)}, {}, "x y z", "sample x y"),
+        ({"x": (2, 16, 16), "y": (16, 16)}, {}, "channel x y", None),
+        ({"x": (16,), "y": (16,)}, {}, "x", None),
+        ({"u": (11, 16, 16)}, {"y": "u", "time_step": 1}, "time x y", "sample time x"),
+    ],
+)
+def test_files_that_may_be_a_sample_each_are_asked_about(tmp_path, arrays, read, each, many):
+    """Once the rows of each were samples, some of them for training and some for the test."""
+    files = [write(tmp_path / f"{i}.npz", **{key: array(*shape) for key, shape in arrays.items()}) for i in range(12)]
+    with pytest.raises(MupError, match="12 files such as .*0.npz hold .*: where a file is one sample say read=") as caught:
+        OwnData(files=files, **read).load()
+    lines = [ast.literal_eval(line) for line in re.findall(r"read=({.*?}) \(in", str(caught.value))]
+    assert [line["dims"] for line in lines] == [dims for dims in (each, many) if dims]
+    for line in lines:
+        own = OwnData(files=files, **{**read, **line})
+        assert sum(map(len, own.split_indices.values())) == (12 if line is lines[0] else 12 * list(arrays.values())[0][0])
+        assert own.load().train
+
+
+def test_files_of_which_it_is_clear_what_they_hold_are_not_asked_about(tmp_path):
+    """Shards of which one is shorter, of more axes than a sample has, that name their axes, or fewer than ten."""
+    shapes = {
+        "short": [(8, 16, 16)] * 11 + [(5, 16, 16)],
+        "channels": [(8, 2, 16, 16)] * 12,
+        "few": [(8, 16, 16)] * 9,
+    }
+    for name, every in shapes.items():
+        (tmp_path / name).mkdir()
+        for i, shape in enumerate(every):
+            write(tmp_path / name / f"{i}.npz", x=array(*shape), y=array(*shape))
+        assert sum(counts(OwnData(files=tmp_path / name).load())) == sum(shape[0] for shape in every)
+    (tmp_path / "named").mkdir()
+    for i in range(12):
+        with h5py.File(tmp_path / "named" / f"{i}.h5", "w") as file:
+            for key in "xy":
+                file[key] = array(8, 16)
+                for axis, word in zip(file[key].dims, ("sample", "lon"), strict=True):
+                    axis.label = word
+    assert sum(counts(OwnData(files=tmp_path / "named").load())) == 96
+
+
+def test_an_input_with_fewer_axes_is_repeated_along_the_others(tmp_path):
+    x, y = array(20, 16), array(20, 16, 8)
+    file = write(tmp_path / "d.npz", x=x, y=y)
+    data = OwnData(files=file, dims={"x": "sample x", "y": "sample x y"}, shuffle=False).load()
+    assert np.array_equal(data.train[0][:, 0], np.broadcast_to(x[:16, :, None], (16, 16, 8)))
+    assert np.array_equal(data.train[1][:, 0], y[:16])
+    numbers = OwnData(files=file, dims={"x": "sample channel", "y": "sample x y"})  # which then was said
+    assert numbers.in_channels == 16
 
 
 def test_splits_are_drawn_and_told(tmp_path):
@@ -344,7 +460,7 @@ def spoiled(**change):
         (
             spoiled(x=array(20, 8, 24), y=array(20, 8, 24)),
             {},
-            "channels is not certain. Say what its axes are, read={'dims': 'sample x y'} .*'sample channel x'}",
+            "channels is not certain. Say so, such as read={'dims': 'sample x y'} .*'sample channel x'}",
         ),
         (spoiled(x=array(20, 2), y=array(20, 2)), {}, "one to three axes of 4 points or more"),
         (spoiled(x=None, y=None, u=array(20, 16)), {"y": "u"}, "with sample and time first they are no fields"),

@@ -397,11 +397,11 @@ def test_what_is_wrong_with_a_file_is_one_sentence(case):
     [
         (
             {},
-            r"the data given holds a \(5, 8, 9\) float64, u .*'dims': 'sample x y z'} .in the shell: --read.x a .*, or",
+            r"the data given holds a \(5, 8, 9\) float64, u .*'sample channel x y'} .in the shell: --read.x a .*, or",
         ),
         (
             {"y": "n"},
-            r"u .*: with sample and time first they are no fields .* read={'x': 'a', 'y': 'u', 'dims': 'sample x y z'}",
+            r"u .*: with sample and time first they are no fields .*={'x': 'a', 'y': 'u', 'dims': 'sample channel x y'}",
         ),
         ({"y": "v"}, "there is no 'v'; expected one of a, n, u"),
         ({"x": "a", "y": "u", "dims": "sample x"}, "u has 4 axes, and the words for them are 'sample x'."),

@@ -34,6 +34,19 @@ def files(tmp_path, *names):
     return [tmp_path / name for name in names]
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_splits_of_arrays_without_channels_are_read_as_one_pair_is(kind):
+    """Once it was refused, and the training data called "all"."""
+    train, other = ((kind(numbered(start).copy()),) * 2 for start in (0, 100))
+    assert held(as_source((train, other))) == {"train": FIRST, "val": SECOND}
+    drawn = held(as_source({"train": train, "test": other}))
+    assert drawn["train"] | drawn["val"] == FIRST and drawn["test"] == SECOND
+    x, y = other
+    assert held(as_source((train, (x[:, None], y[:, None])))) == {"train": FIRST, "val": SECOND}  # of which one has them
+    with pytest.raises(MupError, match=r"train has x of shape \(20, 1, 16\) and y of shape \(19, 1, 16\)"):
+        as_source({"train": (x[:, None], y[1:, None]), "test": (x[:, None], y[:, None])})
+
+
 @pytest.mark.parametrize(
     ("names", "form"),
     [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from neuralop.layers.spectral_convolution import SpectralConv
+from neuralop.losses import H1Loss, LpLoss
 from neuralop.models import FNO
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -63,9 +64,42 @@ def test_what_is_trained(tmp_path):
     other = nm.train(build, fields(), base=small, lr=0.05, folder=tmp_path / "b", **{**QUICK, "epochs": 1})
     ours = nm.summary(nm.parametrize(build(**TARGET), base=lambda: build(**small), init_mult={"kernel": 0.1}))
     assert str(nm.summary(nm.unwrap(other.model))).splitlines()[1:] == str(ours).splitlines()[1:] and other.lr == 0.05
+    width = nm.train(build, fields(), base={"hidden_channels": 4}, lr=0.05, folder=tmp_path / "w", **{**QUICK, "epochs": 1})
+    assert width.loss == other.loss and [r["id"] for r in width.results.records] == [r["id"] for r in other.results.records]
     again = nm.load_tuned(tmp_path / "s", build)
     assert torch.equal(again.predict(fields()[0]), trained.predict(fields()[0]))
     assert "nothing is tuned" in trained.report.read_text()
+
+
+@pytest.mark.parametrize("loss", ["l2", "h1"])
+@pytest.mark.parametrize(("of_x", "of_y"), [(1e-13, 1.0), (1.0, 1e-9), (1.0, 1e-13), (1e20, 1e20), (1e-25, 1e-25)])
+def test_the_unit_of_the_fields_changes_nothing(tmp_path, loss, of_x, of_y):
+    """At 1e-13 the error was once 15000 times too small, and x nothing but zeros; at 1e20 there was none.
+
+    Times powers of two no number of a training is rounded otherwise, and the relative errors are those of :func:`fields`.
+    """
+    (x, y), how = fields(), {**QUICK, "epochs": 2, "loss": loss}
+    usual = nm.train(build, (x, y), folder=tmp_path / "usual", **how)
+    of_x, of_y = (2.0 ** round(math.log2(unit)) for unit in (of_x, of_y))
+    other = nm.train(build, (of_x * x, of_y * y), folder=tmp_path / "other", **how)
+    assert other.loss == pytest.approx(usual.loss, rel=1e-5)
+    assert table(other.report.read_text(), "By sample:") == table(usual.report.read_text(), "By sample:")
+    if loss == "l2":
+        truth = (of_y * y[usual.split["val"]]).double()
+        far = other.predict(of_x * x[usual.split["val"]]).double() - truth
+        assert other.loss == pytest.approx(float((far.norm(dim=-1) / truth.norm(dim=-1)).mean()), rel=1e-5)
+
+
+def test_named_losses_are_neuralops_in_any_unit():
+    """A channel in small units once counted for nothing; one that is zero everywhere counts as before."""
+    y = fields(channels=2)[1]
+    y[:, 1, 0] = 0.0
+    zero = torch.where(torch.arange(2)[:, None] == 1, 0.0, y)
+    for name, theirs in (("l2", LpLoss(d=1)), ("h1", H1Loss(d=1))):
+        ours, units = training.losses_of(name, 1)["data"][1], torch.tensor([1e-13, 1e22])[:, None]
+        assert torch.equal(ours(1.1 * y, y, x=y), theirs(1.1 * y, y))
+        assert torch.equal(ours(y, zero, x=y), theirs(y, zero))
+        assert float(ours(1.1 * y * units, y * units)) == pytest.approx(float(theirs(1.1 * y, y)), rel=1e-5)
 
 
 def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
@@ -241,7 +275,7 @@ def failing(**size):
         ({"epochs": "0.001s"}, "0.001 seconds are too short a time for epochs: by 20 of its steps one takes about"),
         ({"seed": -1}, "seed"),
         ({"optimizer": lambda model, lr, steps: nm.MuAdam(model, lr=lr)}, r"No learning rates of <lambda> .* give it, lr="),
-        ({"base": {"hidden_channels": 4}}, "fails at the base"),
+        ({"base": {"hidden": 4}}, "fails at the base"),
         ({"build": lambda **size: build(1, 2, **size)}, "must be like y"),
         ({"batch_size": 64}, "A batch of 64 is larger"),
     ],
@@ -311,6 +345,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert torch.equal(nm.load_tuned(folder).predict(torch.from_numpy(x[:3])), before)
     assert main([*line.split(), "--lr", "0.05", "--optimizer", "adam", "--folder", "adam"]) == 0
     assert nm.load_tuned("adam").lr == 0.05
+    assert main([*line.split(), "--base.hidden_channels", "16", "--folder", "base"]) == 0
+    assert "base     width 16, modes 8" in capsys.readouterr().out
 
 
 def test_steps_are_shown(tmp_path, capsys):

@@ -128,7 +128,7 @@ def test_masters_losses_and_workers(tmp_path):
     [
         ({"base": TARGET, "target": BASE}, "tuning the base saves nothing"),
         ({"base": 3}, "must be a dict"),
-        ({"base": {"width": 3}}, r"build\(\*\*{'width': 3}\) fails at the base"),
+        ({"base": {"width": 3}}, r"build\(\*\*{.*'width': 3}\) fails at the base"),
         ({"data": 3}, "data is a int; give the path"),
         ({"data": (loaders,)}, "data is a tuple; give"),
         ({"data": "nowhere.npz"}, "There is no file or folder nowhere.npz"),
@@ -158,7 +158,6 @@ def test_masters_losses_and_workers(tmp_path):
         ({"data": tuple(f.tolist() for f in fields())}, "A batch of the data is a list, .*np.asarray"),
         ({"data": [DataLoader(TensorDataset(*fields(), fields()[0]), 8)] * 2}, "A batch of the data is a list, "),
         ({"data": (fields(), loaders()["val"])}, "train a pair of arrays, val a DataLoader: give each split alike"),
-        ({"data": (fields(), tuple(f[:, 0] for f in fields(8)))}, r"x of val has the shape \(8, 32\).*x\[:, None\]"),
         ({"data": ((fields()[0], fields(31)[1]), fields(8))}, "as many samples of each"),
         ({"data": (fields(), [f.repeat(1, 2, 1) for f in fields(8)])}, "val has x of .* must have the same channels"),
         (

@@ -139,8 +139,8 @@ def train(
         Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for every axis.
         Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
     base
-        Arguments of FNO at the size at which the learning rate is meant. Default: the reference size, hidden_channels 32 and
-        n_modes 16.
+        Arguments of FNO that are other ones at the size at which the learning rate is meant, such as
+        --base.hidden_channels 16. Default: the reference size, hidden_channels 32 and n_modes 16.
     folder
         Keeps the run, the weights and the report; the same command resumes there. Default: runs/NAME-train.
     """
@@ -168,8 +168,8 @@ def tune(
         Arguments of FNO at the large size, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for
         every axis. Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
     base
-        Arguments of FNO at the proxy. Default: the target's with a quarter of its width, and as many of its modes as hold
-        99.9 % of the targets' energy.
+        Arguments of FNO that are other ones at the proxy. Default: a quarter of the target's width, and as many of its modes
+        as hold 99.9 % of the targets' energy.
     space
         What is searched, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
         factors of 2 around what the law gives for the proxy's steps.
@@ -338,7 +338,7 @@ def _source(data: str, problem: Some, read: Some) -> Any:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
         raise MupError(f"There is no problem {data!r}, and no file or folder; {nearest(data, [*PROBLEMS, *near(data)])}")
-    return as_source(data.split(",") if "," in data else data, given)
+    return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 
 def _fnos(source: Any) -> FNOs:

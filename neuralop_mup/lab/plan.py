@@ -136,6 +136,8 @@ def asked(
     over = searched if isinstance(searched, Mapping) else ()
     fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in over}
     drawn = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
+    if isinstance(base, Mapping) and isinstance(target, Mapping):  # as parametrize(base=…) takes it
+        base = {**target, **base}
     study = Study(
         name=Path(folder).resolve().name,
         sizes={"target": target} if alone else {"proxy": base, "target": target},

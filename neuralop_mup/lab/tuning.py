@@ -290,8 +290,8 @@ def train(
     target : mapping
         Arguments of ``build`` for the model that is wanted.
     base : mapping, optional
-        Arguments of ``build`` for the size at which the learning rate is meant, which is not trained; by default the
-        reference size of :func:`neuralop_mup.parametrize`.
+        Arguments of ``build`` that are other ones at the size at which the learning rate is meant, which is not trained,
+        such as ``{"hidden_channels": 32}``; by default the reference size of :func:`neuralop_mup.parametrize`.
     rule, optimizer, weight_decay, beta2, schedule, clip_spectral, aux_lr, soap, init_mult
         As for :func:`neuralop_mup.tune`.
     lr : float, optional
@@ -406,10 +406,10 @@ def tune(
         A file, a folder, a pattern such as ``"runs/*.h5"``, or a list of them, joined (see
         :class:`~neuralop_mup.lab.problems.OwnData`); arrays ``(x, y)`` or by their keys, or what xarray has, which are read,
         split and cast to float32 as a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with these names, of
-        files, loaders, data sets or ``(x, y)`` arrays of shape ``(n, channels, *grid)``; a problem of
+        files, loaders, data sets or ``(x, y)`` arrays of shape ``(n, channels, *grid)``, or ``(n, points)``; a problem of
         :mod:`neuralop_mup.lab.problems`; or a function that returns one of these, called in each process. Arrays are tensors
-        or numpy's, those of splits cast to the model's precision. Without "val" a part of the training data is taken, and
-        what is called test never chooses.
+        or numpy's, those of splits with channels cast to the model's precision. Without "val" a part of the training data is
+        taken, and what is called test never chooses.
         Batches are dicts with "x" and "y", or pairs, or those of The Well's data sets; neuralop's data sets bring their
         processor.
     target : mapping
@@ -418,8 +418,8 @@ def tune(
         Keeps every run by its content, the target's weights and normalisation, and the report; the same call resumes there,
         and :func:`load_tuned` reads the target. Another call in the same folder shares the runs that are the same.
     base : mapping, optional
-        Arguments of ``build`` for the proxy; without them the target's with a quarter of its width (16 at least) and, where
-        ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
+        Arguments of ``build`` that are other ones at the proxy; without them a quarter of the target's width (16 at least)
+        and, where ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
     read : mapping, optional
         How files or arrays are read: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``,
         ``rollout``, ``pushforward``, ``split``, ``shuffle``, ``crop``, ``in_memory``, as in

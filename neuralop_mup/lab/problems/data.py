@@ -242,12 +242,14 @@ class ProblemData(Splits):
 
 
 def check_single(name: str, values: torch.Tensor) -> None:
-    """MupError where single precision loses more than a hundredth of how a channel varies: beside a large mean, or tiny."""
-    if values.dtype != torch.float64:
+    """MupError where single precision loses more than a hundredth of how a channel varies, beside a large mean, or where a
+    unit is so large or small that errors of a hundred-millionth of it are no numbers there.
+    """
+    if not values.is_floating_point():
         return
-    wide = values.transpose(0, 1).flatten(1)
-    std, lost = wide.std(1), (wide - wide.float()).square().mean(1).sqrt()
-    bad = (std > 1e-12 * wide.abs().amax(1)) & (lost > 0.01 * std)
+    wide = values.double().transpose(0, 1).flatten(1)
+    std, most, lost = wide.std(1), wide.abs().amax(1), (wide - wide.float()).square().mean(1).sqrt()
+    bad = (std > 1e-12 * most) & ((lost > 0.01 * std) | (std < 1e-30) | (most > 1e30))
     if bad.any():
         channel = int(bad.nonzero()[0])
         raise MupError(
@@ -311,4 +313,5 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         )
     std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape))
+    # Its eps, 1e-7 on top of the deviation, is of fields whose unit makes them about 1.
+    return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)

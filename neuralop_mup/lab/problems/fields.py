@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ _NUMBERS = (("sample",), ("sample", "channel"))  # axes of what is no field
 _LEAST = 4  # points on an axis of a grid
 _CLASSES = 16  # whole numbers so few are names of classes
 _TOLD = 12  # arrays of a file in a message
+_HINT = (
+    "a plus joins keys, any word but sample, time and channel is an axis of the grid, along an axis that it lacks an array "
+    "is constant, and numbers beside the fields are 'sample channel'"
+)
 
 # Words for axes, in files and in ``dims``; any other is an axis of the grid.
 _USUAL = {
@@ -35,6 +39,11 @@ _USUAL = {
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), "channel"),
     **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), "channel"),  # of the atmosphere
 }
+
+
+def _word(name: str) -> str | None:
+    """What a name of an axis means, if it is a usual one."""
+    return _USUAL.get(name.lower())
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,82 +317,163 @@ def named(content: Content, read: Mapping[str, Any]) -> Source:
     >>> source.n, source.times, source.grid, source.channels
     (40, 11, (16, 16), (1, 1))
     """
-    x, y, dims = (read.get(name) for name in ("x", "y", "dims"))
-    fields = [key for key in content.arrays if not content.is_axis(key)]
+    try:
+        found = _found(content, read)
+    except MupError as why:
+        told = [
+            f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()
+        ]
+        more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        held = f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}"
+        raise MupError(f"{held}: {why} {_advice(content, read)}".strip()) from None
+    return source_of(content.name, *found, read.get("crop", False))
+
+
+def _keys(content: Content, read: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Of input and output: those that were said, or x and y, or an array that is alone."""
+    x, y = read.get("x"), read.get("y")
     if x is None and y is None:
+        fields = [key for key in content.arrays if not content.is_axis(key)]
         alone = fields[0] if len(fields) == 1 and len(content.arrays[fields[0]].shape) > 2 else None
-        x, y = ("x", "y") if {"x", "y"} <= set(fields) else (None, alone)
+        return ("x", "y") if {"x", "y"} <= set(fields) else (None, alone)
+    return x, y
+
+
+def _found(content: Content, read: Mapping[str, Any]) -> tuple[list[Variable], list[Variable]]:
+    """Inputs and outputs; MupError says what is not clear."""
+    (x, y), dims = _keys(content, read), read.get("dims")
     if y is None:
-        raise _unclear(content, "which is the input and which the output?")
+        raise MupError("which is the input and which the output?")
     inputs, outputs = (x.split("+") if x else []), y.split("+")
     arrays = {key: _array(content, key) for key in (*outputs, *inputs)}
     if wrong := [key for key in (dims if isinstance(dims, Mapping) else ()) if key not in (*content.arrays, *arrays)]:
-        raise _unclear(content, f"dims says what the axes of {wrong[0]!r} are, which is not there.")
+        raise MupError(f"dims says what the axes of {wrong[0]!r} are, which is not there.")
 
     def made(words: Mapping[str, Sequence[str]]) -> tuple[list[Variable], list[Variable]]:
         every = _variables(content, arrays, words)
         in_time = any("time" in every[key].axes for key in outputs)
         if not inputs and not in_time:
-            raise _unclear(content, f"{y} has neither an input nor a time axis, whose earlier times would be its input.")
+            raise MupError(f"{y} has neither an input nor a time axis, whose earlier times would be its input.")
         # In time its own earlier frames are the input.
         return [every[k] for k in inputs if not (in_time and k in outputs)], [every[k] for k in outputs]
 
     words = {key: _said(content, key, dims) for key in arrays}
-    found = made(words) if any(words.values()) else _guessed(content, arrays, made, ("sample",) if x else ("sample", "time"))
-    return source_of(content.name, *found, read.get("crop", False))
+    return made(words) if any(words.values()) else _guessed(content, arrays, made, ("sample",) if x else ("sample", "time"))
 
 
 def option(**read: Any) -> str:
     """How files are to be read, as it is written in Python and in the shell."""
-    shell = " ".join(f"--read.{name} {shlex.quote(str(value))}" for name, value in read.items())
+    texts = {name: f'"{value}"' if isinstance(value, Mapping) else shlex.quote(str(value)) for name, value in read.items()}
+    shell = " ".join(f"--read.{name} {text}" for name, text in texts.items())
     return f"read={read} (in the shell: {shell})"
 
 
-def _words(shape: Sequence[int], *lead: str) -> dict[str, str]:
-    """Words for the axes of an array: after these a short one, or one more than a grid has, is that of the channels."""
-    lead = lead[1 - len(shape) :]
-    inner, spaces = shape[len(lead) :], "xyzw"[: len(shape) - len(lead)]
-    words: Sequence[str] = spaces
-    if len(inner) > 1 and inner[-1] < _LEAST:
-        words = (*spaces[:-1], "channel")
-    elif len(inner) > 3 or (len(inner) > 1 and inner[0] < _LEAST):
-        words = ("channel", *spaces[:-1])
-    return {"dims": " ".join((*lead, *words))}
-
-
-def _unclear(content: Content, why: str, line: str = "") -> MupError:
-    """The error that lists what there is, and what to write."""
-    told = [f"{k} {tuple(a.shape)} {a.dtype} {' '.join(content.dims.get(k, ()))}".strip() for k, a in content.arrays.items()]
-    more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+def _shapes(content: Content) -> dict[str, tuple[int, ...]]:
+    """Of all arrays but coordinates and numbers, by their keys; of groups that are a sample each by a pattern."""
     # Of groups that are a sample each, a star stands for their names.
-    stars = {k: (re.sub("^[^/]+/", "*/", k), a.shape) for k, a in content.arrays.items() if not content.is_axis(k)}
+    stars = {
+        k: (re.sub("^[^/]+/", "*/", k), a.shape) for k, a in content.arrays.items() if a.shape and not content.is_axis(k)
+    }
     counts = Counter(stars.values())
     alike = {star: (n, *shape) for (star, shape), n in counts.items() if "*" in star and n >= _LEAST}
-    wide = alike | {k: shape for k, (star, shape) in stars.items() if star not in alike}
-    wide = {key: shape for key, shape in wide.items() if len(shape) > 1}
-    if wide and not line:
-        y = max(wide, key=lambda key: (math.prod(wide[key]), list(wide).index(key)))  # the last of the largest
-        x = next(key for key in wide if wide[key][0] == wide[y][0])
-        states = [key for key in wide if "time" in (_USUAL.get(word.lower()) for word in content.dims.get(key, ()))]
-        # Where the file says what its axes are nothing is to be said of them.
-        plain = {} if y in content.dims else _words(wide[y], "sample")
-        in_time = {} if states else _words(wide[y], "sample", "time")
-        pair = f"such as {option(x=x, y=y, **plain)}," if x != y else "with both in one file, a field each,"
-        line = (
-            f"Say so, {pair} or for one state in time {option(y='+'.join(states or [y]), **in_time, time_step=1)}; a plus "
-            "joins keys, and any word but sample, time and channel is an axis of the grid."
+    return alike | {k: tuple(shape) for k, (star, shape) in stars.items() if star not in alike}
+
+
+def _likely(fields: Mapping[str, tuple[int, ...]]) -> tuple[str | None, str | None]:
+    """Keys that may be input and output, where nobody says so: the output is the last of the largest arrays."""
+    y = max(fields, key=lambda key: (math.prod(fields[key]), list(fields).index(key)), default=None)
+    return next((key for key in fields if key != y and fields[key][0] == fields[y][0]), None), y
+
+
+def _advice(content: Content, read: Mapping[str, Any]) -> str:
+    """Lines to write, each of which reads the content; nothing where there is none."""
+    (x, y), said = _keys(content, read), {name: read[name] for name in "xy" if read.get(name)}
+    shapes = _shapes(content)
+    fields = {key: shape for key, shape in shapes.items() if len(shape) > 1 and _word(key.rpartition("/")[2]) != "time"}
+    lines = _working(content, said, _of_pair(shapes, f"{x}+{y}".split("+"), "sample"))
+    if fields and not lines:
+        x, y = _likely(fields)
+        lines = _working(content, {"x": x, "y": y}, _of_pair(fields, (x, y), "sample")) if x else []
+        lines = lines if x and len(fields[x]) != len(fields[y]) else lines[:1]
+    moving = [key for key in fields if "time" in map(_word, content.dims.get(key, ()))]
+    in_time = _working(content, {"y": "+".join(moving) or y}, _of_state(fields, y))
+    such = [f"such as {' or '.join(option(**line) for line in lines)}"] if lines else []
+    such += ["with both in one file, a field each"] if y and not x else []
+    such += [f"for one state in time {option(**line, time_step=1)}" for line in in_time[:1]]
+    return f"Say so, {', or '.join(such)}; {_HINT}." if such else ""
+
+
+def check_whose(contents: Sequence[Content], read: Mapping[str, Any]) -> None:
+    """MupError where files of arrays of one shape may be a sample each or hold many, which would be split row by row."""
+    (x, y), first = _keys(contents[0], read), contents[0]
+    said = {name: read[name] for name in "xy" if read.get(name)}
+    if y is None:
+        x, y = _likely(_shapes(first))
+        said = {"x": x, "y": y}
+    keys = f"{x}+{y}".split("+") if x else [y]
+    shapes = [{key: tuple(content.arrays[key].shape) for key in keys if key in content.arrays} for content in contents]
+    is_known = read.get("dims") is not None or any(_said(first, key, None) for key in keys)
+    if is_known or len(shapes[0]) < len(set(keys)) or any(each != shapes[0] for each in shapes):
+        return
+    time = () if x else ("time",)
+    each, many = (_working(first, said, _of_pair(shapes[0], keys, *lead, *time))[:1] for lead in ((), ("sample",)))
+    if each:
+        held, n = ", ".join(f"{key} {shape}" for key, shape in shapes[0].items()), shapes[0][keys[-1]][0]
+        otherwise = f", or where there are {n} samples in each {option(**many[0])}" if many else ""
+        raise MupError(
+            f"{len(contents)} files such as {first.name} hold {held}: where a file is one sample say {option(**each[0])}"
+            f"{otherwise}."
         )
-    return MupError(f"{content.name} holds {', '.join(told[:_TOLD]) or 'no array'}{more}: {why} {line}".strip())
+
+
+def _working(content: Content, keys: Mapping[str, Any], ways: Sequence[Any]) -> list[dict[str, Any]]:
+    """Of what might be said of the axes what reads the content, one way for each meaning; of words by key the first ones."""
+    works: dict[Any, dict[str, Any]] = {}
+    is_known = any(key in content.dims for key in (keys.get("y") or "").split("+"))  # by the file
+    for line in [keys] * is_known + [{**keys, "dims": dims} for dims in ways]:
+        with suppress(MupError):
+            found = _found(content, line)
+            _agreed(content.name, *found)
+            works.setdefault(tuple(variable.axes for part in found for variable in part), dict(line))
+    by_key = [line for line in works.values() if isinstance(line.get("dims"), Mapping)]
+    return [line for line in works.values() if line not in by_key[1:]]
+
+
+def _forms(axes: int) -> list[str]:
+    """What so many axes may be: those of the grid, of which an array may lack some, or channels first or last and others."""
+    spaces, fewer = (list(combinations("xyz", max(0, count))) for count in (axes, axes - 1))
+    return [" ".join(words) for words in (*spaces, *(("channel", *f) for f in fewer), *((*f, "channel") for f in fewer))]
+
+
+def _of_pair(shapes: Mapping[str, Sequence[int]], keys: Sequence[str], *lead: str) -> list[Any]:
+    """What might be said of the axes of arrays, these first: words for all, or by key, the same for those of one shape."""
+    found = {key: tuple(shapes[key]) for key in keys if key in shapes}
+    ways = {shape: [" ".join((*lead, words)) for words in _forms(len(shape) - len(lead))] for shape in found.values()}
+    by_shape = (dict(zip(ways, words, strict=True)) for words in product(*ways.values()))
+    by_key = [{key: words[shape] for key, shape in found.items()} for words in by_shape]
+    return [words for each in ways.values() for words in each] + (by_key if len(ways) > 1 else [])
+
+
+def _of_state(shapes: Mapping[str, Sequence[int]], key: str | None) -> list[str]:
+    """What might be said of the axes of a state in time: that comes last where another array has all axes but that one, or
+    where it alone has another number of points.
+    """
+    shape = tuple(shapes.get(key or "", ()))
+    *others, last = shape[1:] or (0,)
+    is_odd = shape[:-1] in shapes.values() or (len(others) > 1 and len({*others}) == 1 and _LEAST <= last != others[0])
+    forms = _forms(len(shape) - 2)
+    first, after = [f"sample time {words}" for words in forms], [f"sample {words} time" for words in forms]
+    return after + first if is_odd else first + after
 
 
 def _array(content: Content, key: str) -> Any:
     """The array of a key, or those of a pattern, one a sample."""
     found = sorted(fnmatch.filter(content.arrays, key)) if "*" in key else [key]
     if not set(found) <= set(content.arrays) or not found:
-        raise _unclear(content, f"there is no {key!r}; {nearest(key, content.arrays)}")
+        raise MupError(f"there is no {key!r}; {nearest(key, content.arrays)}")
     parts = [content.arrays[name] for name in found]
     if len({tuple(part.shape) for part in parts}) > 1:
-        raise _unclear(content, f"those of {key!r} have different shapes, so that they are not samples of one field.")
+        raise MupError(f"those of {key!r} have different shapes, so that they are not samples of one field.")
     return Stacked(parts) if "*" in key else parts[0]
 
 
@@ -401,26 +491,34 @@ def _variables(content: Content, arrays: Mapping[str, Any], said: Mapping[str, S
     most, places, words = max(said.values(), key=len), dict(_USUAL), {}
     for key, array in arrays.items():
         own = tuple(said[key] or most)
-        kept = [tuple(w for w in own if _USUAL.get(w.lower()) not in left) for left in _ABSENT]
+        kept = [tuple(w for w in own if _word(w) not in left) for left in _ABSENT]
         words[key] = next((each for each in (*kept, *_NUMBERS) if len(each) == len(array.shape)), None)
         if words[key] is None:
-            raise _unclear(content, f"{key} has {len(array.shape)} axes, and the words for them are {' '.join(own)!r}.")
-        meant = [_USUAL.get(word.lower(), word) for word in words[key]]
+            raise MupError(f"{key} has {len(array.shape)} axes, and the words for them are {' '.join(own)!r}.")
+        meant = [_word(word) or word for word in words[key]]
         if any(meant.count(word) > 1 for word in meant if word != "channel"):
-            raise _unclear(content, f"two axes of {key} mean the same, {' '.join(words[key])!r}.")
+            raise MupError(f"two axes of {key} mean the same, {' '.join(words[key])!r}.")
         for word in map(str.lower, words[key]):
             places.setdefault(word, f"space{len(set(places.values()) & set(SPACES))}")
     if len(set(places.values())) > len(_ORDER):
-        raise _unclear(content, "these are more than three axes of a grid.")
-    return {
+        raise MupError("these are more than three axes of a grid.")
+    found = {
         key: Variable(key, arrays[key], tuple(places[word.lower()] for word in own), _labels(content, own))
         for key, own in words.items()
     }
+    points = {count for variable in found.values() for word, count in variable.sizes.items() if word in SPACES}
+    for key, variable in found.items():
+        if words[key] == _NUMBERS[-1] != tuple(said[key]) and variable.sizes["channel"] in points:
+            raise MupError(
+                f"{key} has as many values a sample as the grid has points on an axis, so that it may vary along that or be "
+                "numbers beside the fields."
+            )
+    return found
 
 
 def _labels(content: Content, words: Sequence[str]) -> tuple[str, ...]:
     """Names of channels, where the file has a coordinate that gives them."""
-    own = [word for word in words if _USUAL.get(word.lower()) == "channel" and content.is_axis(word)]
+    own = [word for word in words if _word(word) == "channel" and content.is_axis(word)]
     return tuple(map(str, np.asarray(content.arrays[own[0]][:]))) if len(own) == 1 else ()
 
 
@@ -428,21 +526,23 @@ def _guessed(content: Content, arrays: Mapping[str, Any], made: Callable[..., An
     """Variables where no words are said: after samples (and times) all axes are the grid's, or channels come first or last.
 
     One of these must leave all fields one grid. Of a grid with as many points on each axis all axes are the grid's, and
-    arrays that are joined are a channel each.
+    arrays that are joined are a channel each. Where an array may lack the last axes of the others, nothing is certain.
     """
     inner = max(0, max(len(array.shape) for array in arrays.values()) - len(lead))
     spaces = tuple("xyzw"[: inner - 1] if inner else "")
-    fits = {}
+    fits: dict[Any, Any] = {}
     every = [(*lead, *"xyzw"[:inner]), (*lead, "channel", *spaces), (*lead, *spaces, "channel")]
-    for words in every[:1] if len(arrays) > 2 else every:
+    ways = [dict.fromkeys(arrays, words) for words in (every[:1] if len(arrays) > 2 else every)]
+    lacking = {key: (*lead, *"xyzw")[: len(array.shape)] for key, array in arrays.items()}
+    for words in (*ways, lacking):
         with suppress(MupError):
-            found = made(dict.fromkeys(arrays, words))
-            fits[" ".join(words)] = found, _agreed(content.name, *found)[1]
+            found = made(words)
+            fits.setdefault(tuple(v.axes for part in found for v in part), (found, _agreed(content.name, *found)[1], words))
     if not fits:
         what = f"no fields with as many samples each on one grid of one to three axes of {_LEAST} points or more"
-        raise _unclear(content, f"with {' and '.join(lead)} first they are {what}.")
-    grid, ranks = next(iter(fits.values()))[1], {len(array.shape) for array in arrays.values()} - {1}
-    if len(fits) > 1 and (len(ranks) > 1 or len(set(grid)) > 1 or len(grid) < inner):
-        line = f"Say what its axes are, {' or '.join(option(dims=words) for words in fits)}."
-        raise _unclear(content, "which of their axes is that of the channels is not certain.", line)
-    return next(found for found, _ in fits.values())
+        raise MupError(f"with {' and '.join(lead)} first they are {what}.")
+    (found, grid, words), ranks = next(iter(fits.values())), {len(array.shape) for array in arrays.values()} - {1}
+    is_one = len(fits) == 1 and words is not lacking
+    if not is_one and (len(ranks) > 1 or len(set(grid)) > 1 or len(grid) < inner):
+        raise MupError("which axes are the grid's, and which is that of the channels is not certain.")
+    return found

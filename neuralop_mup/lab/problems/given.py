@@ -95,7 +95,8 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         return OwnData(files=parts.get("all", parts) if len(parts) == 1 else parts, **read)
     arrays = {name: _arrays(part) for name, part in parts.items()}
     pairs = {name: _pair(part) for name, part in parts.items()}
-    if all(arrays.values()) and (read or "all" in parts or not all(pairs.values())):
+    lacks_channels = any(values.ndim < 3 for pair in pairs.values() for values in pair or ())
+    if all(arrays.values()) and (read or "all" in parts or lacks_channels or not all(pairs.values())):
         return OwnData(arrays=by_split(arrays), **read)
     if read:
         raise MupError(
@@ -201,7 +202,8 @@ def _pair(part: Any) -> tuple[Any, Any] | None:
 def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:
     """Arrays of given splits as tensors; MupError where they do not fit together."""
     made = {
-        name: tuple(_field(f"{k} of {name}", v, dtype) for k, v in zip("xy", p, strict=True)) for name, p in pairs.items()
+        name: tuple(_field(f"{k} of {_told(name)}", v, dtype) for k, v in zip("xy", p, strict=True))
+        for name, p in pairs.items()
     }
     first = made.get("all") or made["train"]
     for name, (x, y) in made.items():
@@ -209,21 +211,21 @@ def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> 
         if len(x) != len(y) or not len(x) or kinds != like:
             shapes = [tuple(values.shape) for values in (x, y, *first)]
             raise MupError(
-                f"{name} has x of shape {shapes[0]} and y of shape {shapes[1]}, and train {shapes[2]} and {shapes[3]}: "
-                "there must be as many samples of each, one or more and samples first, (n, channels, *grid), and all splits "
-                "must have the same channels and axes."
+                f"{_told(name)} has x of shape {shapes[0]} and y of shape {shapes[1]}, and train {shapes[2]} and "
+                f"{shapes[3]}: there must be as many samples of each, one or more and samples first, (n, channels, *grid), "
+                "and all splits must have the same channels and axes."
             )
     return made
+
+
+def _told(split: str) -> str:
+    """What a split is called where "all" is what was given as train, to be divided further."""
+    return "train" if split == "all" else split
 
 
 def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
     """Input or output of one split as a tensor."""
     values = torch.as_tensor(values).detach()
-    if values.ndim < 3:
-        raise MupError(
-            f"{name} has the shape {tuple(values.shape)}, but fields are (n, channels, *grid): give the axis of the one "
-            f"channel, {name[0]}[:, None]."
-        )
     real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
     if real == torch.float32 and len(values):
         check_single(name, values[spread(values)])

@@ -13,7 +13,7 @@ import numpy as np
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.batches import spread
 from neuralop_mup.lab.problems.data import SPLITS, ProblemData, check_single
-from neuralop_mup.lab.problems.fields import Source, named, option
+from neuralop_mup.lab.problems.fields import Source, check_whose, named, option
 from neuralop_mup.lab.problems.formats import known
 from neuralop_mup.lab.problems.readers import Lazy, content_of, contents_of, files_of
 from neuralop_mup.lab.problems.splits import by_name, by_split, drawn
@@ -154,7 +154,7 @@ class OwnData:
         if self.arrays is not None:
             found = {split: [named(content_of(part), read)] for split, part in self.arrays.items()}
         else:
-            found = known(self.files, read) or {k: [named(c, read) for c in contents_of(v)] for k, v in self.files.items()}
+            found = known(self.files, read) or self._named(read)
         found = by_split(found)
         first = next(iter(found.values()))[0]
         for group in found.values():
@@ -167,6 +167,13 @@ class OwnData:
                         "agree."
                     )
         return found
+
+    def _named(self, read: Mapping[str, Any]) -> dict[str, list[Source]]:
+        """Those of files of no format that has a name."""
+        contents = {split: contents_of(files) for split, files in self.files.items()}
+        for group in contents.values() if sum(map(len, contents.values())) >= _LEAST else ():
+            check_whose(group, read)
+        return {split: [named(content, read) for content in group] for split, group in contents.items()}
 
     @property
     def first(self) -> Source:
