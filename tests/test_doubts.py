@@ -1,14 +1,17 @@
 """What grows where nobody says so: it is measured, told of where it cannot be, and refused where it would be wrong."""
 
+import threading
 import warnings
 
 import pytest
 import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO
+from neuralop.models.base_model import BaseModel
 from torch import nn
 
 import neuralop_mup as nm
+from neuralop_mup.core import planning
 from neuralop_mup.core.layers import fourier_depth
 
 
@@ -201,6 +204,28 @@ def test_a_kernel_that_writes_the_output_starts_as_a_readout_does():
     assert row.init_mult == pytest.approx(0.25 / 0.511408, rel=1e-5)
 
 
+def test_a_kernel_of_which_one_side_grows_takes_the_mode_factor_of_a_square_one(monkeypatch):
+    class Lift(Net):
+        def __init__(self, width):
+            super().__init__(width)
+            self.lift = SpectralConv(3, width, (8,))
+
+    plan = _plan(model := Lift(256), base={"width": 16})
+    lift, square = plan["lift.weight.tensor"], plan["conv.weight.tensor"]
+    # r_in = 1 for three channels, and 16: the rates differ by that alone, and κ of width alone is near 1.
+    assert lift.lr_mult == pytest.approx(16 * square.lr_mult, rel=1e-12) and 0.95 < lift.lr_mult < 1.05
+    # A plan of release 0.3 had √in in κ, here (16 / 256)^½ but for the modes; it stays what it was.
+    monkeypatch.setattr(planning, "REVISION", 0)
+    former = planning.make_plan(Lift(256), {"width": 16})
+    monkeypatch.undo()
+    assert 0.25 < former["lift.weight.tensor"].lr_mult < 0.4
+    text = former.to_json().replace('"revision": 0, ', "")
+    loaded = nm.summary(nm.load_plan(Lift(256), nm.Plan.from_json(text)))
+    assert loaded.revision == 0 and loaded["lift.weight.tensor"].lr_mult == former["lift.weight.tensor"].lr_mult
+    with pytest.raises(nm.MupError, match="another plan"):
+        nm.load_plan(model, former)
+
+
 def test_weights_of_zero_are_fresh():
     class Zero(Net):
         def __init__(self, width):
@@ -257,6 +282,38 @@ def test_modules_and_buffers_are_arguments_that_are_kept():
     before = model.act.weight.clone()
     assert _plan(model, base={"width": 16})["read.weight"].lr_mult == 0.25
     assert torch.equal(model.act.weight, before)  # a base and probes are built, which draw the weights of theirs
+
+
+def test_an_optional_argument_that_is_a_module_is_not_missed():
+    class Optional(nn.Module):
+        def __init__(self, width=16, loss=None):
+            super().__init__()
+            self.width, self.loss = width, loss
+            self.fno = FNO((8,), 1, 1, width, n_layers=1)
+
+    assert _plan(Optional(loss=nn.Linear(2, 2)))["fno.projection.fcs.1.weight"].role == "readout"
+
+
+def test_a_module_that_cannot_be_copied_is_handed_over():
+    class Held(Net):
+        def __init__(self, width, act):
+            super().__init__(width)
+            self.act = act
+
+    act = nn.GELU()
+    act.lock = threading.Lock()
+    assert _plan(Held(64, act), base={"width": 16})["read.weight"].lr_mult == 0.25
+
+
+def test_words_of_a_subclass_of_neuralops_base_class_are_looked_at():
+    class Own(BaseModel, name="own-in-space"):
+        def __init__(self, hidden_channels=16, dim=2, latent_dim=16):
+            super().__init__()
+            self.encode = nn.Conv2d(1, latent_dim, 1)
+            self.fno = FNO((6,) * dim, latent_dim, 1, hidden_channels, n_layers=1)
+
+    plan = nm.summary(nm.parametrize(Own(64)))
+    assert plan["encode.weight"].fixed and plan["fno.projection.fcs.1.weight"].base_shape[1] == 64
 
 
 def test_kernels_by_modes_along_each_axis_have_the_reference_modes():

@@ -365,6 +365,22 @@ def test_a_resumed_model_has_the_modes_that_it_had_grown_to(tmp_path, method):
     assert torch.equal(again(x), few(x))
 
 
+@pytest.mark.parametrize("says", [lambda self: self.fno.n_modes, lambda self: 4], ids=["tuple", "number"])
+def test_a_model_around_an_fno_that_says_its_modes_is_saved_and_loaded(says):
+    class Around(torch.nn.Module):
+        n_modes = property(says)
+
+        def __init__(self):
+            super().__init__()
+            self.fno = FNO((16,), 1, 1, 16, n_layers=2, max_n_modes=(16,))
+
+    model, again = (nm.parametrize(Around(), base={"n_modes": (8,)}) for _ in range(2))
+    model.fno.n_modes = (4,)
+    with pytest.warns(UserWarning, match="were saved with n_modes"):
+        again.load_state_dict(model.state_dict())
+    assert tuple(again.fno.n_modes) == (4,)
+
+
 def _step(model, optimizer, x):
     optimizer.zero_grad()
     model(x).square().mean().backward()

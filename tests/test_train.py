@@ -21,6 +21,7 @@ from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
 from neuralop_mup.lab import duration, files, plots, training
 from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.problems import base
 from neuralop_mup.lab.records import WEIGHTS
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 from support import differing
@@ -69,6 +70,18 @@ def test_what_is_trained(tmp_path):
     again = nm.load_tuned(tmp_path / "s", build)
     assert torch.equal(again.predict(fields()[0]), trained.predict(fields()[0]))
     assert "nothing is tuned" in trained.report.read_text()
+
+
+def test_a_channel_that_is_nearly_zero_in_a_sample_is_measured_with_the_others():
+    """As one that is zero there: its error is that of 1e-8 of what the channel is elsewhere, and not infinite."""
+    y = torch.randn(4, 2, 16)
+    y[1, 1] *= 1e-22
+    prediction = y + 0.1 * torch.randn_like(y)
+    near = base.relative(LpLoss(d=1), prediction, y)
+    y[1, 1] = 0
+    assert near.isfinite() and torch.allclose(near, base.relative(LpLoss(d=1), prediction, y), rtol=1e-3)
+    whole = torch.randint(0, 5, (4, 2, 16))
+    assert base.relative(LpLoss(d=1), whole + 0.5, whole) > 0
 
 
 @pytest.mark.parametrize("loss", ["l2", "h1"])

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.utils import prune
 from torch.optim.swa_utils import AveragedModel
 
 import neuralop_mup as nm
@@ -323,3 +324,15 @@ def test_tensors_that_are_put_in_place_of_those_of_the_optimizer_are_told(method
     with pytest.raises(nm.MupError, match=r"other tensors than those that this optimizer holds \(load_state_dict\(assign="):
         optimizer.step()
     method(model, lr=0.01).step()
+
+
+def test_a_layer_that_is_changed_after_the_optimizer_was_built_stops_nothing():
+    model = small_fno(width=4)
+    optimizer = nm.MuAdamW(model, lr=0.01)
+    name, _ = next(model.named_parameters())
+    layer = model.get_submodule(name.rpartition(".")[0])
+    prune.l1_unstructured(layer, name.rpartition(".")[2], amount=0.5)
+    before = model.projection.fcs[0].weight.clone()
+    model(torch.randn(2, 2, 16)).square().mean().backward()
+    optimizer.step()
+    assert not torch.equal(before, model.projection.fcs[0].weight)

@@ -37,8 +37,10 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
 
 def keeps_all_arguments(model: nn.Module) -> bool:
     """Whether none of its :func:`constructor_arguments` is a default that stands for one that is not kept."""
-    kept = {**model._modules, **model._buffers, **_attributes(model)}
-    return keeps_arguments(model) or kept.keys() >= {p.name for p in _parameters(type(model))}
+    kept, given = _attributes(model), {**model._modules, **model._buffers}
+    return keeps_arguments(model) or all(
+        p.name in kept or (p.name in given and p.default is p.empty) for p in _parameters(type(model))
+    )
 
 
 def _attributes(model: nn.Module) -> dict[str, Any]:

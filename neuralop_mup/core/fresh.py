@@ -10,7 +10,7 @@ from neuralop_mup.errors import MupError
 
 # Weights whose RMS is further off were not drawn as neuralop draws them; that of few numbers scatters, by 1/√(2n).
 _ENOUGH = 64
-_TOLERANCE, _DEVIATIONS = 0.25, 5
+_TOLERANCE, _DEVIATIONS = 1.25, 5
 _SAMPLE = 65536  # a kernel may hold a billion numbers
 _SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
 
@@ -44,8 +44,9 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
         ratio = sample.abs().square().mean().sqrt().item() / std
         if ratio == 0:
             continue
-        most = 1 + max(_TOLERANCE, _DEVIATIONS / (2 * sample.numel()) ** 0.5)
-        if p.numel() >= _ENOUGH and not 1 / most < ratio < most:
+        scatter = _DEVIATIONS / (2 * sample.numel()) ** 0.5
+        least, most = min(1 / _TOLERANCE, 1 - scatter), max(_TOLERANCE, 1 + scatter)
+        if p.numel() >= _ENOUGH and not least < ratio < most:
             raise _not_fresh(row, f"has a root mean square of {ratio:.3g} times its default initialisation")
         bound = 3**0.5 * std * (1 + 4 * torch.finfo(p.dtype).eps)
         if row.init == "fan_in" and (largest := p.abs().max().item()) > bound:

@@ -215,11 +215,16 @@ def _warn_of_doubt(found: Mapping[str, ParameterInfo]) -> None:
             warnings.warn(
                 f"{name!r}, of shape {info.shape}, grows in one dimension, and nobody said what it is: it is taken for "
                 "something that is added or multiplied channel by channel, whose learning rate stays. If the forward pass "
-                f"sums over that dimension, the rate is too large: write {_registration(name, info)}, with the role "
-                "'readout' and axes such as ('in', 'out_fixed'). If not, nm.Param('vector', ('out', 'fixed')) says so.",
+                f"sums over that dimension, the rate is too large: write {_registration(name, info)}, with a readout, "
+                f"nm.Param('readout', {_axes(info, 'in', 'out_fixed')}, init=…). If not, nm.Param('vector', "
+                f"{_axes(info, 'out', 'fixed')}) says so.",
                 UserWarning,
                 stacklevel=5,  # where parametrize was called
             )
+
+
+def _axes(info: ParameterInfo, grows: str, stays: str) -> tuple[str, ...]:
+    return tuple(grows if kind == "out" else stays for kind in info.param.axes)
 
 
 def _warn_of_matrices(found: Mapping[str, ParameterInfo], base: Base) -> None:

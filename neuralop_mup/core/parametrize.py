@@ -159,7 +159,7 @@ def _warn_of_wider_base(plan: Plan) -> None:
 def _warn_of_no_readout(plan: Plan) -> None:
     """An output that is a sum over channels which grow, with no weights in it, becomes larger with them."""
     sums = [row.name for row in plan.rows if "in" in row.axes and not row.fixed]
-    if sums and not any("in" in row.axes and "out_fixed" in row.axes for row in plan.rows):
+    if plan.rule != "standard" and sums and not any("in" in row.axes and "out_fixed" in row.axes for row in plan.rows):
         warnings.warn(
             f"No parameter reads channels that grow, as {sums[-1]!r} does, and writes a number of them that stays, as a "
             "readout does. If the output is a sum over channels that grow (of branch and trunk of a DeepONet), keep their "

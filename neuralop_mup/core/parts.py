@@ -35,21 +35,11 @@ from neuralop_mup.errors import MupError, nearest
 WIDTH = 32
 MODES = 16
 # What models call their width and their modes: neuralop's (GINO's begin with fno_), then PhysicsNeMo's, then usual names.
-WIDTHS = (
-    "hidden_channels",
-    "fno_hidden_channels",
-    "hidden_variable_codimension",
-    "latent_channels",
-    "embed_dim",
-    "hidden_dim",
-    "width",
-    "dim",
-    "d_model",
-    "model_dim",
-    "latent_dim",
-    "hidden_size",
-    "n_hidden",
+_THEIRS = (
+    *("hidden_channels", "fno_hidden_channels", "hidden_variable_codimension", "latent_channels", "embed_dim"),
+    *("hidden_dim", "width"),
 )
+WIDTHS = (*_THEIRS, "dim", "d_model", "model_dim", "latent_dim", "hidden_size", "n_hidden")
 # In proportion to the width, where they are not 1.
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
 _MODES = (
@@ -59,8 +49,6 @@ _MODES = (
 _DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
 # Kernels of so many times as many channels are not as wide as the argument says: it is a factor.
 _FACTOR = 8
-# What a constructor may change of the model's own when it is called again.
-_OWN = (list, nn.Module, torch.Tensor)
 _COMPARING: ContextVar[bool] = ContextVar("comparing", default=False)
 
 
@@ -98,8 +86,8 @@ class Part:
         the width of an image or of a decoder is none, nor is a factor, such as 1.5.
         """
         called = self.called_widths
-        if keeps_arguments(self.model):
-            return called
+        if keeps_arguments(self.model):  # where other words are of one's own subclass
+            return [key for key in called if key in _THEIRS or self._is_widened([key])]
         return [key for key in called if self._is_widened([key])] or (called if self._is_widened(called) else [])
 
     @property
@@ -143,11 +131,23 @@ class Part:
 
         def build() -> nn.Module:
             arguments = {**self.arguments, **overrides}
-            # Lists and modules are copied, since they are the model's own: GINO appends to those it is given (which are in
-            # its checkpoints), and a constructor may draw the weights of all that it holds.
-            return type(self.model)(**{k: deepcopy(v) if isinstance(v, _OWN) else v for k, v in arguments.items()})
+            return type(self.model)(**{key: _copied(value) for key, value in arguments.items()})
 
         return construct(build, f"{type(self.model).__name__} with {overrides}")
+
+
+def _copied(given: Any) -> Any:
+    """Lists and modules are the model's own: GINO appends to those it is given, which are in its checkpoints, and a
+    constructor may draw the weights of all that it holds. On the meta device a copy of a module takes no memory.
+    """
+    if not isinstance(given, (list, nn.Module, torch.Tensor)):
+        return given
+    kept = given.parameters() if isinstance(given, nn.Module) and torch.empty(0).is_meta else ()
+    memo: dict[int, Any] = {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in kept if not is_lazy(p)}
+    try:
+        return deepcopy(given, memo)
+    except Exception:  # of what it holds besides, such as a lock
+        return given
 
 
 def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
@@ -232,15 +232,15 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Part
 def _warn_of_what_stays(model: nn.Module, parts: Sequence[Part], overrides: Mapping[str, Any]) -> None:
     """Tell of layers and arguments that may grow with the kernels, where nothing says whether they do."""
     cls, inside = type(model).__name__, tuple(part.prefix for part in parts)
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.ndim > 1}
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
     for part in parts:
         sizes = {key: part.arguments[key] for key in part.called_widths}
         alike = (name for name, shape in shapes.items() if not name.startswith(inside) and {*sizes.values()} & {*shape})
         if (name := next(alike, None)) is not None:
             _warn(
                 f"{name!r} of {cls}, of shape {shapes[name]}, is as wide as {part.name!r}, and nothing tells whether it "
-                f"grows with it: it is left as it is. If it grows, let {cls} keep each argument of its constructor, the "
-                f"width by a usual name (self.width = width), or give a base of another width, base=lambda: {cls}(…)."
+                "grows with it: it is left as it is. If it grows, give a base of another width, base=lambda: …, or let a "
+                "class of your own keep each argument of its constructor, the width by a usual name (self.width = width)."
             )
         for key, name in part.doubtful_widths.items():
             if key not in overrides:

@@ -11,6 +11,9 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.rules import OF_INIT, RULE_VERSION, RULES, ModeRule, Size, check_multipliers
 from neuralop_mup.errors import MupError, nearest
 
+# Of plans: what they say of kernels of which one side grows.
+REVISION = 1
+
 
 @dataclass(frozen=True)
 class Row:
@@ -98,6 +101,8 @@ class Plan:
         Version of the rules. A file of another version is refused.
     reason : str, default ""
         What the rule does, in a line.
+    revision : int
+        0 in plans of releases up to 0.3, where κ of a kernel of which one side grows has a factor of the width.
     function : callable or None
         The rule, where it was given as a function. A file keeps its name and every number that it gave.
     at_base : str, default ""
@@ -123,6 +128,7 @@ class Plan:
     init_applied: bool = True
     init_pending: bool = False
     version: int = RULE_VERSION
+    revision: int = REVISION
     reason: str = field(default="", compare=False)
     function: ModeRule | None = field(default=None, compare=False, repr=False)
     at_base: str = field(default="", compare=False)
@@ -319,6 +325,7 @@ class Plan:
             for key, what in _REFUSED.items():
                 if stored.pop(key, None):
                     raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
+            stored.setdefault("revision", 0)
             stored["rows"] = tuple(Row(**_fields(row)) for row in stored["rows"])
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)

@@ -132,7 +132,8 @@ def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> 
 
 def _active_modes(model: nn.Module) -> dict[str, list[int]]:
     """``n_modes`` of each module that sets it, by name; nothing where all have all that they hold."""
-    own = {name: m for name, m in model.named_modules() if isinstance(getattr(type(m), "n_modes", None), property)}
+    own = {name: m for name, m in model.named_modules() if getattr(getattr(type(m), "n_modes", None), "fset", None)}
+    own = {name: m for name, m in own.items() if isinstance(m.n_modes, (list, tuple))}
     # Blocks keep None unless modes may grow, and convolutions what they hold.
     may_grow = any((most := getattr(m, "max_n_modes", None)) is not None and [*most] != [*m.n_modes] for m in own.values())
     declared = any(hasattr(m, "convs") and getattr(m, "max_n_modes", None) is not None for m in own.values())
@@ -142,7 +143,8 @@ def _active_modes(model: nn.Module) -> dict[str, list[int]]:
 def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None:
     """Set the modes that were active when weights were saved: a model first, then what is in it."""
     before = _active_modes(model)
-    for name in before.keys() & modes.keys():
+    both = [name for name in before if name in modes]
+    for name in both:
         module: Any = model.get_submodule(name)
         given = [*modes[name]]
         if [*module.n_modes] == given:
@@ -152,7 +154,6 @@ def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None
         ):  # it says n // 2 + 1 of the last axis, and is told n
             given[-1] = 2 * (given[-1] - 1)
         module.n_modes = tuple(given)
-    both = [name for name in before if name in modes]
     if lower := [name for name in both if any(n > m for n, m in zip(before[name], modes[name], strict=False))]:
         warnings.warn(
             f"These weights were saved with n_modes {tuple(modes[lower[0]])}, which the model has now instead of "

@@ -9,7 +9,7 @@ from torch import nn
 from neuralop_mup.core.growth import measure
 from neuralop_mup.core.layers import UNKNOWN
 from neuralop_mup.core.parts import read_base
-from neuralop_mup.core.plan import Plan, Row
+from neuralop_mup.core.plan import REVISION, Plan, Row
 from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import (
     DEFAULT_RULE,
@@ -43,15 +43,18 @@ def make_plan(
     probes = "".join(f", and against {what}, on the meta device" for what in known.probes)
     how = f"base: {known.source}; what grows was measured against it{probes}"
     function = rule if callable(rule) and name not in RULES else None
-    return Plan(name, make_rows(found, rule, init_mults), init_mults, reason=reason_of(rule), function=function, at_base=how)
+    rows, reason = make_rows(found, rule, init_mults, REVISION), reason_of(rule)
+    return Plan(name, rows, init_mults, revision=REVISION, reason=reason, function=function, at_base=how)
 
 
-def make_rows(found: Mapping[str, ParameterInfo], rule: str | ModeRule, init_mults: Mapping[str, float]) -> tuple[Row, ...]:
-    """One row a parameter, from what was read and measured."""
-    return tuple(_make_row(name, found, rule, init_mults) for name in found)
+def make_rows(
+    found: Mapping[str, ParameterInfo], rule: str | ModeRule, init_mults: Mapping[str, float], revision: int
+) -> tuple[Row, ...]:
+    """One row a parameter, from what was read and measured, as plans of a revision have it."""
+    return tuple(_make_row(name, found, rule, init_mults, revision) for name in found)
 
 
-def _make_row(name, found, rule, init_mults) -> Row:
+def _make_row(name, found, rule, init_mults, revision) -> Row:
     info, param = found[name], found[name].param
     shapes = {part: found[part].shape for part in (name, *info.init_of)}
     at_base = {part: found[part].base_shape for part in shapes}
@@ -75,7 +78,7 @@ def _make_row(name, found, rule, init_mults) -> Row:
             f"Parameter {name!r} is {info.shape} in the model and {info.base_shape} at base, where its layer holds "
             "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
         )
-    size, base_size = size_of(name, found, shapes), size_of(name, found, at_base)
+    size, base_size = (size_of(name, found, own, revision) for own in (shapes, at_base))
     what |= {
         "default_std": None if param.init in ("constant", UNKNOWN) else size.default_std,
         "size": size,
@@ -84,7 +87,7 @@ def _make_row(name, found, rule, init_mults) -> Row:
     if info.fixed:
         return Row(**what, why="nothing of it grows: its own initialization, the base rate")
     # A dense kernel that writes channels which do not grow is the readout, where the output has to start small.
-    is_last = param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
+    is_last = revision > 0 and param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
     m = multipliers("readout" if is_last else param.role, size, base_size, rule)
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
@@ -113,7 +116,9 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
     }[role]
 
 
-def size_of(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]]) -> Size:
+def size_of(
+    name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]], revision: int = REVISION
+) -> Size:
     """The numbers of parameter ``name`` that the rules read, given every parameter's logical shape.
 
     Parameters
@@ -124,6 +129,8 @@ def size_of(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, 
         What :func:`place` returned.
     shapes : mapping
         Logical shapes of the model itself, or of base.
+    revision : int
+        Of the plan.
     """
 
     def axes(names: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -150,13 +157,17 @@ def size_of(name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, 
         return Size(fan_in, fan_out, std)
     modes = [(kind, n) for kind, n in whole if kind.startswith("modes")]
     separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
+    block = (1, 1) if separable else (kernel_in, kernel_out)
+    sides = {kind for kind, _ in whole} & {"in", "in_fixed", "out", "out_fixed"}
+    if revision > 0 and sides in ({"in", "out_fixed"}, {"in_fixed", "out"}):  # √in would be a factor of the width
+        block = (kernel_in, kernel_in) if "in" in sides else (kernel_out, kernel_out)
     return Size(
         fan_in,
         fan_out,
         std,
         modes=tuple(_PER_SIGN[kind](n) for kind, n in modes),
         blocks=prod(n for _, n in modes),
-        block=(1, 1) if separable else (kernel_in, kernel_out),
+        block=block,
         one_sign=param.init == "positive",
     )
 

@@ -281,11 +281,11 @@ def log_modes(size: Size, base: Size) -> float:
 
 
 def operator_norm(size: Size, base: Size) -> float:
-    """κ = g_base / g, g = E max‖block‖ / (√in + √out): a kernel's expected largest block norm over that of one large block.
+    """κ = g_base / g, g = E max‖block‖ / √in: the expected largest block norm of a kernel, per √in.
 
     A kernel is block-diagonal over modes, so its operator norm is that of the largest of its N independent in×out blocks,
-    ``largest_norm`` for Gaussian entries. One block of many channels has √in + √out, which the width rule takes care of,
-    also where one side alone grows.
+    ``largest_norm`` for Gaussian entries; the width rule takes care of the factor √in, where in and out grow alike. A kernel
+    of which one side alone grows takes the κ of a square one of these channels.
     At one channel and N → ∞ this is log-modes; at many channels it tends to no mode rule at all; it is finite at K = 1.
     Channels of a separable kernel do not mix: what counts is the norm of a channel over modes, in = out = 1, as features
     are measured by their RMS over channels. A factorized kernel takes the κ of the dense kernel that it stands for.
@@ -313,7 +313,7 @@ def operator_norm(size: Size, base: Size) -> float:
     """
 
     def g(of: Size) -> float:
-        return largest_norm(*of.block, of.blocks) / sum(map(math.sqrt, of.block))
+        return largest_norm(*of.block, of.blocks) / math.sqrt(of.block[0])
 
     return g(base) / g(size)
 

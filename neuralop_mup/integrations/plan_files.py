@@ -258,9 +258,9 @@ def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     for row in plan.rows:
         found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)
     if plan.function is not None or plan.rule in RULES:
-        return replace(plan, rows=make_rows(found, plan.mode_rule, plan.init_mult))
+        return replace(plan, rows=make_rows(found, plan.mode_rule, plan.init_mult, plan.revision))
     # A function of somebody's: what it made of kernels stands in the file and nowhere else.
-    rows = make_rows(found, "none", plan.init_mult)
+    rows = make_rows(found, "none", plan.init_mult, plan.revision)
     numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
     return replace(
         plan,

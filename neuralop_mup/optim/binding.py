@@ -148,7 +148,7 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
     rows = []
     for row in plan.rows:
         if row.tuned_as == "spectral" and row.size is not None and row.base_size is not None:
-            size = size_of(row.name, found, shapes)
+            size = size_of(row.name, found, shapes, plan.revision)
             m = multipliers(row.role, size, row.base_size, plan.mode_rule)
             row = replace(row, shape=shapes[row.name], lr_mult=m.adam_lr, sgd_lr_mult=m.sgd_lr, size=size)
         rows.append(row)

@@ -215,7 +215,7 @@ class Follower:
         name, first = next(iter(self._binding.parameters.items()))
         module, _, own = name.rpartition(".")
         present = getattr(self.model.get_submodule(module), own, first)
-        if present is not first and all(p is not present for group in groups for p in group["params"]):
+        if present is not first and {*self.model.parameters()}.isdisjoint(p for group in groups for p in group["params"]):
             raise MupError(
                 "The model has other tensors than those that this optimizer holds (load_state_dict(assign=True) puts others "
                 "in their place), so that a step moves nothing: load without assign, or build the optimizer afterwards."

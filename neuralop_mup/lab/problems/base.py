@@ -40,9 +40,10 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
     """A relative error of neuralop's, the same in all units, although it adds 1e-8 to norms and squares what it is given.
 
-    Each channel of a sample is measured in a unit of its own, the power of two above it, by which dividing is exact.
+    Each channel of a batch is measured in a unit of its own, the power of two above it, by which dividing is exact.
     """
-    most = y.abs().amax(tuple(range(-loss.d, 0)), keepdim=True)
+    y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
+    most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
     unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # 1 where a channel is zero
     return loss(y_pred / unit, y / unit)
 

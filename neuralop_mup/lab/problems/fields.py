@@ -416,10 +416,13 @@ def check_whose(contents: Sequence[Content], read: Mapping[str, Any]) -> None:
     if is_known or len(shapes[0]) < len(set(keys)) or any(each != shapes[0] for each in shapes):
         return
     time = () if x else ("time",)
-    each, many = (_working(first, said, _of_pair(shapes[0], keys, *lead, *time))[:1] for lead in ((), ("sample",)))
+    each, many = (_working(first, said, _of_pair(shapes[0], keys, *lead, *time)) for lead in ((), ("sample",)))
+    each = [line for line in each if not any("sample" in v.axes for part in _found(first, line) for v in part)]
     if each:
-        held, n = ", ".join(f"{key} {shape}" for key, shape in shapes[0].items()), shapes[0][keys[-1]][0]
-        otherwise = f", or where there are {n} samples in each {option(**many[0])}" if many else ""
+        held, (n, *inner) = ", ".join(f"{key} {shape}" for key, shape in shapes[0].items()), shapes[0][keys[-1]]
+        # Of a grid with as many points on each axis all are the grid's.
+        lines = " or ".join(option(**line) for line in (many[:1] if len(set(inner)) == 1 else many))
+        otherwise = f", or where it has {n} of them {lines}" if many else ""
         raise MupError(
             f"{len(contents)} files such as {first.name} hold {held}: where a file is one sample say {option(**each[0])}"
             f"{otherwise}."
