@@ -252,7 +252,7 @@ def test_complex_layers_of_torch_are_fresh():
     model = Net(64, lambda width: {"mix": nn.Linear(width, width, dtype=torch.cfloat)})
     with torch.no_grad():
         model.mix.weight *= 0.7
-    with pytest.raises(nm.MupError, match="'mix.weight' has a root mean square of (0.69|0.7)"):
+    with pytest.raises(nm.MupError, match="'mix.weight' has a root mean square of 0.(6|7)"):
         nm.parametrize(model, base={"width": 16})
 
 

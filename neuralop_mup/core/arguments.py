@@ -28,7 +28,7 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
         return dict(theirs["__args__"])
     parameters = _parameters(type(model))
     # Modules and buffers, which torch keeps apart, where no default says that a child has the name of another argument.
-    given = {**model._modules, **model._buffers, **{p.name: p.default for p in parameters if p.default is not p.empty}}
+    given = {**_given(model), **{p.name: p.default for p in parameters if p.default is not p.empty}}
     known = {**given, **_attributes(model)}
     arguments = {p.name: known.get(p.name, p.default) for p in parameters}
     is_complete = all(p.kind in _NAMED and arguments[p.name] is not p.empty for p in parameters)
@@ -37,10 +37,14 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
 
 def keeps_all_arguments(model: nn.Module) -> bool:
     """Whether none of its :func:`constructor_arguments` is a default that stands for one that is not kept."""
-    kept, given = _attributes(model), {**model._modules, **model._buffers}
+    kept, given = _attributes(model), _given(model)
     return keeps_arguments(model) or all(
         p.name in kept or (p.name in given and p.default is p.empty) for p in _parameters(type(model))
     )
+
+
+def _given(model: nn.Module) -> dict[str, Any]:
+    return {**dict(model.named_children()), **dict(model.named_buffers(recurse=False))}
 
 
 def _attributes(model: nn.Module) -> dict[str, Any]:
