@@ -4,14 +4,11 @@ Where a model keeps its constructor's arguments it is built again with its width
 other than at base, grows. Where no arguments are kept the base alone shows it, as in mup.
 """
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from torch import nn
-
 from neuralop_mup.core.infshape import GROWS
-from neuralop_mup.core.layers import UNKNOWN, Param
+from neuralop_mup.core.layers import UNKNOWN, Param, registration
 from neuralop_mup.core.parts import Base
 from neuralop_mup.core.reading import ParameterInfo
 from neuralop_mup.errors import MupError
@@ -66,8 +63,6 @@ def measure(found: Mapping[str, ParameterInfo], base: Base, rule: str, model: st
             "were saved from a wider model."
         )
     standing = place(found, grows)
-    _warn_of_doubt(standing)
-    _warn_of_matrices(standing, base)
     for name, info in standing.items():
         other = found[stand_ins[name]]
         if info.shape != other.shape:
@@ -172,7 +167,7 @@ def place(
         if info.param.init == UNKNOWN and sum(grows[name]) > 1 and not is_left:
             raise MupError(
                 f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP "
-                f"role is unknown. Write {_registration(name, info)}, "
+                f"role is unknown. Write {registration(name, info.owner, info.layer)}, "
                 "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
             )
         if info.param.init == UNKNOWN and any(grows[name]) and not is_left and ".parametrizations." in f".{name}":
@@ -193,52 +188,6 @@ def place(
             )
         result[name] = replace(info, param=param, fixed=is_fixed)
     return result
-
-
-def _registration(name: str, info: ParameterInfo) -> str:
-    """The line that describes it: by its layer, or where that is a list of parameters by the layer that has the list."""
-    own, layer = name.rpartition(".")[2], info.layer
-    if layer in ("ParameterList", "ParameterDict"):
-        whose, _, kept = info.owner.rpartition(".")
-        own, layer = f"{kept}.{own}", f"type(model.{whose})" if whose else "type(model)"
-    return f"nm.register_layer({layer}, {{{own!r}: nm.Param(…)}})"
-
-
-def _warn_of_doubt(found: Mapping[str, ParameterInfo]) -> None:
-    """Tell of parameters that nobody described and that may be matrices: a forward pass may sum over what grows of them."""
-    for name, info in found.items():
-        lengths = [n for n, kind in zip(info.shape, info.param.axes, strict=True) if kind == "fixed"]
-        # What is added to features has a first axis of one sample, or further axes of one point; torch's layers are no sums.
-        is_added = not lengths or info.shape[0] == 1 or (len(lengths) > 1 and max(lengths) == 1)
-        is_torchs = hasattr(nn, info.layer) and not info.layer.startswith("Parameter")
-        if info.param.init == UNKNOWN and not info.fixed and not is_added and not is_torchs:
-            warnings.warn(
-                f"{name!r}, of shape {info.shape}, grows in one dimension, and nobody said what it is: it is taken for "
-                "something that is added or multiplied channel by channel, whose learning rate stays. If the forward pass "
-                f"sums over that dimension, the rate is too large: write {_registration(name, info)}, with a readout, "
-                f"nm.Param('readout', {_axes(info, 'in', 'out_fixed')}, init=…). If not, nm.Param('vector', "
-                f"{_axes(info, 'out', 'fixed')}) says so.",
-                UserWarning,
-                stacklevel=5,  # where parametrize was called
-            )
-
-
-def _axes(info: ParameterInfo, grows: str, stays: str) -> tuple[str, ...]:
-    return tuple(grows if kind == "out" else stays for kind in info.param.axes)
-
-
-def _warn_of_matrices(found: Mapping[str, ParameterInfo], base: Base) -> None:
-    """Tell of a layer whose output grows by the square of the width: it makes matrices, which something sums over."""
-    for what, shapes in base.probes.items():
-        for name, info in found.items():
-            is_square = any(m >= 4 * n for n, m in zip(info.tensor_shape, shapes.get(name, ()), strict=False))
-            if info.param.role == "input" and is_square and what.endswith("of twice the width"):
-                warnings.warn(
-                    f"{name!r}, of shape {info.shape}, grows by the square of the width, as a layer does that makes "
-                    "matrices for others. No rule scales it: divide the matrices by the width in the forward pass.",
-                    UserWarning,
-                    stacklevel=5,
-                )
 
 
 def _shared(name: str, other: str) -> MupError:

@@ -219,6 +219,15 @@ def is_users(function: Describe) -> bool:
     return function not in _OURS
 
 
+def registration(name: str, owner: str, layer: str) -> str:
+    """The line that describes it: by its layer, or where that is a list of parameters by the layer that has the list."""
+    own = name.rpartition(".")[2]
+    if layer in ("ParameterList", "ParameterDict"):
+        whose, _, kept = owner.rpartition(".")
+        own, layer = f"{kept}.{own}", f"type(model.{whose})" if whose else "type(model)"
+    return f"nm.register_layer({layer}, {{{own!r}: nm.Param(…)}})"
+
+
 def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
     """Number of Fourier layers that follow each other.
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from neuralop_mup.core.doubts import doubts
 from neuralop_mup.core.fresh import check_fresh
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.parts import is_built_to_compare
@@ -130,7 +131,8 @@ def parametrize(
         )
     if base is not None:
         _warn_of_wider_base(plan)
-    _warn_of_no_readout(plan)
+    for doubt in doubts(plan):
+        warnings.warn(doubt, UserWarning, stacklevel=2)
     pending = init and _on_meta(bare)
     if init and not pending:
         check_fresh(bare, plan)
@@ -151,19 +153,6 @@ def _warn_of_wider_base(plan: Plan) -> None:
         warnings.warn(
             f"{WIDER}: {wider[0]}. The base is the size at which learning rates were tuned, usually the smaller one. Were "
             "model and base meant the other way round?",
-            UserWarning,
-            stacklevel=3,
-        )
-
-
-def _warn_of_no_readout(plan: Plan) -> None:
-    """An output that is a sum over channels which grow, with no weights in it, becomes larger with them."""
-    sums = [row.name for row in plan.rows if "in" in row.axes and not row.fixed]
-    if plan.rule != "standard" and sums and not any("in" in row.axes and "out_fixed" in row.axes for row in plan.rows):
-        warnings.warn(
-            f"No parameter reads channels that grow, as {sums[-1]!r} does, and writes a number of them that stays, as a "
-            "readout does. If the output is a sum over channels that grow (of branch and trunk of a DeepONet), keep their "
-            "number as it is at base, or divide the sum by it.",
             UserWarning,
             stacklevel=3,
         )

@@ -149,9 +149,8 @@ def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None
         given = [*modes[name]]
         if [*module.n_modes] == given:
             continue
-        if hasattr(module, "weight") and not getattr(
-            module, "complex_data", False
-        ):  # it says n // 2 + 1 of the last axis, and is told n
+        # A convolution of real fields says n // 2 + 1 of the last axis, and is told n.
+        if hasattr(module, "weight") and not getattr(module, "complex_data", False):
             given[-1] = 2 * (given[-1] - 1)
         module.n_modes = tuple(given)
     if lower := [name for name in both if any(n > m for n, m in zip(before[name], modes[name], strict=False))]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from neuralop.losses import H1Loss, LpLoss, WeightedSumLoss
+from neuralop.losses import H1Loss, WeightedSumLoss
 from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
@@ -23,7 +23,7 @@ from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.outcome import copied
-from neuralop_mup.lab.problems.base import Problem, relative
+from neuralop_mup.lab.problems.base import Problem, relative, relative_l2
 from neuralop_mup.lab.problems.batches import advanced
 from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.progress import bar
@@ -119,7 +119,7 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
         return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
     if not isinstance(loss, str) or loss not in ("l2", "h1"):
         raise MupError(f"loss={loss!r} must be 'l2', 'h1', a function loss(y_pred, y, **batch), or a dict of such.")
-    own = own or {"data": (1.0, partial(relative, LpLoss(d=n_dim, p=2)))}
+    own = own or {"data": (1.0, relative_l2(n_dim))}
     return own if loss == "l2" else {**own, "data": (own["data"][0], partial(relative, H1Loss(d=n_dim)))}
 
 

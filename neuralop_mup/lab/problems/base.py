@@ -48,6 +48,13 @@ def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> 
     return loss(y_pred / unit, y / unit)
 
 
+def relative_l2(n_dim: int) -> Callable[..., torch.Tensor]:
+    """The loss where none is given."""
+    from neuralop.losses import LpLoss
+
+    return partial(relative, LpLoss(d=n_dim, p=2))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
     """A problem, described by its arguments. Frozen: the same arguments always mean the same data.
@@ -139,10 +146,8 @@ class Problem(ABC):
         >>> {name: weight for name, (weight, loss) in get_problem("darcy-pino").losses().items()}
         {'data': 5.0, 'equation': 1.0}
         """
-        from neuralop.losses import LpLoss
-
         weights = {"data": 1.0} | {name.removesuffix("_weight"): float(w) for name, w in self._weights().items()}
-        losses = {"data": partial(relative, LpLoss(d=self.n_dim, p=2)), **self.equation_losses()}
+        losses = {"data": relative_l2(self.n_dim), **self.equation_losses()}
         return {name: (weights[name], loss) for name, loss in losses.items() if weights[name] or name == "data"}
 
     def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
