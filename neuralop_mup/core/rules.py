@@ -41,6 +41,9 @@ of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fa
 as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
 update carry it once (derived in docs/explain/layouts.md).
 
+The rows of kernels suppose that in and out grow alike. A dense kernel that writes channels which do not grow starts as the
+readout does, at κ r_in^(-1), and κ of a kernel of which one side alone grows is that of a square one (``planning.py``).
+
 Depth has no rule under Adam: none held (docs/evidence/transfer.md). :func:`length_factor` says how a learning rate follows
 the number of steps.
 
