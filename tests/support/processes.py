@@ -1,0 +1,30 @@
+"""How tests start processes of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+START = "forkserver" if sys.platform == "linux" else "spawn"  # from a process that has torch loaded (conftest.py)
+
+
+def environment() -> dict[str, str]:
+    """Variables to start a process with that imports what this one can."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def in_process(rank, world, work, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    torch.save(work(rank, folder), f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def in_processes(n, work, folder):
+    """What each of n processes gives for ``work(rank, folder)``."""
+    torch.multiprocessing.start_processes(in_process, (n, work, str(folder)), nprocs=n, start_method=START)
+    return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(n)]

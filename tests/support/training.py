@@ -1,0 +1,56 @@
+"""Steps and short trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.training import FNOs, Training, losses_of
+from support.cases import Case
+
+
+def train(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 10) -> None:
+    """Take steps on the case's batch, squared error."""
+    x, y = case.batch()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (case.output(model, x) - y).abs().square().mean().backward()
+        optimizer.step()
+
+
+def random_gradients(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+
+
+def step(optimizer, model, seed=0, scale=1.0):
+    random_gradients(model, seed)
+    for p in model.parameters():
+        p.grad *= scale
+    optimizer.step()
+
+
+def squared_error(prediction: Any, y: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Loss of a coordinate check, of UQNO's residual model where the prediction is a pair."""
+    prediction = prediction[1] if isinstance(prediction, tuple) else prediction
+    return (prediction - y).abs().square().mean()
+
+
+def training_of(problem: str, loss: str = "l2", **arguments: Any) -> Training:
+    """The train function of an FNO on a problem."""
+    source = get_problem(problem, **arguments)
+    build = FNOs(source.in_channels, source.out_channels, source.n_dim)
+    data = source.load()
+    return Training(build, source, data, losses_of(loss, source.n_dim, source.losses()), told=loss)
+
+
+def train_run(config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    """What one run gives; ``problem``, ``problem_args`` and ``loss`` are the data's."""
+    config = {**config, "base": {**config["model"], **config["base"]}}
+    training = training_of(config.pop("problem"), config.pop("loss", "l2"), **config.pop("problem_args"))
+    return training(config, **how)
